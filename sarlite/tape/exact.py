@@ -226,8 +226,8 @@ class Exact:
 
     # ---- functions
 
-    def exp(self, x):
-        return _function("exp", x)
+    def exp(self, x, out=None):
+        return _into(out, _function("exp", x))
 
     def log(self, x):
         return _function("log", x)
@@ -238,11 +238,7 @@ class Exact:
             return np.where(whole == 1, x, self.log(whole) * (x / (whole - 1))).astype(x.dtype)
 
     def expm1(self, x, out=None):
-        found = _function("expm1_negative", x)
-        if out is None:
-            return found
-        out[...] = found
-        return out
+        return _into(out, _function("expm1_negative", x))
 
     def power(self, base, n):
         found = 1.0
@@ -259,6 +255,13 @@ def named(name, comm):
 def _function(name, x):
     x = np.asarray(x)
     return kernels.exact_function(name, np.ascontiguousarray(x)).reshape(x.shape)
+
+
+def _into(out, found):
+    if out is None:
+        return found
+    out[...] = found
+    return out
 
 
 def _axes(axis, ndim):

@@ -22,6 +22,11 @@ def current() -> Any:
     return state.numerics
 
 
+def name() -> str:
+    """Return the name of this thread's numerics."""
+    return "fast" if state.numerics is None else state.numerics.name
+
+
 def using(numerics: Any) -> AbstractContextManager[None]:
     """Return a context in which this thread's reductions are done by a numerics; None is "fast".
 
@@ -46,8 +51,8 @@ def by_numerics(function: F) -> F:
 
 
 @by_numerics
-def exp(x):
-    return np.exp(x)
+def exp(x, out=None):
+    return np.exp(x, out=out)
 
 
 @by_numerics

@@ -43,9 +43,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("fanouts", "propagated rows",
      "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
     *(("numerics exact", other, "{option} does not go with {other}, which is not exact yet") for other in (
-        "batch_size", "mfg", "label_inputs", "columns", "correct_and_smooth", "edge_weights", "edge_features")),
+        "batch_size", "mfg", "columns")),
     ("numerics exact", "relational data", "{option}: relational graphs, as --data {data} is, are not exact yet"),
-    ("numerics exact", "propagated rows", "{option}: propagated features, as of --model {model}, are not exact yet"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]

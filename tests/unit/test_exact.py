@@ -1,5 +1,7 @@
 """Exact numerics: one hash of a training, however it is run; each of the reductions is needed for it; what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,15 +11,18 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.models import SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
+from sarlite.sar.graph.weights import row_sums
 from sarlite.sar.operators.attention import Attend
-from sarlite.sar.operators.exact import EXACT
+from sarlite.sar.operators.custom import Custom
+from sarlite.sar.operators.exact_functions import AllEdges, ExactCustom
 from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
 from sarlite.tape import Tensor, numerics, ops, reduce
 from sarlite.tape.exact import Exact
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
-from tests.helpers.exact_runs import MODELS, N_NODES, digest
+from tests.helpers.exact_runs import CASES, N_NODES, digest, work
 from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(120)
@@ -46,21 +51,24 @@ def instruction_set():
     kernels.set_threads(n_threads)
 
 
-def hashes(case, dtype, ways=WAYS, **options):
+def hashes(case, dtype, ways=WAYS, sets=None, **options):
     """Yield the hash of one rank on each instruction set, and of each way."""
-    for name in kernels.instruction_sets():
+    for name in kernels.instruction_sets() if sets is None else sets:
         kernels.set_instruction_set(name)
         yield digest(1, case, dtype, **options)
     for n_ranks, way in ways:
         yield digest(n_ranks, case, dtype, **way, **options)
 
 
-@pytest.mark.parametrize("case", MODELS)
-def test_one_hash(case, instruction_set):
-    """Half of the ways for each model; the other half for the next one."""
-    some = list(MODELS).index(case) % 2
-    assert len(set(hashes(case, np.float32, WAYS[some::2]))) == 1
-    assert len(set(hashes(case, np.float64, WAYS[1 - some :: 4]))) == 1
+@pytest.mark.parametrize("case", CASES)
+def test_one_hash_near_the_fast_numbers(case, instruction_set):
+    """Some of the ways for each case; others for the next one."""
+    some = list(CASES).index(case) % 4
+    assert len(set(hashes(case, np.float32, WAYS[some::4]))) == 1
+    assert len(set(hashes(case, np.float64, WAYS[3 - some :: 7], kernels.instruction_sets()[-1:]))) == 1
+    exact, fast = (work(Solo(), case, np.float64, epochs=1, numerics=numerics) for numerics in ("exact", "fast"))
+    for a, b in zip([exact[1], *exact[2]], [fast[1], *fast[2]]):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 # ---- each reduction done fast, one at a time
@@ -83,6 +91,15 @@ def _share(self, x):
     return self.comm.allreduce(np.array(x.sum())) if self.comm.rank == 0 else self.comm.allreduce(np.array(x.sum())) * 0
 
 
+class FastEdges(AllEdges):
+    """Sums over a function's edges in the order in which these stand."""
+
+    def sum_to_dst(self, values, out=None, **scale):
+        out = np.zeros((self.n_dst, *values.shape[1:]), values.dtype) if out is None else out
+        kernels.spmm(self.indptr, None, np.ascontiguousarray(values), out, **scale)
+        return out
+
+
 def _fast_operator(kind):
     return {"operators": {**EXACT, kind: lambda numerics, n_terms, *arguments: kind(*arguments)}}
 
@@ -102,6 +119,7 @@ BROKEN = {
     "sums of float64": ("sage", np.float64, _fast_operator(Sum)),
     "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
     "attention": ("gat", np.float32, _fast_operator(Attend)),
+    "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
 }  # fmt: skip
 
 
@@ -109,6 +127,15 @@ def _total(self, x, axis, keepdims):
     found = reduce.total.__wrapped__(x, axis, keepdims)
     over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
     return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
+
+
+def test_degrees_of_weights_do_not_know_the_order_of_edges():
+    rng = np.random.default_rng(2)
+    indptr, values = np.array([0, 0, 900, 1000, 1001]), 10.0 ** rng.uniform(-9, 9, 1001)
+    order = np.concatenate([rng.permutation(900), 900 + rng.permutation(100), [1000]])
+    found = row_sums(indptr, lambda edges: values[edges])
+    assert (found == row_sums(indptr, lambda edges: values[order][edges])).all()
+    assert (found == [math.fsum(values[a:b]) for a, b in zip(indptr, indptr[1:])]).all()
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -175,12 +202,10 @@ def test_what_is_not_exact_is_refused_on_every_rank():
             trainer(graph, loss=lambda output, targets: output.mean())
         with pytest.raises(ConfigError, match="columns divided among ranks are not exact yet"):
             trainer(Graph.from_edges(*edges).shard(comm, "contiguous", columns=2))
-        with pytest.raises(ConfigError, match="edge weights are not exact yet"):
-            trainer(graph.with_edge_values(np.ones(graph.n_edges))).step()
         with numerics.using(Exact(comm)):
             x = Tensor(np.ones((graph.n_src, 2)))
-            with pytest.raises(ConfigError, match="evaluated as Custom are not exact yet"):
-                graph.aggregate(lambda src, dst, edge: src["x"], "sum", src={"x": x})
+            with pytest.raises(ConfigError, match="evaluated as Transformed are not exact yet"):
+                graph.aggregate(fn.linear(x, nn.Parameter(np.ones((2, 2))), evaluation="inside"), "sum")
             with pytest.raises(ConfigError, match="'tanh' is not exact yet"):
                 ops.tanh(x)
             with pytest.raises(ConfigError, match="sum over axis 0 is of one rank's rows"):

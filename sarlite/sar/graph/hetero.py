@@ -19,7 +19,7 @@ from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, numerics
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
@@ -88,7 +88,7 @@ class RelationGraph(LayerGraph):
         return found[key].name
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        return self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
+        return self._of_all.get(("sums", self.relation, numerics.name()), TensorMap).setdefault(x, {})
 
 
 class Fetch(NamedTuple):

@@ -80,6 +80,16 @@ class Fetched(Operator):
     def begin_backward(self, g):
         for member in self.members:
             member.operator.begin_backward(self.view(g, member))
+        for x in range(self.n_fetched):
+            takes = [member for member in self.members if x in member.inputs]
+            (operator, place), *others = [(member.operator, member.inputs.index(x)) for member in takes]
+            operator.join(place, others)
+
+    def accumulator(self, *about):
+        return self.members[0].operator.accumulator(*about)
+
+    def finished(self, sums, dtype):
+        return self.members[0].operator.finished(sums, dtype)
 
     def backward(self, block, rows, kept, d_rows):
         for k, (member, edges) in enumerate(self._each(block)):

@@ -10,8 +10,8 @@ from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
-from sarlite.sar.operators.exact import made
 from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.made import made
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
