@@ -20,7 +20,8 @@ ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
     "clip", "concat", "cross_entropy", "destinations", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
     "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
-    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "relu", "reshape",
+    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece", "relations",
+    "relu", "reshape",
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
     "transpose", "var", "where",
 ))  # fmt: skip
@@ -143,6 +144,10 @@ class Exact:
 
     def _sum(self, array, across):
         return self.comm.allreduce(np.ascontiguousarray(array)) if across else array
+
+    def choices(self, ways, sizes):
+        """No weight is inside a message: its gradient would need each rank's rounded part. What ranks know of sizes differs."""
+        return tuple(way for way in ways if way != "inside"), sizes._replace(n_src=0, n_dst=0, n_edges=1, n_halo=0, n_kept=0)
 
     # ---- sums of products
 

@@ -44,7 +44,8 @@ REFUSED: list[tuple[str, str, str]] = [
      "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
     *(("numerics exact", other, "{option} does not go with {other}, which is not exact yet") for other in (
         "batch_size", "mfg", "columns")),
-    ("numerics exact", "relational data", "{option}: relational graphs, as --data {data} is, are not exact yet"),
+    ("numerics exact", "relation_weights inside",
+     "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite import Graph, Tensor, Trainer, fn, kernels, nn, optim
+from sarlite import Graph, HeteroGraph, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
-from sarlite.models import APPNP, GAT, GCN, SAGE, SGC, SIGN
+from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
@@ -22,7 +22,7 @@ from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.smoothing import smoothed
 from sarlite.train.tasks import Task
 
-N_NODES, N_FEAT, N_CLASSES, HUB = 330, 10, 4, 300
+N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
 class Functions(nn.Module):
     """Messages that are functions, of sources, destinations and edges, that learn; and edge weights that do."""
 
@@ -38,14 +38,30 @@ class Functions(nn.Module):
         return self.out(graph.aggregate(fn.mul_edge(h, e[:, 2]), "sum"))
 
 
+class Relations(nn.Module):
+    """Relations whose messages differ in kind: functions that learn, products with edge values, and the largest."""
+
+    def __init__(self, n_in, n_out, nodes, *, rng, dtype):
+        self.linear = nn.Linear(n_in["a"], 6, rng=rng, dtype=dtype)
+        self.inside, self.out = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (6, n_out)))
+
+    def __call__(self, nodes, x):
+        graph, h = nodes.graph, self.linear(x["a"])
+        cites, likes, to, back = graph.relations
+        weight = (1e-7 * np.cos(graph.edge_ids[likes])).astype(h.dtype)  # which wants another grid
+        product = fn.message(lambda s, d, e: (s["h"] @ self.inside) * d["h"], {"h": h}, {"h": h})
+        h = graph.aggregate({cites: product, likes: fn.mul_edge(h, weight)}, "mean")["a"]
+        return graph.aggregate({cites: fn.copy_src(h), likes: fn.copy_src(h * 0.5), to: fn.copy_src(h)}, "max")["a"] @ self.out
+
+
 class Case(NamedTuple):
     """A training: its model, and what it has beside features, classes and edges.
 
     Attributes
     ----------
     model : callable (n_in, n_out, rng=, dtype=) -> Module
-    loops, values : bool
-        Self loops; weights and three features on the edges.
+    loops, values, relational : bool
+        Self loops; weights and three features on the edges; four relations, also from and to nodes without features.
     shown : bool
         Label inputs.
     smooth : CorrectAndSmooth, optional
@@ -56,6 +72,7 @@ class Case(NamedTuple):
     model: Any
     loops: bool = True
     values: bool = False
+    relational: bool = False
     shown: bool = False
     smooth: Any = None
     task: Any = None
@@ -83,6 +100,10 @@ CASES = {
     "sgc": Case(_of(SGC, hops=2), values=True, smooth=CorrectAndSmooth(correct_iterations=5, smooth_iterations=4)),
     "sign": Case(_of(SIGN, hops=2, hidden=5),
                  smooth=CorrectAndSmooth(correct_iterations=3, smooth_iterations=3, scale=1.5, correct_normalization="row")),
+    "rgcn": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, clip_norm=0.1),
+    "rgcn of bases": Case(_of(RGCN, layers=3, hidden=4, n_bases=2, embedding=4), relational=True),
+    "rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True),
+    "relations": Case(Relations, relational=True),
 }  # fmt: skip
 
 
@@ -101,6 +122,15 @@ def data(dtype):
     return (src, dst), x.astype(dtype), labels, train
 
 
+def relational_edges(dtype):
+    """Edges by relation: two among the nodes with features, and one each way to nodes without."""
+    (src, dst), rng = data(dtype)[0], np.random.default_rng(6)
+    n = len(src) // 2
+    a, b = rng.zipf(1.7, 900) % (N_NODES - 20), rng.integers(0, N_OTHERS, 900)
+    return {("a", "cites", "a"): (src[:n], dst[:n]), ("a", "likes", "a"): (src[n:], dst[n:]), ("a", "in", "b"): (a, b),
+            ("b", "of", "a"): (b[::-1], a)}
+
+
 def division(name, n_ranks):
     """Parts of the nodes: by a method, or by hand with a part of 1, one of 7 and one of no node."""
     if name != "by hand":
@@ -113,7 +143,12 @@ def division(name, n_ranks):
 
 
 def graph_of(comm, case, dtype, parts="random", order=None, **options):
-    """This rank's part of the graph."""
+    """This rank's part of the graph, or its nodes that have labels."""
+    if case.relational:
+        wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
+        method = parts if parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
+        edges, n_nodes = relational_edges(dtype), {"a": N_NODES, "b": N_OTHERS}
+        return HeteroGraph.from_edges(edges, n_nodes, comm=comm, parts=method, **wanted).of("a")
     graph = Graph.from_edges(*data(dtype)[0], N_NODES, self_loops=case.loops)
     if case.values:
         rng = np.random.default_rng(5)
@@ -134,16 +169,18 @@ def make_trainer(comm, case, graph, dtype, numerics):
     _, x, labels, train = data(dtype)
     ids, rng, labels = graph.node_ids, nn.Random(3), labels_of(case, labels)
     n_out = labels.shape[1] if labels.ndim == 2 else N_CLASSES
-    model = case.model(N_FEAT + N_CLASSES * case.shown, n_out, rng=rng, dtype=dtype)
+    n_in = ({"a": N_FEAT}, n_out, graph) if case.relational else (N_FEAT + N_CLASSES * case.shown, n_out)
+    model = case.model(*n_in, rng=rng, dtype=dtype)
     with using(named(numerics, comm) if isinstance(numerics, str) else numerics):
-        x = propagated.inputs(comm, model, SimpleNamespace(graph=graph, rows=SimpleNamespace(features=x[ids])))
+        x = {"a": x[ids]} if case.relational else x[ids]
+        x = propagated.inputs(comm, model, SimpleNamespace(graph=graph, rows=SimpleNamespace(features=x)))
     return Trainer(graph, model, x, labels[ids], train[ids], ~train[ids], rng=rng, clip_norm=case.clip_norm, task=case.task,
                    label_inputs=LabelInputs(0.5, N_CLASSES) if case.shown else None, numerics=numerics,
                    optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay))
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train on one rank; return (ids, what each rank has of its rows, what all ranks have alike)."""
+    """Train on one rank; return [(ids, what each rank has of its rows), ...], and what all ranks have alike."""
     kernels.set_threads(n_threads)
     case = CASES[name]
     graph = graph_of(comm, case, dtype, **options)
@@ -154,17 +191,22 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
     if case.smooth:
         rows = np.concatenate([rows, *smoothed(trainer, case.smooth, rows)[:2]], 1)
     alike = [trainer.flat.data, trainer.flat.grad, np.array(losses), np.array([scores[f"val_{key}"] for key in ("loss", trainer.task.key)])]
-    alike += [array for _, array in sorted(trainer.model.state_dict().items())]
-    return graph.node_ids, rows, [a.copy() for a in alike]
+    owned = {name: p for name, p in trainer.model.named_parameters() if p.ids is not None}
+    alike += [array for name, array in sorted(trainer.model.state_dict().items()) if name not in owned]
+    by_ids = [(graph.node_ids, rows), *((p.ids, p.data.copy()) for _, p in sorted(owned.items()))]
+    return by_ids, [a.copy() for a in alike]
 
 
 def digest(n_ranks, case, dtype=np.float32, **options):
     """Return the hash of a training on n ranks, after a look at whether all ranks have the same."""
     found = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
-    output = np.concatenate([rows for _, rows, _ in found])[np.argsort(np.concatenate([ids for ids, _, _ in found]))]
-    hashes = {_hash([output, *alike]) for _, _, alike in found}
+    rows = []
+    for of_ranks in zip(*(by_ids for by_ids, _ in found)):
+        ids, values = (np.concatenate(arrays) for arrays in zip(*of_ranks))
+        rows.append(values[np.argsort(ids)])
+    hashes = {_hash([*rows, *alike]) for _, alike in found}
     assert len(hashes) == 1, "ranks differ"
-    assert np.isfinite(output).all()
+    assert np.isfinite(rows[0]).all()
     return hashes.pop()
 
 

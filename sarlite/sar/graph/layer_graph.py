@@ -13,7 +13,7 @@ from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.operators import fn, table
-from sarlite.sar.operators.evaluation import Sizes, attends_products, costs
+from sarlite.sar.operators.evaluation import Sizes, attends_products, choices, costs
 from sarlite.sar.operators.made import made
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.operators.sums import Sum
@@ -237,8 +237,7 @@ class LayerGraph:
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
-        alone = self.comm.size == 1 and numerics.current() is None  # exact numerics take one way on any number of ranks
-        return (self.n_src, self.n_dst, self.n_edges) if alone else (0, 0, 1)
+        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 1)
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
@@ -248,8 +247,8 @@ class LayerGraph:
             return "first"
         needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
         n_in, n_out = weight.shape
-        found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
-        return min(("product", "first"), key=found.__getitem__)
+        ways, sizes = choices(("product", "first"), Sizes(*self.sizes))
+        return min(ways, key=costs(sizes, n_in, n_out, needs_x, needs_weight).__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
@@ -260,7 +259,8 @@ class LayerGraph:
         """
         if self.grid is not None or self.edge_weight is not None:
             return True
-        return attends_products(Sizes(*self.sizes), x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
+        _, sizes = choices((), Sizes(*self.sizes))
+        return attends_products(sizes, x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
 
     # ---- degrees
 

@@ -65,6 +65,8 @@ class ExactSum(OnGrid, Sum):
 
     def begin(self, needs, arrays, keep):
         x = arrays[0]
+        if self.src_scale is not None and self.into is not None:  # each would scale what all have added up
+            raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
         self.weight, self.factor, self.dtype = None, 1.0, x.dtype
         self.needs_rows = self.weighted and needs[1]
         if self.weighted:
@@ -167,14 +169,14 @@ class ExactAttend(OnGrid, Attend):
         self.l = self.accumulator(n, (self.heads,), z.dtype, None)
 
     def look_ahead(self, schedule, rows):
-        top, src = np.full_like(self.dst, -np.inf), rows[1]
-        argument = np.full(top.shape, -1, schedule.plan.local.indices.dtype)
+        top, arguments = np.full_like(self.dst, -np.inf), []
 
         def largest(block, found):
-            kernels.extremum(block.indptr, block.indices, found[0], top, argument, rows=block.rows, sign=1,
+            arguments.append(arguments[0] if arguments else np.full(top.shape, -1, block.indices.dtype))
+            kernels.extremum(block.indptr, block.indices, found[0], top, arguments[0], rows=block.rows, sign=1,
                              offset=block.offset)
 
-        schedule.run((src,), largest)
+        schedule.run((rows[1],), largest)
         top += self.dst
         top = np.where(top > 0, top, top.dtype.type(self.slope) * top)
         self.m = np.where(np.isneginf(top), 0, top).astype(self.dst.dtype)
