@@ -145,27 +145,33 @@ class Exact:
     def _sum(self, array, across):
         return self.comm.allreduce(np.ascontiguousarray(array)) if across else array
 
-    def choices(self, ways, sizes):
-        """No weight is inside a message: its gradient would need each rank's rounded part. What ranks know of sizes differs."""
-        return tuple(way for way in ways if way != "inside"), sizes._replace(n_src=0, n_dst=0, n_edges=1, n_halo=0, n_kept=0)
+    # ---- choices
+
+    def choices(self, *ways):
+        return tuple(way for way in ways if way != "inside")  # whose weight's gradient takes each rank's rounded sums
+
+    def known(self, alone, anywhere):
+        return anywhere
 
     # ---- sums of products
 
     def product(self, a, b, trans_b=False, into=None):
         if b.ndim != 2 or a.dtype != b.dtype or a.dtype.kind != "f":
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
+        if into is not None:  # rounded before it is added: who owns a gradient, so that it may be added to, differs by rank
+            return np.add(into, self.product(a, b, trans_b), out=into)
         a = a.array() if isinstance(a, kernels.Rows) else a
         rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
         b = np.ascontiguousarray(b.T if trans_b else b)
-        out = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if into is None else into
+        out = np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
         to = out.reshape(len(rows), b.shape[1])
         if a.dtype == np.float64:
-            kernels.exact_gemm(rows, b, to, into is not None)
+            kernels.exact_gemm(rows, b, to)
             return out
         b = b.astype(np.float64)  # so that products are exact: a fused multiply-add is none too many
         for part in (slice(at, at + ROWS_AT_ONCE) for at in range(0, len(rows), ROWS_AT_ONCE)):
-            wide = np.zeros((len(rows[part]), b.shape[1])) if into is None else to[part].astype(np.float64)
-            kernels.gemm(rows[part].astype(np.float64), b, wide, accumulate=into is not None)
+            wide = np.zeros((len(rows[part]), b.shape[1]))
+            kernels.gemm(rows[part].astype(np.float64), b, wide)
             to[part] = wide
         return out
 

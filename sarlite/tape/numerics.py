@@ -14,6 +14,7 @@ import numpy as np
 from sarlite.tape.recording import _set, state
 
 NUMERICS = ("fast", "exact")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -45,6 +46,12 @@ def by_numerics(function: F) -> F:
         return (function if numerics is None else getattr(numerics, name))(*args, **options)
 
     return done  # type: ignore[return-value]
+
+
+@by_numerics
+def known(alone: T, anywhere: T) -> T:
+    """Return what a choice goes by: on one rank alone more may be known than anywhere."""
+    return alone
 
 
 # ---- functions of single values

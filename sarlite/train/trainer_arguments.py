@@ -48,15 +48,17 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, graph, others):
-    """Raise a ConfigError of another numerics, or where `others`, a graph or columns are not exact yet."""
+def check_numerics(numerics, graph, loss, *sources):
+    """Raise a ConfigError of another numerics, or where a loss, a source of batches or columns are not exact."""
     if numerics not in NUMERICS and not isinstance(numerics, Exact):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return
-    for name, given in others.items():
-        if given is not None:
-            raise ConfigError(f"numerics exact: {name} is not exact yet")
+    if loss is not None:
+        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are divided")
+    for source in sources:
+        if getattr(source, "divided", ""):
+            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
     if getattr(graph, "grid", None) is not None:
         raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from sarlite import Graph, HeteroGraph, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
+from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape.exact import named
@@ -64,6 +65,7 @@ class Case(NamedTuple):
         Self loops; weights and three features on the edges; four relations, also from and to nodes without features.
     shown : bool
         Label inputs.
+    batches : callable (graph, x, labels, train, splits) -> dict of a Trainer's batches and scoring
     smooth : CorrectAndSmooth, optional
     task : Task
     clip_norm, decay : float
@@ -74,6 +76,7 @@ class Case(NamedTuple):
     values: bool = False
     relational: bool = False
     shown: bool = False
+    batches: Any = None
     smooth: Any = None
     task: Any = None
     clip_norm: float | None = None
@@ -82,6 +85,23 @@ class Case(NamedTuple):
 
 def _of(cls, **options):
     return partial(cls, **options)
+
+
+def _sampled(*fanouts, scored=False, **options):
+    """Minibatches of neighbours, also to score on; without fanouts of rows alone."""
+    def made(graph, x, labels, train):
+        given = {"batch_size": 33, "seed": 2, **options}
+        if not fanouts:
+            return {"batches": RowLoader(graph, x, labels, train, **given)}
+        found = {"batches": NeighborLoader(graph, x, labels, train, fanouts=fanouts, **given)}
+        every = NeighborLoader(graph, x, labels, slice(None), fanouts=fanouts, batch_size=90) if scored else None
+        return {**found, "scoring": every}
+
+    return made
+
+
+def _flow(graph, x, labels, train):
+    return {"batches": message_flow(graph, train, 2, x, labels), "scoring": message_flow(graph, slice(None), 2, x, labels)}
 
 
 CASES = {
@@ -100,6 +120,12 @@ CASES = {
     "sgc": Case(_of(SGC, hops=2), values=True, smooth=CorrectAndSmooth(correct_iterations=5, smooth_iterations=4)),
     "sign": Case(_of(SIGN, hops=2, hidden=5),
                  smooth=CorrectAndSmooth(correct_iterations=3, smooth_iterations=3, scale=1.5, correct_normalization="row")),
+    "message flow": Case(_of(GAT, layers=2, hidden=3, heads=2), batches=_flow),
+    "minibatch sage": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True, dropout=0.3), batches=_sampled(4, 3), shown=True),
+    "minibatch pool": Case(_of(SAGE, layers=1, aggregator="max-pool"), batches=_sampled(5, sampler="replace"), task=Task("regress")),
+    "minibatch gcn": Case(_of(GCN, layers=2, hidden=7), batches=_sampled(4, -1, scored=True), values=True),
+    "minibatch gat": Case(_of(GAT, layers=2, hidden=3, heads=2, attention_dropout=0.2), batches=_sampled(4, 6, sampler="labor")),
+    "minibatch sgc": Case(_of(SGC, hops=2), batches=_sampled(batch_size=20)),
     "rgcn": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, clip_norm=0.1),
     "rgcn of bases": Case(_of(RGCN, layers=3, hidden=4, n_bases=2, embedding=4), relational=True),
     "rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True),
@@ -149,6 +175,8 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
         method = parts if parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
         edges, n_nodes = relational_edges(dtype), {"a": N_NODES, "b": N_OTHERS}
         return HeteroGraph.from_edges(edges, n_nodes, comm=comm, parts=method, **wanted).of("a")
+    if case.batches:
+        options.pop("backward", None)  # parts of the graph have no reversed edges
     graph = Graph.from_edges(*data(dtype)[0], N_NODES, self_loops=case.loops)
     if case.values:
         rng = np.random.default_rng(5)
@@ -174,9 +202,10 @@ def make_trainer(comm, case, graph, dtype, numerics):
     with using(named(numerics, comm) if isinstance(numerics, str) else numerics):
         x = {"a": x[ids]} if case.relational else x[ids]
         x = propagated.inputs(comm, model, SimpleNamespace(graph=graph, rows=SimpleNamespace(features=x)))
+    batches = case.batches(graph, x, labels[ids], train[ids]) if case.batches else {}
     return Trainer(graph, model, x, labels[ids], train[ids], ~train[ids], rng=rng, clip_norm=case.clip_norm, task=case.task,
                    label_inputs=LabelInputs(0.5, N_CLASSES) if case.shown else None, numerics=numerics,
-                   optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay))
+                   optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay), **batches)
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):

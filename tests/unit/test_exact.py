@@ -8,6 +8,7 @@ import pytest
 from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
+from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
@@ -63,10 +64,10 @@ def hashes(case, dtype, ways=WAYS, sets=None, **options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_hash_near_the_fast_numbers(case, instruction_set):
-    """Some of the ways for each case; others for the next one."""
-    some = list(CASES).index(case) % 4
-    assert len(set(hashes(case, np.float32, WAYS[some::4]))) == 1
-    assert len(set(hashes(case, np.float64, WAYS[3 - some :: 7], kernels.instruction_sets()[-1:]))) == 1
+    """Three of the ways for each case; others for the next one."""
+    first, second, third = (WAYS[(list(CASES).index(case) + more) % len(WAYS)] for more in (0, 5, 3))
+    assert len(set(hashes(case, np.float32, [first, second]))) == 1
+    assert len(set(hashes(case, np.float64, [third], kernels.instruction_sets()[-1:]))) == 1
     exact, fast = (work(Solo(), case, np.float64, epochs=1, numerics=numerics) for numerics in ("exact", "fast"))
     for a, b in zip([exact[0][0][1], *exact[1]], [fast[0][0][1], *fast[1]]):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
@@ -121,6 +122,7 @@ BROKEN = {
     "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
     "attention": ("gat", np.float32, _fast_operator(Attend)),
     "relations": ("relations", np.float64, {"operators": {**EXACT, Custom: type("Apart", (ExactCustom,), {"join": Operator.join})}}),
+    "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
     "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
 }  # fmt: skip
 
@@ -144,7 +146,7 @@ def test_degrees_of_weights_do_not_know_the_order_of_edges():
 def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set):
     case, dtype, methods = BROKEN[name]
     broken = type("Broken", (Exact,), methods)
-    found = hashes(case, dtype, numerics=broken)
+    found = hashes(case, dtype, WAYS[::-1], numerics=broken)
     first = next(found)
     assert any(other != first for other in found)
 
@@ -204,6 +206,13 @@ def test_what_is_not_exact_is_refused_on_every_rank():
             trainer(graph, loss=lambda output, targets: output.mean())
         with pytest.raises(ConfigError, match="columns divided among ranks are not exact yet"):
             trainer(Graph.from_edges(*edges).shard(comm, "contiguous", columns=2))
+        for options, words in (({"remote": "local"}, "remote='local'"), ({"remote": HEC()}, "remote=HEC"),
+                               ({"batches": "balanced"}, "batches='balanced'")):
+            rows = np.ones((graph.n_dst, 3), np.float32), np.zeros(graph.n_dst, int), slice(None)
+            loader = NeighborLoader(graph, *rows, fanouts=(2, 2), batch_size=2, **options)
+            for name in ("batches", "scoring"):
+                with pytest.raises(ConfigError, match=f"a loader with {words}"):
+                    trainer(graph, **{name: loader})
         with numerics.using(Exact(comm)):
             x = Tensor(np.ones((graph.n_src, 2)))
             with pytest.raises(ConfigError, match="evaluated as Transformed are not exact yet"):
@@ -241,14 +250,17 @@ def checkpoint_of(folder):
     return {name: array.tobytes() for name, array in tensors.items()}
 
 
-def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_path):
-    flags = ["--numerics", "exact", "--model", "sage", "--epochs", 3]
+@pytest.mark.parametrize("more", [[], ["--batch-size", "40", "--fanouts", "4,5"]], ids=["full batch", "minibatches"])
+def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_path, more):
+    flags = ["--numerics", "exact", "--model", "sage", *more, "--epochs", 3]
     train_here(tmp_path / "one", *flags)
     train_here(tmp_path / "two", *flags[:-1], 2, "--ranks", 2, "--mode", "oneshot")
     resumed = ["--resume", str(tmp_path / "two" / "checkpoint.safetensors"), "--epochs", "3", "--ranks", "3", "--mode", "sa"]
     options = config.parse([*resumed, "--run-dir", str(tmp_path / "three"), "--threads", "1", "--progress", "none"])
     threads.run(3, run.train, options)
     assert checkpoint_of(tmp_path / "three") == checkpoint_of(tmp_path / "one")
+    if more:
+        return
     with pytest.raises(ConfigError, match="--numerics fast: cannot change"):
         fast = config.parse([*resumed, "--numerics", "fast", "--run-dir", str(tmp_path / "four")])
         threads.run(3, run.train, fast)

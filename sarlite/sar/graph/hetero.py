@@ -91,7 +91,8 @@ class RelationGraph(LayerGraph):
         return found[key].name
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        return self._of_all.get(("sums", self.relation, numerics.name()), TensorMap).setdefault(x, {})
+        kept = self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
+        return kept.setdefault(numerics.name(), {})
 
 
 class Fetch(NamedTuple):

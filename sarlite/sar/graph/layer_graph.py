@@ -140,7 +140,9 @@ class LayerGraph:
             return h[1]
         if self.bipartite:
             raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
-        return destinations(h, self.n_dst) if isinstance(h, Tensor) and len(h) > self.n_dst else h[: self.n_dst]
+        if len(h) <= self.n_dst:
+            return h
+        return destinations(h, self.n_dst) if isinstance(h, Tensor) else h[: self.n_dst]
 
     def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
                   edge: Inputs | None = None) -> Tensor:
@@ -220,7 +222,7 @@ class LayerGraph:
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        return self.kept.get(("sums", numerics.name()), TensorMap).setdefault(x, {})
+        return self.kept.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def recover(self) -> None:
         """Make the graphs of the communicator usable again after an aggregation that failed. Collective.
@@ -237,7 +239,8 @@ class LayerGraph:
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
-        return (self.n_src, self.n_dst, self.n_edges) if self.comm.size == 1 else (0, 0, 1)
+        nobody = (0, 0, 1)
+        return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
@@ -247,8 +250,8 @@ class LayerGraph:
             return "first"
         needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
         n_in, n_out = weight.shape
-        ways, sizes = choices(("product", "first"), Sizes(*self.sizes))
-        return min(ways, key=costs(sizes, n_in, n_out, needs_x, needs_weight).__getitem__)
+        found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
+        return min(choices("product", "first"), key=found.__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
@@ -259,8 +262,7 @@ class LayerGraph:
         """
         if self.grid is not None or self.edge_weight is not None:
             return True
-        _, sizes = choices((), Sizes(*self.sizes))
-        return attends_products(sizes, x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
+        return attends_products(Sizes(*self.sizes), x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
 
     # ---- degrees
 

@@ -81,16 +81,16 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 
 @by_numerics
-def choices(ways: tuple[str, ...], sizes: Sizes) -> tuple[tuple[str, ...], Sizes]:
-    """Return those of some ways that there are, and the sizes by which to choose."""
-    return ways, sizes
+def choices(*ways: str) -> tuple[str, ...]:
+    """Return those of some ways that there are."""
+    return ways
 
 
 def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
     """Return a relation's `Evaluation` in a training step: the way that costs fewer bytes, or the forced one."""
     found = costs(sizes, n_in, n_out, not constant, True, constant)
     inside, first = (found[way] * itemsize // EDGE_VALUE for way in EVALUATIONS)
-    name = forced or min(choices(("first", "inside"), sizes)[0], key=found.__getitem__)
+    name = forced or min(choices("first", "inside"), key=found.__getitem__)
     return Evaluation(relation, n_in, n_out, constant, name, inside, first)
 
 

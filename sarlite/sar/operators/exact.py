@@ -26,11 +26,11 @@ class OnGrid:
         The most edges of a row, in or out, over all ranks.
     """
 
-    takes_rows = overwrites = False
+    overwrites = False
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
-        self.numerics, self.n_terms = numerics, n_terms
+        self.numerics, self.n_terms, self.takes_rows = numerics, n_terms, False
 
     def accumulator(self, n_rows, shape, dtype, at):
         return np.zeros((n_rows, kernels.levels(dtype), *shape))
