@@ -9,6 +9,7 @@ a sum over ranks, and made there: what stands at a replicated tensor is whole, a
 """
 
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ ALIKE = frozenset((
     "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece", "relations",
     "relu", "reshape",
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
-    "transpose", "var", "where",
+    "to_columns", "to_rows", "transpose", "var", "where",
 ))  # fmt: skip
 """Primitives that have the same bits everywhere."""
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
@@ -45,9 +46,18 @@ class Exact:
 
     def __init__(self, comm):
         self.comm, self.across = comm.channel("exact"), False
+        self._on: dict[int, tuple[Any, Exact]] = {}
 
     def __repr__(self):
         return "Exact()"
+
+    def on(self, comm):
+        """Return this numerics of the ranks of another communicator, which are some of this one's. Collective there."""
+        if comm.size == self.comm.size:
+            return self
+        if id(comm) not in self._on:
+            self._on[id(comm)] = comm, type(self)(comm)
+        return self._on[id(comm)][1]
 
     # ---- what the tape tells
 
@@ -57,6 +67,9 @@ class Exact:
             raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
         if replicated:
             return
+        if name == "to_columns" and tensors[0].requires_grad and _shared(params["layout"].pieces):
+            raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned weight, "
+                              "whose gradients are then rounded before they are summed")
         if name in OVER_AXES and 0 in _axes(params["axis"], next(t for t in tensors if t is not None).ndim):
             raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
                               "are divided")
@@ -152,6 +165,9 @@ class Exact:
 
     def known(self, alone, anywhere):
         return anywhere
+
+    def sums_follow(self):
+        return False
 
     # ---- sums of products
 
@@ -273,6 +289,12 @@ def _into(out, found):
         return found
     out[...] = found
     return out
+
+
+def _shared(pieces):
+    """Whether two ranks have the same columns."""
+    some = [piece for piece in pieces if all(part.stop > part.start for part in piece)]
+    return any(piece in some[:k] for k, piece in enumerate(some))
 
 
 def _axes(axis, ndim):

@@ -49,6 +49,12 @@ def by_numerics(function: F) -> F:
 
 
 @by_numerics
+def sums_follow() -> bool:
+    """Tell whether gradients of replicated parameters are a rank's own, which are summed over ranks after backward."""
+    return True
+
+
+@by_numerics
 def known(alone: T, anywhere: T) -> T:
     """Return what a choice goes by: on one rank alone more may be known than anywhere."""
     return alone

@@ -42,7 +42,6 @@ REFUSED: list[tuple[str, str, str]] = [
     ("propagated", "nothing propagated", "{option} {propagated}: the model {model} propagates nothing before training"),
     ("fanouts", "propagated rows",
      "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
-    ("numerics exact", "columns", "{option} does not go with {other}, which is not exact yet"),
     *(("numerics exact", other, "{option} does not go with {other}: its steps differ on other numbers of ranks")
       for other in ("remote hec", "remote local", "batches balanced", "lr_scale sqrt", "lr_scale linear")),
     ("numerics exact", "relation_weights inside",

@@ -48,8 +48,8 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, graph, loss, *sources):
-    """Raise a ConfigError of another numerics, or where a loss, a source of batches or columns are not exact."""
+def check_numerics(numerics, loss, *sources):
+    """Raise a ConfigError of another numerics, or where a loss or a source of batches is not exact."""
     if numerics not in NUMERICS and not isinstance(numerics, Exact):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
@@ -59,8 +59,6 @@ def check_numerics(numerics, graph, loss, *sources):
     for source in sources:
         if getattr(source, "divided", ""):
             raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
-    if getattr(graph, "grid", None) is not None:
-        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
 
 
 def each_input(x):

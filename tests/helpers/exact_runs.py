@@ -111,6 +111,7 @@ CASES = {
     "sage pool": Case(_of(SAGE, layers=2, hidden=6, aggregator="max-pool"), task=Task("multilabel")),
     "gat": Case(_of(GAT, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4, residual=True, batch_norm=True)),
     "gat paper": Case(_of(GAT, form="paper", layers=2, hidden=4, heads=2, dropout=0.1, attention_dropout=0.1)),
+    "gat heads": Case(_of(GAT, layers=2, hidden=3, heads=2, out_heads=2, dropout=0.1, attention_dropout=0.0)),
     "appnp": Case(_of(APPNP, hops=3, hidden=8)),
     "gcn of weights": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), values=True),
     "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=Task("regress", "absolute", "mae")),
@@ -172,7 +173,7 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
     """This rank's part of the graph, or its nodes that have labels."""
     if case.relational:
         wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
-        method = parts if parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
+        method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
         edges, n_nodes = relational_edges(dtype), {"a": N_NODES, "b": N_OTHERS}
         return HeteroGraph.from_edges(edges, n_nodes, comm=comm, parts=method, **wanted).of("a")
     if case.batches:

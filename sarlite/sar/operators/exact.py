@@ -71,7 +71,8 @@ class ExactSum(OnGrid, Sum):
         self.needs_rows = self.weighted and needs[1]
         if self.weighted:
             self.weight = arrays[1]
-            self.factor = float(self.numerics.largest(self.weight).max(initial=0))
+            of_heads = self.numerics.largest(self.weight)  # of ranks that divide columns each may have other heads
+            self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
         self.sums = self.accumulator(self.n_dst, x.shape[1:], x.dtype, None)
 

@@ -30,4 +30,4 @@ def made(kind: Any, graph: Any, *arguments: Any) -> Any:
         raise ConfigError(f"numerics exact: messages that are evaluated as {kind.__name__} are not exact yet")
     if not graph.whole_edges:
         raise ConfigError(f"numerics exact: sums over a {type(graph).__name__} are not exact yet")
-    return kinds[kind](numerics, graph.most_edges(), *arguments)
+    return kinds[kind](numerics.on(graph.comm), graph.most_edges(), *arguments)
