@@ -14,7 +14,7 @@ import numpy as np
 from sarlite import Graph, HeteroGraph, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
-from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
+from sarlite.models import APPNP, GAT, GCN, PNA, RGAT, RGCN, SAGE, SGC, SIGN, GATv2
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
@@ -112,6 +112,8 @@ CASES = {
     "gat": Case(_of(GAT, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4, residual=True, batch_norm=True)),
     "gat paper": Case(_of(GAT, form="paper", layers=2, hidden=4, heads=2, dropout=0.1, attention_dropout=0.1)),
     "gat heads": Case(_of(GAT, layers=2, hidden=3, heads=2, out_heads=2, dropout=0.1, attention_dropout=0.0)),
+    "gatv2": Case(_of(GATv2, layers=2, hidden=3, heads=2), decay=0.01),
+    "pna": Case(_of(PNA, layers=2, hidden=4)),
     "appnp": Case(_of(APPNP, hops=3, hidden=8)),
     "gcn of weights": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), values=True),
     "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=Task("regress", "absolute", "mae")),
@@ -128,7 +130,7 @@ CASES = {
     "minibatch gat": Case(_of(GAT, layers=2, hidden=3, heads=2, attention_dropout=0.2), batches=_sampled(4, 6, sampler="labor")),
     "minibatch sgc": Case(_of(SGC, hops=2), batches=_sampled(batch_size=20)),
     "rgcn": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, clip_norm=0.1),
-    "rgcn of bases": Case(_of(RGCN, layers=3, hidden=4, n_bases=2, embedding=4), relational=True),
+    "rgcn of bases": Case(_of(RGCN, layers=2, hidden=4, n_bases=2, embedding=4), relational=True),
     "rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True),
     "relations": Case(Relations, relational=True),
 }  # fmt: skip

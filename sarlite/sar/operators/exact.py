@@ -209,7 +209,7 @@ class ExactAttend(OnGrid, Attend):
         of_score = 2.5 * self.keep * self.keep * max(1.0, self.slope) * of_dot
         dtype = self.g.dtype
         self.stand_on((self.keep * of_z, self.n_terms * times, dtype), (of_score, self.n_terms, dtype))
-        self.sums, self.d_ends = None, None
+        self.sums, self.d_dst = None, self.accumulator(len(self.dst), (self.heads,), dtype, None)
 
     def backward(self, block, rows, kept, d_rows):
         if self.sums is None:
@@ -220,32 +220,14 @@ class ExactAttend(OnGrid, Attend):
         kernels.exact_attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, self.sums, *self.grids,
                                       slope=self.slope, dropout=self.coins(block))
 
-    def reversed_operator(self, rows, d_rows):
-        d_rows = [self.accumulator(len(x), x.shape[1:], x.dtype, None) if d is None else d
-                  for x, d in zip(rows, d_rows)]
-        self.d_ends = self.accumulator(len(self.dst), (self.heads,), self.dst.dtype, None)
-        return AttendOverReversed(self, rows, d_rows), (self.g, self.ends), [self.d_ends]
+    def add_by_source(self, csr, rows, ends, g, d_rows, d_dst, dropout):
+        sums = np.zeros((kernels.threads(), len(ends), *self.grids[1].shape))
+        kernels.exact_attend_backward(*csr, *rows, ends, g, *d_rows, sums, *self.grids, slope=self.slope,
+                                      dropout=dropout)
+        if d_dst is not None:
+            d_dst += sums.sum(0)
 
     def end_backward(self):
-        sums = self.d_ends if self.sums is None else self.sums.sum(0)
-        found = np.zeros_like(self.dst) if sums is None else whole(sums).astype(self.dst.dtype)
-        self.sums = self.d_ends = None
-        return [found]
-
-
-class AttendOverReversed(Operator):
-    """`AttendBySource` on grids: adds dz and dsrc of local source rows; each block's ddst is its columns' gradient."""
-
-    def __init__(self, attend, rows, d_rows):
-        self.attend, self.rows, self.d_rows = attend, rows, d_rows
-
-    def backward(self, block, rows, kept, d_rows):
-        (g, ends), attend = rows, self.attend
-        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        coins = attend.key, attend.p, attend.src_ids, block.src_ids, attend.n_nodes
-        dropout = kernels.Dropout(*coins) if attend.p else None
-        sums = np.zeros((kernels.threads(), len(ends), *attend.grids[1].shape))
-        kernels.exact_attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, sums,
-                                      *attend.grids, slope=attend.slope, dropout=dropout)
-        (d_dst,) = d_rows
-        d_dst += sums.sum(0)
+        sums = self.d_dst if self.sums is None else self.sums.sum(0)
+        self.sums = self.d_dst = None
+        return [whole(sums).astype(self.dst.dtype)]
