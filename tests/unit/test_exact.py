@@ -80,6 +80,31 @@ def test_columns_have_the_same_hash(case, instruction_set):
     assert len({digest(1, case), *(digest(n, case, **way) for n, way in ways[: 2 if case == "gat heads" else 3])}) == 1
 
 
+def bipartite(comm, reducer):
+    """Sums over weighted edges between other nodes, and their gradients, by id."""
+    rng = np.random.default_rng(0)
+    n_src, n_dst, weight = 90, 50, 10.0 ** rng.uniform(-6, 6, 700)
+    edges, x = (rng.zipf(1.6, 700) % n_src, rng.zipf(1.6, 700) % n_dst), rng.standard_normal((n_src, 4))
+    graph = Graph.from_edges(*edges, n_src=n_src, n_dst=n_dst).with_edge_values(weight)
+    if comm.size > 1:
+        graph = graph.shard(comm, rng.integers(0, comm.size, n_dst), src_parts=rng.integers(0, comm.size, n_src))
+    rows = Tensor(x[graph.src_ids], True)
+    with numerics.using(Exact(comm)):
+        out = graph.aggregate(fn.copy_src(rows), reducer)
+        out.backward(np.cos(np.add.outer(graph.dst_ids, np.arange(4))))
+    return (graph.dst_ids, out.data), (graph.src_ids, rows.grad)
+
+
+@pytest.mark.parametrize("reducer", ["mean", "sym"])
+def test_a_bipartite_graph(reducer):
+    found = []
+    for n_ranks in (1, 2, 3):
+        of_ranks = zip(*threads.run(n_ranks, bipartite, reducer))
+        arrays = [[np.concatenate(of) for of in zip(*pairs)] for pairs in of_ranks]
+        found.append([values[np.argsort(ids)].tobytes() for ids, values in arrays])
+    assert found[0] == found[1] == found[2]
+
+
 # ---- each reduction done fast, one at a time
 
 
@@ -129,6 +154,8 @@ BROKEN = {
     "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
     "attention": ("gat", np.float32, _fast_operator(Attend)),
     "relations": ("relations", np.float64, {"operators": {**EXACT, Custom: type("Apart", (ExactCustom,), {"join": Operator.join})}}),
+    "sums of relations": ("rgat", np.float32, _fast_operator(Attend)),
+    "sums of picks": ("minibatch gcn", np.float64, _fast_operator(Sum)),
     "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
     "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
 }  # fmt: skip
