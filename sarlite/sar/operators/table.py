@@ -183,7 +183,7 @@ def _attend_linear(graph, message, reducer):
     one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
     n_heads = dst.shape[1]
     if graph.edge_weight is not None:
-        z = ops.matmul(x, weight).reshape(len(x), n_heads, -1)
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, weight.shape[1] // n_heads)
         options = message.slope, message.dropout, message.key
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
     shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
