@@ -48,7 +48,7 @@ class OnGrid:
         The most edges of a row, in or out, over all ranks.
     """
 
-    takes_rows = overwrites = False
+    takes_rows = overwrites = may_narrow = False
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
