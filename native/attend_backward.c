@@ -80,7 +80,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             for (int i = 0, k = 0; i < p.n_pieces; k = p.end[i++]) {
                 const NAME(gather) edges = {.x = g + h * n_feat, .index = col + k, .coef = coef + k, .stride = stride,
                                             .n = p.end[i] - k, .n_ahead = n_ahead - k, .near = near,
-                                            .prefetch = NAME(head_prefetch)(h, n_heads, stride * (int64_t)sizeof(S))};
+                                            .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
                 const int64_t at = p.row[i] * z_stride + (a->z_heads == 1 ? 0 : h * n_feat), later = (p.row[i] + p.n_pieces) * z_stride;
                 if (h == 0 && p.row[i] + p.n_pieces < end)
                     for (int64_t f = 0; f < z_stride; f += 64 / (int64_t)sizeof(T)) {

@@ -35,7 +35,19 @@ typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T))
 #ifdef BFLOAT16
 typedef S NAME(half) __attribute__((vector_size(SAR_REGISTER / 2), aligned(sizeof(S)), may_alias));
 typedef uint32_t NAME(bits) __attribute__((vector_size(SAR_REGISTER)));
-#define ROW(address) ((NAME(reg))(__builtin_convertvector(*(const NAME(half) *)(address), NAME(bits)) << 16))
+#if defined(__clang__) || SAR_REGISTER == 16
+#define BITS(half) __builtin_convertvector(half, NAME(bits))
+#elif SAR_REGISTER == 32                /* of one conversion GCC 12 makes two */
+typedef short NAME(shorts) __attribute__((vector_size(16)));
+#define BITS(half) __builtin_ia32_pmovzxwd256((NAME(shorts))(half))
+#elif defined(SAR_AVX512_AS_AVX2)
+#define BITS(half) __builtin_convertvector(half, NAME(bits))
+#else
+typedef short NAME(shorts) __attribute__((vector_size(32)));
+typedef int NAME(words) __attribute__((vector_size(64)));
+#define BITS(half) __builtin_ia32_pmovzxwd512_mask((NAME(shorts))(half), (NAME(words)){0}, (unsigned short)0xffff)
+#endif
+#define ROW(address) ((NAME(reg))((NAME(bits))BITS(*(const NAME(half) *)(address)) << 16))
 #define WIDEN(value) NAME(widen)(value)
 SAR_INLINE T NAME(widen)(S value)
 {
@@ -310,6 +322,13 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
 SAR_INLINE void NAME(pad_row)(T *restrict padded, const S *restrict a, int64_t lanes, int64_t width)
 {
     int64_t whole = (width - 1) / lanes * lanes;
+#ifdef BFLOAT16
+    if (lanes == LANES) {       /* stored as the pass loads them: a vector waits for values that were stored one by one */
+        if (width % LANES == 0) whole = width;
+        for (int64_t f = 0; f < whole; f += WIDE) *(NAME(reg) *)(padded + f) = ROW(a + f);
+        if (whole == width) return;
+    } else
+#endif
     for (int64_t f = 0; f < whole; f += lanes) for (int64_t u = 0; u < lanes; u++) padded[f + u] = WIDEN(a[f + u]);     /* no memcpy: short */
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : WIDEN(a[width - lanes + u]);
 }
@@ -371,4 +390,5 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
 
 #undef REG
 #undef ROW
+#undef BITS
 #undef WIDEN
