@@ -57,6 +57,7 @@ ANNOTATED = {
     "sarlite.propagation": ("CorrectAndSmooth", "Propagation"),
     "sarlite.propagation.smoothing": ("check_probabilities",),
     "sarlite.sar.graph.whole": ("from_edges", "from_csr", "from_scipy", "from_networkx"),
+    "sarlite.sar.graph.frames": ("from_pandas", "to_pandas", "to_scipy", "to_networkx"),
     "sarlite.sar.graph.construct": ("from_part",),
     "sarlite.sar.graph.shard": ("shard",),
     "sarlite.sar.graph.hetero": ("HeteroGraph", "NodeType"),
