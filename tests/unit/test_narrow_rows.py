@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 WHOLE = Graph.from_edges(*EDGES)
 MODES = ("sar", "sa", "oneshot", "broadcast")
 OWNERS = {(n, method): partition(*WHOLE.in_edges()[:2], n, method) for n in (1, 2, 3) for method in ("random", "metis")}
-NARROW = {"rows": "bfloat16"}
+NARROW, FLAGS = {"rows": "bfloat16"}, ("--rows", "bfloat16")
 
 
 def rounded(x):
@@ -117,3 +117,22 @@ def test_graphs_refuse_other_rows_and_columns():
         WHOLE.shard(Solo(), rows="bfloat8")
     with pytest.raises(ConfigError, match="rows bfloat16 do not go with columns 2"):
         threads.run(2, lambda comm: WHOLE.shard(comm, columns=2, **NARROW))
+
+
+def test_the_command_trains_with_narrow_rows_on_any_number_of_ranks(tmp_path, here):
+    def losses(name, *flags):
+        return [epoch["loss"] for epoch in here(tmp_path / name, "--model", "gat", "--epochs", 4, *flags)]
+
+    one, two, wide = losses("one", *FLAGS), losses("two", *FLAGS, "--ranks", 2, "--partition", "random"), losses("wide")
+    assert np.isfinite(one).all() and one[-1] < one[0]
+    np.testing.assert_allclose(two, one, rtol=1e-4)
+    assert 0 < np.abs(np.subtract(one, wide)).max() < 0.05
+
+
+def test_a_run_goes_on_with_its_rows(tmp_path, here):
+    whole = here(tmp_path / "whole", *FLAGS, "--epochs", 4)
+    here(tmp_path / "half", *FLAGS, "--epochs", 2)
+    found = here(tmp_path / "rest", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "bfloat16", "--epochs", 4)
+    assert found[-1]["loss"] == whole[-1]["loss"]
+    with pytest.raises(ConfigError, match="--rows float32: cannot change, the run of .* has bfloat16"):
+        here(tmp_path / "other", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "float32", "--epochs", 4)

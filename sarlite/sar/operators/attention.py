@@ -6,7 +6,6 @@ from sarlite import kernels
 from sarlite.sar.aggregate import Operator
 from sarlite.tape.engine import retained
 
-
 WIDENED_ROWS = 4096
 """Rows of a gradient that are made float32 again at a time."""
 
