@@ -323,13 +323,14 @@ SAR_INLINE void NAME(pad_row)(T *restrict padded, const S *restrict a, int64_t l
 {
     int64_t whole = (width - 1) / lanes * lanes;
 #ifdef BFLOAT16
-    if (lanes == LANES) {       /* stored as the pass loads them: a vector waits for values that were stored one by one */
+    if (lanes == LANES) {   /* stored as the pass loads them: a vector waits for values that were stored one by one */
         if (width % LANES == 0) whole = width;
         for (int64_t f = 0; f < whole; f += WIDE) *(NAME(reg) *)(padded + f) = ROW(a + f);
         if (whole == width) return;
     } else
 #endif
-    for (int64_t f = 0; f < whole; f += lanes) for (int64_t u = 0; u < lanes; u++) padded[f + u] = WIDEN(a[f + u]);     /* no memcpy: short */
+    for (int64_t f = 0; f < whole; f += lanes)
+        for (int64_t u = 0; u < lanes; u++) padded[f + u] = WIDEN(a[f + u]);    /* no memcpy: short */
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : WIDEN(a[width - lanes + u]);
 }
 

@@ -16,7 +16,8 @@ static inline uint16_t narrow_value(float value)
  * output   out (n_rows, n_feat), overwritten
  * cost     O(n_rows * n_feat)
  */
-int sar_narrow_forward(uint16_t *restrict out, const float *restrict x, const float *restrict scale, int64_t n_rows, int64_t n_feat)
+int sar_narrow_forward(uint16_t *restrict out, const float *restrict x, const float *restrict scale, int64_t n_rows,
+                       int64_t n_feat)
 {
 #pragma omp parallel for num_threads(sar_team(n_rows * n_feat)) schedule(static)
     for (int64_t r = 0; r < n_rows; r++) {
