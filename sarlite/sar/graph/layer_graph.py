@@ -1,5 +1,6 @@
 """LayerGraph: the graph that one layer computes on."""
 
+import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,14 @@ class LayerGraph:
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
         return self.kept.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
+
+    def wide(self) -> Any:
+        """Return the graph whose rows are not narrowed, for sums that nothing may round."""
+        if self.grid is not None or self.schedule.rows == "float32":
+            return self
+        made = copy.copy(self)
+        made._schedule, made.kept = self.schedule._replace(rows="float32"), Kept(self.kept.state)
+        return made
 
     def recover(self) -> None:
         """Make the graphs of the communicator usable again after an aggregation that failed. Collective.

@@ -26,7 +26,7 @@ class OnGrid:
         The most edges of a row, in or out, over all ranks.
     """
 
-    overwrites = False
+    overwrites = may_narrow = False
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
