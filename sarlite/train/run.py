@@ -200,7 +200,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     comm, folder, smooth = trainer.comm, saving.folder.path, run.training.smooth
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded)
-    if saving.signum:
+    if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
     smoothed = smoothing.after_training(trainer, saving.best, smooth, folder) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
@@ -215,6 +215,8 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times)
     if seconds:  # else the run was complete, and stays as it was
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
+    if saving.signum:
+        saving.leave(complete=True)
     return counted
 
 
