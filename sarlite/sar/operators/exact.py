@@ -58,7 +58,14 @@ class OnGrid:
         return np.zeros((n_rows, kernels.levels(dtype), *shape))
 
     def finished(self, sums, dtype):
-        return _whole(sums).astype(dtype)
+        return _rounded(sums, dtype)
+
+
+def _rounded(sums, dtype, scale=None, into=None):
+    """The sums of the levels, by a scale a row, in a dtype; or added to an array."""
+    out = np.empty((len(sums), *sums.shape[2:]), dtype) if into is None else into
+    kernels.exact_whole(sums, out, scale, into is not None)
+    return out
 
 
 def _whole(sums):
@@ -84,19 +91,20 @@ class ExactSum(OnGrid, Sum):
             self.factor = float(self.numerics.largest(self.weight).max(initial=0))
         self.needs_rows, self.dtype = False, x.dtype
         self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        self.sums = self.accumulator(self.n_dst, x.shape[1:], x.dtype, None)
+        self.shape, self.sums = x.shape[1:], None
 
     def forward(self, block, rows):
-        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows,
+        begins = self.sums is None and block.rows is None
+        if self.sums is None:
+            self.sums = (np.empty if begins else np.zeros)((self.n_dst, kernels.levels(self.dtype), *self.shape))
+        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows, accumulate=not begins,
                            src_scale=columns_of(block, self.src_scale, self.dtype), **self.weights(block, "eid"))
 
     def end(self):
-        out = _whole(self.sums)
-        if self.dst_scale is not None:
-            out *= _by_row(self.dst_scale, out)
-        out, self.sums, into = out.astype(self.dtype), None, self.into
-        self.into = None
-        return out if into is None else np.add(into, out, out=into)
+        sums, into, self.sums, self.into = self.sums, self.into, None, None
+        if sums is None:
+            sums = self.accumulator(self.n_dst, self.shape, self.dtype, None)
+        return _rounded(sums, self.dtype, self.dst_scale, into)
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
@@ -109,10 +117,7 @@ class ExactSum(OnGrid, Sum):
             kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grid, **self.weights(block, "transpose_eid"))
 
     def finished(self, sums, dtype):
-        found = _whole(sums)
-        if self.src_scale is not None:
-            found *= _by_row(self.src_scale[: len(found)], found)
-        return found.astype(dtype)
+        return _rounded(sums, dtype, None if self.src_scale is None else self.src_scale[: len(sums)])
 
     def reversed_operator(self, rows, d_rows):
         return SumOverReversed(d_rows[0], self.grid), (self.g,), []
