@@ -2,12 +2,17 @@
  * rows, threads and instruction set. */
 #ifndef T
 #include "sarlite.h"
-#define EXACT_DEPTH 128         /* rows of a block of products, which are added to memory after it */
-#define EXACT_ROWS 4            /* of a tile of products */
 #define EXACT_WIDE ((int)(SAR_REGISTER / 8))
 #define EXACT_COLUMNS (2 * EXACT_WIDE)
+#define EXACT_ROWS (SAR_REGISTER == 64 ? 12 : 6)    /* of a tile of products, of two registers each */
+#define EXACT_FINE 4            /* rows of a tile of two levels */
 typedef double exact_reg __attribute__((vector_size(SAR_REGISTER), aligned(8), may_alias));
-typedef int64_t exact_bits __attribute__((vector_size(SAR_REGISTER), aligned(8), may_alias));
+#ifdef __clang__
+#define FUSED
+#pragma clang fp contract(fast)
+#else
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+#endif
 enum { SAR_EXP = 0, SAR_LOG = 1, SAR_EXPM1_NEGATIVE = 2 };
 
 /* log(x) of a finite x > 0: x = 2^e f, f in [sqrt(1/2), sqrt(2)), log f = 2 atanh(s), s = (f - 1) / (f + 1), |s| <
@@ -27,6 +32,39 @@ SAR_INLINE double SAR_PASTE(exact_log, _of, ISA)(double x)
     double n = (double)e, part = n * 1.9082149292705877e-10 - s * (f - 2 * z * y);
     return n * 0x1.62e42feep-1 + (f + part);
 }
+/* A tile: sum[i][j] += sum over r < depth of a[i * row + r * step] b[r][j], i < EXACT_ROWS, rows of sum ld apart, b n_reg
+ * registers wide: each sum is one, in ascending order, which goes on from what stands there. */
+#define EXACT_TILE(name, fused) \
+    fused static inline __attribute__((always_inline)) void name(const int n_reg, double *restrict sum, int64_t ld, \
+        const double *restrict a, int64_t row, int64_t step, const double *restrict b, int64_t depth) \
+    { \
+        exact_reg s[EXACT_ROWS][2]; \
+        const double *three[EXACT_ROWS / 3]; \
+        for (int i = 0; i < EXACT_ROWS; i++) \
+            for (int v = 0; v < n_reg; v++) s[i][v] = *(const exact_reg *)(sum + i * ld + v * EXACT_WIDE); \
+        for (int g = 0; g < EXACT_ROWS / 3; g++) three[g] = a + 3 * g * row; \
+        for (int64_t r = 0; r < depth; r++, b += n_reg * EXACT_WIDE) { \
+            const exact_reg b_r[2] = {*(const exact_reg *)b, *(const exact_reg *)(b + (n_reg - 1) * EXACT_WIDE)}; \
+            for (int i = 0; i < EXACT_ROWS; i++) { \
+                const double value = three[i / 3][i % 3 * row]; \
+                for (int v = 0; v < n_reg; v++) s[i][v] += value * b_r[v]; \
+            } \
+            for (int g = 0; g < EXACT_ROWS / 3; g++) three[g] += step; \
+        } \
+        for (int i = 0; i < EXACT_ROWS; i++) \
+            for (int v = 0; v < n_reg; v++) *(exact_reg *)(sum + i * ld + v * EXACT_WIDE) = s[i][v]; \
+    } \
+    /* n_rows, whole tiles, by n_columns, whole registers; the panels of b stand one after another, `panels` values for a column */ \
+    fused static void SAR_PASTE(name, s, ISA)(double *restrict sum, int64_t ld, const double *restrict a, int64_t row, int64_t step, \
+                             int64_t tile, const double *restrict b, int64_t panels, int64_t n_rows, int64_t n_columns, int64_t depth) \
+    { \
+        for (int64_t i = 0; i < n_rows; i += EXACT_ROWS, sum += EXACT_ROWS * ld, a += tile) \
+            for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) \
+                if (j + EXACT_COLUMNS <= n_columns) name(2, sum + j, ld, a, row, step, b + j * panels, depth); \
+                else name(1, sum + j, ld, a, row, step, b + j * panels, depth); \
+    }
+EXACT_TILE(exact_fused_tile, FUSED)     /* for products that are exact, or no tie */
+EXACT_TILE(exact_tile, )
 #define KERNEL "exact.c"
 #include "each_float.h"
 #else
@@ -61,7 +99,7 @@ int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, co
     return SAR_OK;
 }
 
-/* out[f] = sum_r (1 + floor(2^20 (x[r,f] inverse[f])^2)), |x| inverse <= 1: a whole number that is 2^20 times a bound of
+/* out[f] = sum_r (1 + round(2^20 (x[r,f] inverse[f])^2)), |x| inverse <= 1: a whole number that is 2^20 times a bound of
  * the sum of squares. What is not finite counts as 0.
  *
  * inputs   x (n_rows, n_feat), inverse (n_feat)
@@ -79,123 +117,180 @@ int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, co
         for (int64_t r = sar_split(n_rows, sar_team_rank(), sar_team_size()); r < end; r++)
             for (int64_t f = 0; f < n_feat; f++) {
                 double v = (double)x[r * n_feat + f] * inverse[f];
-                v = v * v * 1048576;
-                own[f] += 1 + (double)(int32_t)(v <= 1048576 ? v : 0);
+                v *= v;
+                own[f] += ((v <= 1 ? v : 0) * 1048576 + 0x1p52) - 0x1p52;
             }
     }
-    memset(out, 0, (size_t)n_feat * sizeof(double));
+    for (int64_t f = 0; f < n_feat; f++) out[f] = (double)n_rows;
     for (int64_t t = 0; t < n_threads; t++) for (int64_t f = 0; f < n_feat; f++) out[f] += workspace[t * n_feat + f];
     return SAR_OK;
 }
 
-/* A tile: sum[p][q] += grid(a[r][p] g[r][q]) over `depth` rows, from m[p][q] to sums (EXACT_ROWS, EXACT_COLUMNS) a level.
- * Of float a product is exact and at most 48 bits wide. With its last bit set, which is beneath all grids, it is no
- * tie, so it is added to m's own sum in one rounding, the same in any order. */
-SAR_INLINE void NAME(exact_tile)(double *restrict sum, const double *restrict m, double step, const double *restrict a,
-                                 const double *restrict g, int64_t depth)
+#if LEVELS == 2
+/* A tile of two levels: sum[p][q] += grid(a[r][p] g[r][q]) over `depth` rows, m[p][q] the first grid's; what it leaves is
+ * added to fine[p][q] on the grid of `step` times that. Rows of sum, fine and m are ld apart. */
+static void NAME(exact_fine_tile)(double *restrict sum, double *restrict fine, const double *restrict m, int64_t ld, double step,
+                                  const double *restrict a, const double *restrict g, int64_t depth)
 {
-    exact_reg s[EXACT_ROWS][2], from[EXACT_ROWS][2];
-    for (int p = 0; p < EXACT_ROWS; p++)
-        for (int v = 0; v < 2; v++) s[p][v] = from[p][v] = *(const exact_reg *)(m + p * EXACT_COLUMNS + v * EXACT_WIDE);
-#if LEVELS == 1
-    (void)step;
-    for (int64_t r = 0; r < depth; r++, a += EXACT_ROWS, g += EXACT_COLUMNS) {
+    exact_reg s[EXACT_FINE][2], t[EXACT_FINE][2], from[EXACT_FINE][2];
+    for (int p = 0; p < EXACT_FINE; p++)
+        for (int v = 0; v < 2; v++) {
+            s[p][v] = *(const exact_reg *)(sum + p * ld + v * EXACT_WIDE);
+            t[p][v] = *(const exact_reg *)(fine + p * ld + v * EXACT_WIDE);
+            from[p][v] = *(const exact_reg *)(m + p * ld + v * EXACT_WIDE);
+        }
+    for (int64_t r = 0; r < depth; r++, a += EXACT_FINE, g += EXACT_COLUMNS) {
         const exact_reg g_r[2] = {*(const exact_reg *)g, *(const exact_reg *)(g + EXACT_WIDE)};
-        for (int p = 0; p < EXACT_ROWS; p++)
-            for (int v = 0; v < 2; v++) s[p][v] += (exact_reg)((exact_bits)(a[p] * g_r[v]) | 1);
-    }
-    for (int p = 0; p < EXACT_ROWS; p++)
-        for (int v = 0; v < 2; v++) *(exact_reg *)(sum + p * EXACT_COLUMNS + v * EXACT_WIDE) = s[p][v] - from[p][v];
-#else
-    exact_reg t[EXACT_ROWS][2];
-    for (int p = 0; p < EXACT_ROWS; p++) for (int v = 0; v < 2; v++) s[p][v] = t[p][v] = (exact_reg){0};
-    for (int64_t r = 0; r < depth; r++, a += EXACT_ROWS, g += EXACT_COLUMNS) {
-        const exact_reg g_r[2] = {*(const exact_reg *)g, *(const exact_reg *)(g + EXACT_WIDE)};
-        for (int p = 0; p < EXACT_ROWS; p++)
+        for (int p = 0; p < EXACT_FINE; p++)
             for (int v = 0; v < 2; v++) {
-                const exact_reg product = a[p] * g_r[v], q = (product + from[p][v]) - from[p][v], fine = from[p][v] * step;
+                const exact_reg product = a[p] * g_r[v], q = (product + from[p][v]) - from[p][v], low = from[p][v] * step;
                 s[p][v] += q;
-                t[p][v] += (product - q + fine) - fine;
+                t[p][v] += (product - q + low) - low;
             }
     }
-    for (int p = 0; p < EXACT_ROWS; p++)
+    for (int p = 0; p < EXACT_FINE; p++)
         for (int v = 0; v < 2; v++) {
-            *(exact_reg *)(sum + p * EXACT_COLUMNS + v * EXACT_WIDE) = s[p][v];
-            *(exact_reg *)(sum + (EXACT_ROWS + p) * EXACT_COLUMNS + v * EXACT_WIDE) = t[p][v];
+            *(exact_reg *)(sum + p * ld + v * EXACT_WIDE) = s[p][v];
+            *(exact_reg *)(fine + p * ld + v * EXACT_WIDE) = t[p][v];
         }
-#endif
 }
+#endif
 
-/* packed[tile][r][i] = x[r * ld + tile * width + i] as double, r < depth; 0 beyond n columns. */
-static void NAME(exact_pack)(double *restrict packed, const T *restrict x, int64_t ld, int64_t depth, int64_t n, int64_t width)
+/* packed[tile][r][i] = times * x[r * ld + tile * width + i] as double, r < depth; 0 beyond n columns. */
+SAR_INLINE void NAME(exact_pack)(double *restrict packed, const T *restrict x, int64_t ld, int64_t depth, int64_t n, const int width,
+                                 double times)
 {
     for (int64_t first = 0; first < n; first += width)
-        for (int64_t r = 0; r < depth; r++, packed += width)
-            for (int64_t i = 0; i < width; i++) packed[i] = first + i < n ? (double)x[r * ld + first + i] : 0;
+        for (int64_t r = 0; r < depth; r++, packed += width) {
+            const T *restrict from = x + r * ld + first;
+            if (first + width <= n) for (int i = 0; i < width; i++) packed[i] = (double)from[i] * times;
+            else for (int i = 0; i < width; i++) packed[i] = first + i < n ? (double)from[i] * times : 0;
+        }
 }
 
 /* sum[level,p,q] = sum_r grid(a[r,p] g[r,q]), m = of_a[p] of_g[q], of the second level `step` times that
  *
+ * Of float a product is exact and at most 48 bits wide. Times 1 + 2^-52, which is beneath all grids, it is no tie, so it
+ * is added to m's own sum in one rounding, the same in any order, and the same whether the addition is fused or not.
+ *
  * inputs   a (k, m), g (k, n), of_a (m), of_g (n)
- * output   sum (LEVELS, m, n), overwritten; workspace (n_threads, LEVELS m n + EXACT_DEPTH (m + n + 64) + 512)
+ * output   sum (LEVELS, m, n), overwritten; workspace (n_threads, (LEVELS + 1) M N + SAR_EXACT_DEPTH (M + N)), M and N
+ *          being SAR_EXACT_PAD more than m and n
  * cost     O(k m n)
  */
 int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspace, const T *restrict a, const T *restrict g,
                                   const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
                                   int64_t n, int64_t k)
 {
-    const int64_t n_sums = LEVELS * m * n, share = n_sums + EXACT_DEPTH * (m + n + 64) + 512;
-    memset(sum, 0, (size_t)n_sums * sizeof(double));
+    const int tile = LEVELS == 1 ? EXACT_ROWS : EXACT_FINE;
+    const int64_t n_rows = (m + tile - 1) / tile * tile, n_columns = (n + EXACT_COLUMNS - 1) / EXACT_COLUMNS * EXACT_COLUMNS;
+    const int64_t n_sums = n_rows * n_columns, share = (LEVELS + 1) * n_sums + SAR_EXACT_DEPTH * (n_rows + n_columns);
     int n_parts = 1;
 #pragma omp parallel num_threads((int)n_threads)
     {
-        double *own = workspace + sar_team_rank() * share, *a_pack = own + n_sums, *g_pack = a_pack + EXACT_DEPTH * (m + EXACT_ROWS);
-        double grid[EXACT_ROWS * 16], tile[2 * EXACT_ROWS * 16];
+        double *grid = workspace + sar_team_rank() * share, *own = grid + n_sums;
+        double *a_pack = own + LEVELS * n_sums, *g_pack = a_pack + SAR_EXACT_DEPTH * n_rows;
         int64_t end = sar_split(k, sar_team_rank() + 1, sar_team_size());
-        memset(own, 0, (size_t)n_sums * sizeof(double));
-        for (int64_t r = sar_split(k, sar_team_rank(), sar_team_size()); r < end; r += EXACT_DEPTH) {
-            int64_t depth = end - r < EXACT_DEPTH ? end - r : EXACT_DEPTH;
-            NAME(exact_pack)(a_pack, a + r * m, m, depth, m, EXACT_ROWS);
-            NAME(exact_pack)(g_pack, g + r * n, n, depth, n, EXACT_COLUMNS);
-            for (int64_t p = 0; p < m; p += EXACT_ROWS)
-                for (int64_t q = 0; q < n; q += EXACT_COLUMNS) {
-                    int rows = m - p < EXACT_ROWS ? (int)(m - p) : EXACT_ROWS;
-                    int columns = n - q < EXACT_COLUMNS ? (int)(n - q) : EXACT_COLUMNS;
-                    for (int i = 0; i < EXACT_ROWS; i++)
-                        for (int j = 0; j < EXACT_COLUMNS; j++)
-                            grid[i * EXACT_COLUMNS + j] = i < rows && j < columns ? of_a[p + i] * of_g[q + j] : 1;
-                    NAME(exact_tile)(tile, grid, step, a_pack + p * depth, g_pack + q * depth, depth);
-                    for (int level = 0; level < LEVELS; level++)
-                        for (int i = 0; i < rows; i++)
-                            for (int j = 0; j < columns; j++)
-                                own[(level * m + p + i) * n + q + j] += tile[(level * EXACT_ROWS + i) * EXACT_COLUMNS + j];
+        for (int64_t p = 0; p < n_rows; p++)
+            for (int64_t q = 0; q < n_columns; q++) grid[p * n_columns + q] = p < m && q < n ? of_a[p] * of_g[q] : 1;
+        if (LEVELS == 1) memcpy(own, grid, (size_t)n_sums * sizeof(double));
+        else memset(own, 0, (size_t)(LEVELS * n_sums) * sizeof(double));
+        for (int64_t r = sar_split(k, sar_team_rank(), sar_team_size()); r < end; r += SAR_EXACT_DEPTH) {
+            int64_t depth = end - r < SAR_EXACT_DEPTH ? end - r : SAR_EXACT_DEPTH;
+            NAME(exact_pack)(a_pack, a + r * m, m, depth, m, LEVELS == 1 ? EXACT_ROWS : EXACT_FINE, LEVELS == 1 ? 1 + 0x1p-52 : 1);
+            NAME(exact_pack)(g_pack, g + r * n, n, depth, n, EXACT_COLUMNS, 1);
+#if LEVELS == 1
+            SAR_PASTE(exact_fused_tile, s, ISA)(own, n_columns, a_pack, 1, EXACT_ROWS, EXACT_ROWS * depth, g_pack, depth, n_rows,
+                                                n_columns, depth);
+#else
+            for (int64_t p = 0; p < n_rows; p += EXACT_FINE)
+                for (int64_t q = 0; q < n_columns; q += EXACT_COLUMNS) {
+                    int64_t at = p * n_columns + q;
+                    NAME(exact_fine_tile)(own + at, own + n_sums + at, grid + at, n_columns, step, a_pack + p * depth,
+                                          g_pack + q * depth, depth);
                 }
+#endif
         }
 #pragma omp single
         n_parts = sar_team_size();
     }
-    for (int64_t t = 0; t < n_parts; t++) for (int64_t f = 0; f < n_sums; f++) sum[f] += workspace[t * share + f];
+    (void)step;
+    memset(sum, 0, (size_t)(LEVELS * m * n) * sizeof(double));
+    for (int64_t t = 0; t < n_parts; t++)
+        for (int level = 0; level < LEVELS; level++)
+            for (int64_t p = 0; p < m; p++)
+                for (int64_t q = 0; q < n; q++) {
+                    const double *grid = workspace + t * share + p * n_columns + q;
+                    sum[(level * m + p) * n + q] += grid[(level + 1) * n_sums] - (LEVELS == 1 ? *grid : 0);
+                }
     return SAR_OK;
 }
 
 /* out = a @ b, added to out if `accumulate`: each value is one sum in float64 in ascending order, rounded once
  *
- * inputs   a (m, k), b (k, n)
- * output   out (m, n); workspace (n_threads, n)
- * cost     O(m n k); of float gemm.c's double product of the same values has the same bits, and is faster
+ * inputs   a (m, k), b (k, n), with trans_b (n, k)
+ * output   out (m, n); workspace (k N + n_threads SAR_EXACT_BLOCK (N + k)), N being n + SAR_EXACT_PAD
+ * cost     O(m n k). Products of float are exact, so that a fused addition has the same bits; of double none is fused.
  */
-int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int accumulate,
-                                 int64_t n_threads, int64_t m, int64_t n, int64_t k)
+int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int trans_b,
+                                 int accumulate, int64_t n_threads, int64_t m, int64_t n, int64_t k)
 {
-#pragma omp parallel for num_threads((int)n_threads) schedule(static)
-    for (int64_t r = 0; r < m; r++) {
-        double *restrict row = workspace + sar_team_rank() * n;
-        for (int64_t j = 0; j < n; j++) row[j] = accumulate ? (double)out[r * n + j] : 0;
-        for (int64_t p = 0; p < k; p++) {
-            const double value = (double)a[r * k + p];
-            for (int64_t j = 0; j < n; j++) row[j] += value * (double)b[p * n + j];
+    const int64_t n_columns = (n + EXACT_WIDE - 1) / EXACT_WIDE * EXACT_WIDE;
+    for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
+        const int64_t width = n_columns - j < EXACT_COLUMNS ? EXACT_WIDE : EXACT_COLUMNS;
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = 0; i < width; i++)
+                workspace[j * k + p * width + i] = j + i >= n ? 0 : (double)(trans_b ? b[(j + i) * k + p] : b[p * n + j + i]);
+    }
+#pragma omp parallel num_threads((int)n_threads)
+    {
+        double *sums = workspace + k * n_columns + sar_team_rank() * SAR_EXACT_BLOCK * (n_columns + k), *wide = sums + SAR_EXACT_BLOCK * n_columns;
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < m; first += SAR_EXACT_BLOCK) {
+            const int64_t rows = m - first < SAR_EXACT_BLOCK ? m - first : SAR_EXACT_BLOCK;
+            const int64_t whole = (rows + EXACT_ROWS - 1) / EXACT_ROWS * EXACT_ROWS;
+            const T *restrict from = a + first * k;
+            for (int64_t i = 0; i < rows * k; i++) wide[i] = (double)from[i];
+            memset(wide + rows * k, 0, (size_t)((whole - rows) * k) * sizeof(double));
+            memset(sums, 0, (size_t)(whole * n_columns) * sizeof(double));
+            for (int64_t r = 0; accumulate && r < rows; r++)
+                for (int64_t j = 0; j < n; j++) sums[r * n_columns + j] = (double)out[(first + r) * n + j];
+            for (int64_t p = 0; p < k; p += SAR_EXACT_DEPTH)
+                for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
+                    const int64_t width = n_columns - j < EXACT_COLUMNS ? EXACT_WIDE : EXACT_COLUMNS;
+                    const int64_t depth = k - p < SAR_EXACT_DEPTH ? k - p : SAR_EXACT_DEPTH;
+#if FLOAT_BITS == 32
+                    SAR_PASTE(exact_fused_tile, s, ISA)
+#else
+                    SAR_PASTE(exact_tile, s, ISA)
+#endif
+                    (sums + j, n_columns, wide + p, k, 1, EXACT_ROWS * k, workspace + j * k + p * width, 0, whole, width, depth);
+                }
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t j = 0; j < n; j++) out[(first + r) * n + j] = (T)sums[r * n_columns + j];
         }
-        for (int64_t j = 0; j < n; j++) out[r * n + j] = (T)row[j];
+    }
+    return SAR_OK;
+}
+
+/* out = scale * (the sum of the levels of sums), rounded to T; added to `out` if `accumulate`
+ *
+ * inputs   sums (n_rows, LEVELS, n_feat), scale (n_rows) or NULL: 1
+ * output   out (n_rows, n_feat)
+ * cost     O(n_rows * n_feat)
+ */
+int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int accumulate, int64_t n_rows,
+                          int64_t n_feat)
+{
+    int team = sar_team(n_rows * n_feat);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t r = 0; r < n_rows; r++) {
+        const double *restrict at = sums + r * LEVELS * n_feat, by = scale ? scale[r] : 1;
+        T *restrict to = out + r * n_feat;
+        for (int64_t f = 0; f < n_feat; f++) {
+            T whole = (T)((LEVELS == 1 ? at[f] : at[f] + at[(LEVELS - 1) * n_feat + f]) * by);
+            to[f] = accumulate ? to[f] + whole : whole;
+        }
     }
     return SAR_OK;
 }

@@ -1,14 +1,21 @@
 /* Sums over edges on a grid (exact.inc.h): the same bits for any blocks, order of edges, threads and instruction set. */
 #ifndef T
 #include "philox.h"
-#define EXACT_AHEAD 12      /* edges on that a row is prefetched */
+#define EXACT_AHEAD 16      /* edges on that a row is prefetched */
+#ifdef __clang__
+#define FUSED
+#pragma clang fp contract(fast)
+#else
+#define FUSED __attribute__((optimize("fp-contract=fast")))
+#endif
+#define NO_TIE (1 + 0x1p-52)
 #define KERNEL "exact_edges.c"
 #include "each_index.h"
 #else
 #include "attend.inc.h"
 #include "exact.inc.h"
 
-/* Prefetch `bytes` of the row of x that edge e reads, if there is such an edge. */
+/* Prefetch the row of x that edge e reads, if there is such an edge. */
 SAR_INLINE void NAME(row_ahead)(const T *x, int64_t stride, const I *restrict indices, int64_t e, int64_t n_edges)
 {
     if (e >= n_edges) return;
@@ -16,36 +23,153 @@ SAR_INLINE void NAME(row_ahead)(const T *x, int64_t stride, const I *restrict in
     for (int64_t b = 0; b < stride * (int64_t)sizeof(T); b += 64) SAR_PREFETCH_NEAR(row + b);
 }
 
+#if LEVELS == 1
+#define WIDE_DOUBLES ((int)(SAR_REGISTER / 8))
+typedef double NAME(wide) __attribute__((vector_size(SAR_REGISTER), aligned(8), may_alias));
+typedef T NAME(narrow) __attribute__((vector_size(SAR_REGISTER / 2), aligned(sizeof(T)), may_alias));
+
+/* n_vec registers of a sum: to[f] = or += sum_k c[k] x[col[k] * stride + f] on the grid m; of the last register only
+ * the last `n_last` values are stored. The sum begins at m. A product of c with 24 bits of x, whose c is no wider than
+ * 26 bits before it was multiplied by NO_TIE, is no tie of the grid, so it is added in one rounding, fused or not. */
+FUSED SAR_INLINE void NAME(sum_registers)(const int n_vec, double *restrict to, const double *restrict m, const double *restrict c,
+                                          const T *restrict x, int64_t stride, const I *restrict col, int n, int n_last, int begins)
+{
+    NAME(wide) s[8];
+    for (int v = 0; v < n_vec; v++) s[v] = *(const NAME(wide) *)(m + v * WIDE_DOUBLES);
+    for (int k = 0; k < n; k++) {
+        const T *restrict row = x + (int64_t)col[k] * stride;
+        const double by = c[k];
+        for (int v = 0; v < n_vec; v++)
+            s[v] += by * __builtin_convertvector(*(const NAME(narrow) *)(row + v * WIDE_DOUBLES), NAME(wide));
+    }
+    for (int v = 0; v < n_vec; v++) {
+        s[v] -= *(const NAME(wide) *)(m + v * WIDE_DOUBLES);
+        if (v < n_vec - 1 || n_last == WIDE_DOUBLES) {
+            NAME(wide) *at = (NAME(wide) *)(to + v * WIDE_DOUBLES);
+            if (begins) *at = s[v];
+            else *at += s[v];
+        } else
+            for (int i = WIDE_DOUBLES - n_last; i < WIDE_DOUBLES; i++)
+                to[v * WIDE_DOUBLES + i] = begins ? s[v][i] : to[v * WIDE_DOUBLES + i] + s[v][i];
+    }
+}
+
+FUSED SAR_INLINE void NAME(sum_column)(double *restrict to, double m, const double *restrict c, const T *restrict x, int64_t stride,
+                                       const I *restrict col, int n, int begins)
+{
+    double s = m;
+    for (int k = 0; k < n; k++) s += c[k] * (double)x[(int64_t)col[k] * stride];
+    *to = begins ? s - m : *to + (s - m);
+}
+
+/* to[f] = (with `begins`) or += sum_k c[k] x[col[k],f] on the grid m, f < n_feat, of n edges. A second level, of double,
+ * stands `apart` values behind the first. */
+FUSED static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
+                                 const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_feat, int begins)
+{
+    (void)apart;
+    int64_t f = 0;
+#define REGISTERS(n_vec, last) NAME(sum_registers)(n_vec, to + f, m + f, c, x + f, stride, col, n, last, begins)
+    for (; f + 8 * WIDE_DOUBLES <= n_feat; f += 8 * WIDE_DOUBLES) REGISTERS(8, WIDE_DOUBLES);
+    if (f + 4 * WIDE_DOUBLES <= n_feat) REGISTERS(4, WIDE_DOUBLES), f += 4 * WIDE_DOUBLES;
+    if (f + 2 * WIDE_DOUBLES <= n_feat) REGISTERS(2, WIDE_DOUBLES), f += 2 * WIDE_DOUBLES;
+    if (f + WIDE_DOUBLES <= n_feat) REGISTERS(1, WIDE_DOUBLES), f += WIDE_DOUBLES;
+    if (f < n_feat && n_feat >= WIDE_DOUBLES) {
+        int last = (int)(n_feat - f);
+        f = n_feat - WIDE_DOUBLES;
+        REGISTERS(1, last);
+        f = n_feat;
+    }
+    for (; f < n_feat; f++) NAME(sum_column)(to + f, m[f], c, x + f, stride, col, n, begins);
+#undef REGISTERS
+}
+#undef WIDE_DOUBLES
+#else
+static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
+                           const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_feat, int begins)
+{
+    for (int64_t f = 0; begins && f < n_feat; f++) to[f] = to[apart + f] = 0;
+    for (int k = 0; k < n; k++) NAME(add_on_grid)(to, m, apart, c[k], x + (int64_t)col[k] * stride, n_feat);
+}
+#endif
+
+/* What `sum_rows` takes for a coefficient that is exact in T. */
+SAR_INLINE double NAME(by)(T c) { return LEVELS == 1 ? (double)c * NO_TIE : (double)c; }
+
+/* sum += sum_k x[k] on the grids m; a sum and a grid of the second level stand `apart` values behind the first. */
+SAR_INLINE void NAME(sum_values)(double *restrict sum, const double *restrict m, int64_t apart, const T *restrict x, int n)
+{
+#if LEVELS == 1
+    (void)apart;
+    double lane[8];
+    for (int i = 0; i < 8; i++) lane[i] = *m;
+    int k = 0;
+    for (; k + 8 <= n; k += 8) for (int i = 0; i < 8; i++) lane[i] += (double)x[k + i] * NO_TIE;
+    for (; k < n; k++) lane[0] += (double)x[k] * NO_TIE;
+    double all = 0;
+    for (int i = 0; i < 8; i++) all += lane[i] - *m;
+    *sum += all;
+#else
+    const T one = 1;
+    for (int k = 0; k < n; k++) NAME(add_on_grid)(sum, m, apart, (double)x[k], &one, 1);
+#endif
+}
+
+/* by[k] of head h of the edges e .. e + n, whose columns are col. A product of a weight and a scale, which may be wider
+ * than T, is rounded to 26 bits where T is float. */
+SAR_INLINE void NAME(exact_coefficients)(double *restrict by, const NAME(sar_sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
+{
+    const I *restrict eid = a->csr.eid;
+    for (int k = 0; k < n; k++) {
+        double c = a->src_scale ? (double)a->src_scale[col[k]] : 1;
+        if (a->weight) c *= (double)a->weight[(eid ? (int64_t)eid[e + k] : e + k) * a->n_heads + h];
+#if LEVELS == 1
+        if (a->weight && a->src_scale) {
+            union { double f; uint64_t i; } u = {.f = c};
+            u.i &= ~(((uint64_t)1 << 27) - 1);
+            c = u.f;
+        }
+        c *= NO_TIE;
+#endif
+        by[k] = c;
+    }
+}
+
 /* out[r,:,h,:] += grid(weight[eid[e],h] * src_scale[c] * x[c,h,:]) over the edges e of row i, r and c as in spmm.c
  *
  * inputs   a: dst_scale is not read; grid (LEVELS, n_heads, n_feat)
- * output   out (n_out, LEVELS, n_heads, n_feat), accumulated
+ * output   out (n_out, LEVELS, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict grid, const NAME(sar_sum) *a)
+int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict grid, const NAME(sar_sum) *a, int accumulate)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
     const int64_t n_feat = a->n_feat, n_heads = a->n_heads, stride = n_heads * n_feat;
-    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows, *restrict eid = a->csr.eid;
+    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
+    const int plain = !a->weight && !a->src_scale;
     int team = sar_team((n_edges - indptr[0]) * stride), n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+        I own[CHUNK];
+        double by[CHUNK];
+        for (int k = 0; k < CHUNK; k++) by[k] = NAME(by)(1);
         for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++) {
             double *restrict to = out + (rows ? (int64_t)rows[i] : i) * LEVELS * stride;
-            for (int64_t e = indptr[i]; e < indptr[i + 1]; e++) {
-                int64_t c = indices ? (int64_t)indices[e] : e;
-                double scale = a->src_scale ? (double)a->src_scale[c] : 1;
-                NAME(row_ahead)(a->x, stride, indices, e + EXACT_AHEAD, n_edges);
-                if (!a->weight) {
-                    NAME(add_on_grid)(to, grid, stride, scale, a->x + c * stride, stride);
-                    continue;
+            int begins = !accumulate;
+            for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
+                int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
+                const I *restrict col = indices ? indices + e : own;
+                for (int k = 0; k < n && !indices; k++) own[k] = (I)(e + k);
+                for (int k = 0; k < n; k++) NAME(row_ahead)(a->x, stride, indices, e + EXACT_AHEAD + k, n_edges);
+                for (int64_t h = 0; h < n_heads; h++) {
+                    if (!plain) NAME(exact_coefficients)(by, a, col, e, n, h);
+                    if (a->weight || h == 0)
+                        NAME(sum_rows)(to + h * n_feat, grid + h * n_feat, stride, by, a->x + h * n_feat, stride, col, n,
+                                       a->weight ? n_feat : stride, begins);
                 }
-                const T *restrict weight = a->weight + (eid ? (int64_t)eid[e] : e) * n_heads;
-                for (int64_t h = 0; h < n_heads; h++)
-                    NAME(add_on_grid)(to + h * n_feat, grid + h * n_feat, stride, scale * (double)weight[h],
-                                      a->x + c * stride + h * n_feat, n_feat);
             }
+            if (begins) memset(to, 0, (size_t)(LEVELS * stride) * sizeof(double));      /* overwritten, and no edges */
         }
     }
     return SAR_OK;
@@ -55,12 +179,13 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
 static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                     const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t to, int64_t e, int n)
 {
-    const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat, z_stride = a->z_heads * n_feat;
+    const int64_t n_ahead = a->csr.indptr[a->csr.n_rows] - e, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat, z_stride = a->z_heads * n_feat;
     const I *restrict col = a->csr.indices + e;
     const int64_t *restrict src_ids = a->dropout.src_ids;
-    const T slope = (T)a->slope, keep = (T)(1 / (1 - a->dropout.p)), one = 1;
+    const T slope = (T)a->slope, keep = (T)(1 / (1 - a->dropout.p));
     const uint32_t threshold = philox_threshold(a->dropout.p);
-    T s[CHUNK], coef[CHUNK];
+    T s[CHUNK];
+    double by[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
     if (src_ids)
@@ -73,15 +198,12 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
             s[k] = (pre > 0 ? pre : slope * pre) - top;
         }
         NAME(exp_all)(s, n);
-        for (int k = 0; k < n; k++) NAME(add_on_grid)(l_ih, grid_l + h, n_heads, (double)s[k], &one, 1);
+        NAME(sum_values)(l_ih, grid_l + h, n_heads, s, n);
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
-        for (int k = 0; k < n; k++) coef[k] = !src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep;
-        double *restrict sum = acc + to * LEVELS * stride + h * n_feat;
-        for (int k = 0; k < n; k++) {
-            const T *restrict z = a->z + (int64_t)col[k] * z_stride + (a->z_heads == 1 ? 0 : h * n_feat);
-            if (h == 0 && k + EXACT_AHEAD < n) NAME(row_ahead)(a->z, z_stride, col, k + EXACT_AHEAD, n);
-            NAME(add_on_grid)(sum, grid + h * n_feat, stride, (double)coef[k], z, n_feat);
-        }
+        for (int k = 0; k < n; k++) by[k] = NAME(by)(!src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep);
+        for (int k = 0; h == 0 && k < n; k++) NAME(row_ahead)(a->z, z_stride, col, k + EXACT_AHEAD, n_ahead);
+        NAME(sum_rows)(acc + to * LEVELS * stride + h * n_feat, grid + h * n_feat, stride, by,
+                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, n_feat, 0);
     }
 }
 
@@ -121,6 +243,7 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
     const T slope = (T)a->slope, keep = (T)(1 / (1 - a->dropout.p));
     const uint32_t threshold = philox_threshold(a->dropout.p);
     T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK];
+    double by[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
     if (src_ids)
@@ -139,14 +262,14 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
         const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n, .n_ahead = n,
                                     .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
         NAME(gather_dot)(0, dot, NULL, a->z + j * z_stride + at_z, &edges, n_feat, 0);
-        double *restrict dz_j = dz + j * LEVELS * z_stride + at_z, *restrict dsrc_j = dsrc + j * LEVELS * n_heads + h;
+        for (int k = 0; k < n; k++) by[k] = NAME(by)(coef[k]);
+        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, n_feat, 0);
         for (int k = 0; k < n; k++) {
-            const T *restrict delta = ends + ((int64_t)col[k] * n_heads + h) * 4 + 3, one = 1;
-            NAME(add_on_grid)(dz_j, grid_z + at_z, z_stride, (double)coef[k], g + (int64_t)col[k] * stride + h * n_feat, n_feat);
-            double de = (double)((coef[k] * dot[k] - alpha[k] * *delta) * slope_at[k]);
-            NAME(add_on_grid)(dsrc_j, grid_s + h, n_heads, de, &one, 1);
-            NAME(add_on_grid)(sums + (int64_t)col[k] * LEVELS * n_heads + h, grid_s + h, n_heads, de, &one, 1);
+            const T delta = ends[((int64_t)col[k] * n_heads + h) * 4 + 3], one = 1;
+            dot[k] = (coef[k] * dot[k] - alpha[k] * delta) * slope_at[k];
+            NAME(add_on_grid)(sums + (int64_t)col[k] * LEVELS * n_heads + h, grid_s + h, n_heads, (double)dot[k], &one, 1);
         }
+        NAME(sum_values)(dsrc + j * LEVELS * n_heads + h, grid_s + h, n_heads, dot, n);
     }
 }
 

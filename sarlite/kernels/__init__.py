@@ -37,6 +37,7 @@ from sarlite.kernels.exact import (
     exact_largest,
     exact_spmm,
     exact_squares,
+    exact_whole,
     levels,
 )
 from sarlite.kernels.gemm import gemm, gemm_backward
@@ -90,6 +91,7 @@ __all__ = [
     "exact_largest",
     "exact_spmm",
     "exact_squares",
+    "exact_whole",
     "extremum",
     "extremum_backward",
     "gather_rows",

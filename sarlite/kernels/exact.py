@@ -19,12 +19,12 @@ from sarlite.kernels.native import (
     check_csr_rows,
     check_rows,
     index_dtype,
+    lib,
     row_width,
     team,
 )
 
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
-_DEPTH = 128  # of native/exact.c
 
 
 def levels(dtype):
@@ -76,33 +76,55 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
 
     Notes
     -----
-    O(k m n) time; 8 * threads * (levels m n + 128 (m + n)) bytes.
+    O(k m n) time; 8 * threads * ((levels + 1) m n + 128 (m + n)) bytes.
     """
     k, m = check("a", a, dtype=FLOATS, shape=(None, None)).shape
     n = check("g", g, dtype=a.dtype, shape=(k, None)).shape[1]
     check("of_a", of_a, dtype=np.float64, shape=(m,))
     check("of_g", of_g, dtype=np.float64, shape=(n,))
     out, n_threads = np.empty((levels(a.dtype), m, n)), team(m * n * k)
-    workspace = np.empty(n_threads * (out.size + _DEPTH * (m + n + 64) + 512))
+    rows, columns = m + lib.SAR_EXACT_PAD, n + lib.SAR_EXACT_PAD
+    workspace = np.empty(n_threads * ((len(out) + 1) * rows * columns + lib.SAR_EXACT_DEPTH * (rows + columns)))
     kernel = f"sar_exact_gemm_backward_{FLOATS[a.dtype]}"
     call(kernel, out, workspace, a, g, of_a, of_g, float(step), n_threads, m, n, k)
     return out
 
 
-def exact_gemm(a, b, out, accumulate=False):
+def exact_gemm(a, b, out, accumulate=False, trans_b=False):
     """Overwrite ``out = a @ b``, or add it: each value is one float64 sum in ascending order, rounded once.
 
     Parameters
     ----------
-    a, b, out : (m, k), (k, n), (m, n) float32 or float64
+    a, b, out : (m, k), (k, n) or with `trans_b` (n, k), (m, n) float32 or float64
+
+    Notes
+    -----
+    O(m n k) time; 8 * (k n + threads * 96 (n + k)) bytes.
     """
     m, k = check("a", a, dtype=FLOATS, shape=(None, None)).shape
-    n = check("b", b, dtype=a.dtype, shape=(k, None)).shape[1]
+    n = check("b", b, dtype=a.dtype, shape=(None, k) if trans_b else (k, None)).shape[0 if trans_b else 1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, b=b)
-    n_threads = team(m * n * k)
+    n_threads, columns = team(m * n * k), n + lib.SAR_EXACT_PAD
+    workspace = np.empty(k * columns + n_threads * lib.SAR_EXACT_BLOCK * (columns + k))
     kernel = f"sar_exact_gemm_forward_{FLOATS[a.dtype]}"
-    call(kernel, out, np.empty((n_threads, n)), a, b, accumulate, n_threads, m, n, k)
+    call(kernel, out, workspace, a, b, trans_b, accumulate, n_threads, m, n, k)
+
+
+def exact_whole(sums, out, scale=None, accumulate=False):
+    """Overwrite ``out = scale * sum of the levels``, rounded once, or add that.
+
+    Parameters
+    ----------
+    sums : (n, levels, ...) float64
+    out : (n, ...) float32 or float64
+    scale : (n,) float64, optional
+    """
+    check("out", out, dtype=FLOATS, out=True)
+    check("sums", sums, dtype=np.float64, shape=(len(out), levels(out.dtype), *out.shape[1:]))
+    if scale is not None:
+        check("scale", scale, dtype=np.float64, shape=(len(out),))
+    call(f"sar_exact_whole_{FLOATS[out.dtype]}", out, sums, scale, accumulate, len(out), row_width(out))
 
 
 def exact_function(name, x):
@@ -113,7 +135,8 @@ def exact_function(name, x):
     return out
 
 
-def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None):
+def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None,
+               accumulate=True):
     """Add the weighted sum of each row's neighbours on a grid.
 
     Parameters
@@ -121,7 +144,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     indptr, indices, x, rows, eid, weight, src_scale
         As for `spmm`.
     out : (n_out, levels, ...) float64
-        Accumulates.
+        Accumulates, or overwrites the rows of the CSR.
     grid : (levels, ...) float64
 
     Raises
@@ -149,7 +172,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
     values = {"x": x, "weight": weight, "src_scale": src_scale, "n_src": len(x), "n_heads": n_heads,
               "n_feat": row_width(x) // n_heads if n_heads else 0}
-    call(f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, grid, {"csr": csr, **values})
+    call(f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, grid, {"csr": csr, **values}, accumulate)
 
 
 def _check_sums(out, grid, x, name="out"):

@@ -30,8 +30,6 @@ ALIKE = frozenset((
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
 """Those that may reduce rows, which a rank has some of."""
 BROADCAST = frozenset(("absolute_error", "add", "div", "maximum", "minimum", "mul", "squared_error", "sub", "where"))
-ROWS_AT_ONCE = 2048
-"""Rows of a product that are made wide at a time."""
 MOST, LEAST = 500, -480
 """Exponents of the columns' norms: those above are refused, those below count as this."""
 
@@ -117,8 +115,8 @@ class Exact:
         (exponents,), n_bits = self._norms([x], across)
         grid = self._grid(exponents + (n_bits + 1) // 2 + 2, n_bits, x.dtype)
         n = max(1, min(64, len(x) // 512))
-        parts = np.zeros((n, *grid.shape))
-        kernels.exact_spmm(np.arange(n + 1) * len(x) // n, None, x, parts, grid)
+        parts = np.empty((n, *grid.shape))
+        kernels.exact_spmm(np.arange(n + 1) * len(x) // n, None, x, parts, grid, accumulate=False)
         return self._sum(parts.sum(0), across).sum(0)
 
     def _norms(self, arrays, across):
@@ -178,17 +176,8 @@ class Exact:
             return np.add(into, self.product(a, b, trans_b), out=into)
         a = a.array() if isinstance(a, kernels.Rows) else a
         rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
-        b = np.ascontiguousarray(b.T if trans_b else b)
-        out = np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
-        to = out.reshape(len(rows), b.shape[1])
-        if a.dtype == np.float64:
-            kernels.exact_gemm(rows, b, to)
-            return out
-        b = b.astype(np.float64)  # so that products are exact: a fused multiply-add is none too many
-        for part in (slice(at, at + ROWS_AT_ONCE) for at in range(0, len(rows), ROWS_AT_ONCE)):
-            wide = np.zeros((len(rows[part]), b.shape[1]))
-            kernels.gemm(rows[part].astype(np.float64), b, wide)
-            to[part] = wide
+        out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype)
+        kernels.exact_gemm(rows, np.ascontiguousarray(b), out.reshape(len(rows), out.shape[-1]), False, trans_b)
         return out
 
     def product_over_rows(self, a, g):

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import validation
-from sarlite.graph.edges import destinations, row_chunks
+from sarlite.graph.edges import row_chunks
 from sarlite.sar.graph.construct import outside
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
@@ -160,18 +160,21 @@ def row_sums(indptr: Array, values: Any) -> Array:
 
 
 def _sums(indptr, values):
-    """The sum of each row on two grids of its own, which hold any partial sum without rounding: see `kernels.exact`."""
-    n, dst = np.diff(indptr), destinations(indptr)
-    largest = np.zeros(len(n))
-    largest[n > 0] = np.maximum.reduceat(np.abs(values), indptr[:-1][n > 0]) if len(values) else 0
-    n_bits, exponents = np.frexp(n)[1], np.frexp(largest)[1]
-    left, total = np.ldexp(values, -exponents[dst]), np.zeros(len(n))
-    for at in (n_bits + 2, 2 * n_bits - 49):
-        grid = np.ldexp(1.5, at)[dst]
-        on_grid = (left + grid) - grid
-        left -= on_grid
-        total += np.bincount(dst, on_grid, minlength=len(n))
-    return np.ldexp(total, exponents)
+    """The sum of each row's values as whole numbers, which add up exactly: of 2^-60 of the row's largest one."""
+    n = np.diff(indptr)
+    some, starts = n > 0, indptr[:-1][n > 0]
+    total = np.zeros(len(n))
+    if not len(starts):
+        return total
+    exponents = np.frexp(np.maximum.reduceat(np.abs(values), starts))[1]
+    left = np.ldexp(values, np.repeat(30 - exponents, n[some]))
+    upper = np.rint(left)
+    left -= upper
+    left *= 2.0**30
+    upper, lower = (np.add.reduceat(part.astype(np.int64), starts) for part in (upper, np.rint(left, out=left)))
+    with np.errstate(over="ignore"):
+        total[some] = np.ldexp(upper + lower * 2.0**-30, exponents - 30)
+    return total
 
 
 def check_negative(graph: "LayerGraph") -> None:

@@ -47,7 +47,14 @@ class OnGrid:
             operator.grids[at] = grid
 
     def finished(self, sums, dtype):
-        return whole(sums).astype(dtype)
+        return _rounded(sums, dtype)
+
+
+def _rounded(sums, dtype, scale=None, into=None):
+    """The sums of the levels, by a scale a row, in a dtype; or added to an array."""
+    out = np.empty((len(sums), *sums.shape[2:]), dtype) if into is None else into
+    kernels.exact_whole(sums, out, scale, into is not None)
+    return out
 
 
 def whole(sums):
@@ -74,20 +81,22 @@ class ExactSum(OnGrid, Sum):
             of_heads = self.numerics.largest(self.weight)  # of ranks that divide columns each may have other heads
             self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        self.sums = self.accumulator(self.n_dst, x.shape[1:], x.dtype, None)
+        self.shape, self.sums = x.shape[1:], None
 
     def forward(self, block, rows):
+        begins = self.sums is None and block.rows is None
+        if self.sums is None:
+            self.sums = (np.empty if begins else np.zeros)((self.n_dst, kernels.levels(self.dtype), *self.shape))
         kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows,
-                           src_scale=columns_of(block, self.src_scale, self.dtype), **self.weights(block, "eid"))
+                           accumulate=not begins, src_scale=columns_of(block, self.src_scale, self.dtype),
+                           **self.weights(block, "eid"))
         return rows if self.needs_rows else None
 
     def end(self):
-        out = whole(self.sums)
-        if self.dst_scale is not None:
-            out *= by_row(self.dst_scale, out)
-        out, self.sums, into = out.astype(self.dtype), None, self.into
-        self.into = None
-        return out if into is None else np.add(into, out, out=into)
+        sums, into, self.sums, self.into = self.sums, self.into, None, None
+        if sums is None:
+            sums = self.accumulator(self.n_dst, self.shape, self.dtype, None)
+        return _rounded(sums, self.dtype, self.dst_scale, into)
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
@@ -105,14 +114,10 @@ class ExactSum(OnGrid, Sum):
                              eid=block.eid)
 
     def finished(self, sums, dtype):
-        found = whole(sums)
-        if self.src_scale is not None:
-            found *= by_row(self.src_scale[: len(found)], found)
-        return found.astype(dtype)
+        return _rounded(sums, dtype, None if self.src_scale is None else self.src_scale[: len(sums)])
 
     def reversed_operator(self, rows, d_rows):
         return SumOverReversed(d_rows[0], self.grids[0]), (self.g,), []
-
 
 
 class SumOverReversed(Operator):
