@@ -123,7 +123,8 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False):
 def _has_rows(a):
     """Whether each row of a matrix is contiguous, and begins behind the end of the one before."""
     row, value = a.strides
-    return value == a.itemsize and row % value == 0 and row >= a.shape[1] * value
+    one = a.shape[1] == 1  # value, whose stride may be any
+    return (value == a.itemsize or one) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
 
 
 def _fits(found, shape):

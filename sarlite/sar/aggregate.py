@@ -82,6 +82,12 @@ class Operator:
             return at
         return (np.zeros if self.accumulate else np.empty)((n_rows, *shape), dtype)
 
+    def join(self, place, others):
+        """Let the gradients of the fetched input `place` be added up with those of other operators, (operator, place) each.
+
+        After `begin_backward` of all of them, on the operator whose `accumulator` and `finished` then serve.
+        """
+
     def finished(self, sums, dtype):
         """Return the gradients that an `accumulator` has summed up."""
         return sums

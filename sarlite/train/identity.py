@@ -1,5 +1,7 @@
 """What tells one data set from another, however it is stored and divided."""
 
+import math
+
 import numpy as np
 
 from sarlite.graph.edges import destinations, row_chunks
@@ -55,7 +57,7 @@ def _of_one_type(graph, rows):
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):
         if array is not None:
-            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, -1)))
+            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, math.prod(array.shape[1:]))))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]

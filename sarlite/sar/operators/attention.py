@@ -78,9 +78,14 @@ class Attend(Operator):
 
     def reversed_operator(self, rows, d_rows):
         """Of a destination g and `ends` say all that its sources' owners need of it."""
-        coins = (self.key, self.p, self.src_ids, self.n_nodes)
-        d_ends = [self.d_dst if self.needs[2] else None]
-        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), d_ends
+        d_rows = [self.accumulator(len(x), x.shape[1:], kernels.wide(x.dtype), None) if d is None else d
+                  for x, d in zip(rows, d_rows)]
+        return AttendBySource(self, rows, d_rows), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
+
+    def add_by_source(self, csr, rows, ends, g, d_rows, d_dst, dropout):
+        """Add dz and dsrc to `d_rows`, and ddst of the columns, which are destinations, to `d_dst`."""
+        d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
+        kernels.attend_backward(*csr, *rows, ends, g, *d_rows, d_dst, slope=self.slope, dropout=dropout)
 
     def end_backward(self):
         if self.sums is not None:
@@ -99,26 +104,23 @@ class AttendBySource(Operator):
 
     Parameters
     ----------
+    attend : Attend
+        After its `begin_backward`.
     rows : (z, src)
         The local source rows.
-    d_rows : [dz, dsrc], of arrays or None
-    slope : float
-    coins : (key, p, src_ids, n_nodes)
-        As `kernels.Dropout` has them; src_ids are the local rows'.
+    d_rows : [dz, dsrc]
     """
 
-    def __init__(self, rows, d_rows, slope, coins):
-        self.rows, self.slope, self.coins = rows, slope, coins
-        self.d_rows = [_zeros(x) if d is None else d for x, d in zip(rows, d_rows)]
+    def __init__(self, attend, rows, d_rows):
+        self.attend, self.rows, self.d_rows = attend, rows, d_rows
 
     def backward(self, block, rows, kept, d_rows):
         """`rows` are (g, ends) of the block's columns, destinations."""
-        (g, ends), (d_dst,), (key, p, src_ids, n_nodes) = rows, d_rows, self.coins
+        (g, ends), attend = rows, self.attend
         block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        dropout = kernels.Dropout(key, p, src_ids, block.src_ids, n_nodes) if p else None
-        d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
-        kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst,
-                                slope=self.slope, dropout=dropout)
+        coins = attend.key, attend.p, attend.src_ids, block.src_ids, attend.n_nodes
+        dropout = kernels.Dropout(*coins) if attend.p else None
+        attend.add_by_source((block.whole_indptr, block.indices), self.rows, ends, g, self.d_rows, d_rows[0], dropout)
 
 
 def _zeros(rows):
