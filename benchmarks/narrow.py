@@ -16,7 +16,7 @@ import graphs
 import harness
 import numpy as np
 
-from sarlite import Tensor, Trainer, fn, nn, optim
+from sarlite import Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.profile import Memory
 from sarlite.sar.schedule.schedule import ROWS
@@ -65,20 +65,22 @@ CASES = {
 }
 
 
-def in_turn(runs, repeats):
-    """Return the milliseconds of each call, by kind of rows; the first call of each warms up."""
-    found = {rows: [] for rows in runs}
-    for _ in range(repeats + 1):
+def in_turn(args, runs):
+    """Return the milliseconds of each call, by kind of rows; the first call of each warms up, and touches its memory."""
+    clock = time.process_time if args.cpu else time.perf_counter
+    found, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
+    for _ in range(args.repeats + 1):
         for rows, run in runs.items():
-            begin = time.perf_counter()
-            run()
-            found[rows].append(1e3 * (time.perf_counter() - begin))
+            begin = clock()
+            with buffers[rows]:
+                run()
+            found[rows].append(1e3 * (clock() - begin))
     return {rows: times[1:] for rows, times in found.items()}
 
 
 def aggregations(args):
     loaded = {rows: load(args, rows) for rows in ROWS}
-    return [compared(name, args.graph, in_turn({rows: make(graph, *sizes) for rows, graph in loaded.items()}, args.repeats))
+    return [compared(name, args.graph, in_turn(args, {rows: make(graph, *sizes) for rows, graph in loaded.items()}))
             for name, (make, *sizes) in CASES.items()]
 
 
@@ -87,7 +89,7 @@ def epochs(args):
     for name in args.models:
         trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in ROWS}
         steps = {rows: (lambda trainer=trainer: trainer.step()) for rows, trainer in trainers.items()}
-        found.append(compared(f"epoch of {name}", args.graph, in_turn(steps, args.repeats)))
+        found.append(compared(f"epoch of {name}", args.graph, in_turn(args, steps)))
         del trainers, steps
         words = [__file__, "--worker", "--graphs", args.graphs, "--graph", args.graph, "--threads", args.threads, "--models", name]
         peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROWS}
@@ -161,6 +163,7 @@ def arguments():
     parser.add_argument("--graph", default="S", help="as of graphs.py [%(default)s]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cpu", action="store_true", help="processor time in place of time, where other work runs beside")
     parser.add_argument("--rows", choices=ROWS, default="float32", help="of --worker alone")
     parser.add_argument("--worker", action="store_true")
     parser.set_defaults(seeds=5, models=["sage", "gat", "gcn"])
