@@ -1,4 +1,4 @@
-"""Random programs of batches and of message flow: N ranks compute what one does, and with all in-edges what plain NumPy does."""
+"""Random programs of batches and message flow: N ranks against one rank, and with all in-edges against plain NumPy."""
 
 import numpy as np
 
@@ -7,13 +7,22 @@ from sarlite.comm import threads
 from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.tape import ops
 from tests.helpers import slopes
-from tests.helpers.dense_graphs import Dense, Edges
+from tests.helpers.dense_graphs import Dense, Edges, in_rows
 from tests.helpers.graph_programs import MODES
 from tests.helpers.slopes import LONG, Frozen, Unclear
 from tests.helpers.tape_programs import Unlike
 
 WIDTH = 4
-KINDS = ("copy_src mean", "linear sum", "linear sym", "copy_src max", "attend", "function sum", "function max", "function softmax")
+KINDS = (
+    "copy_src mean",
+    "linear sum",
+    "linear sym",
+    "copy_src max",
+    "attend",
+    "function sum",
+    "function max",
+    "function softmax",
+)
 
 
 def attempt(dice):
@@ -34,7 +43,11 @@ class Program:
         weight = dice.random(n_edges) + 0.1 if dice.random() < 0.3 else None
         self.edges = Edges(dice.integers(0, n, n_edges), dice.integers(0, into, n_edges), n, n, False, weight)
         self.n_ranks = int(dice.integers(2, 5))
-        self.options = {"mode": self.one(MODES), "prefetch": int(dice.integers(3)), "parts": dice.integers(0, self.n_ranks, n)}
+        self.options = {
+            "mode": self.one(MODES),
+            "prefetch": int(dice.integers(3)),
+            "parts": dice.integers(0, self.n_ranks, n),
+        }
         if dice.random() < 0.3:
             self.options["order"] = dice.permutation(n)
         self.kind = self.one(("sampled", "sampled", "all", "flow"))
@@ -45,8 +58,12 @@ class Program:
         if not len(self.seeds):
             raise Unlike
         self.weights = dice.standard_normal((n, WIDTH))
-        self.loading = {"batch_size": int(dice.integers(1, n + 1)), "seed": int(dice.integers(5)), "sample_ahead": int(dice.integers(3)),
-                        "fanouts": tuple(int(k) for k in dice.choice([1, 2, 3, -1], len(self.layers)))}
+        self.loading = {
+            "batch_size": int(dice.integers(1, n + 1)),
+            "seed": int(dice.integers(5)),
+            "sample_ahead": int(dice.integers(3)),
+            "fanouts": tuple(int(k) for k in dice.choice([1, 2, 3, -1], len(self.layers))),
+        }
         if self.kind == "all":
             self.loading["fanouts"] = (-1,) * len(self.layers)
         elif weight is None and dice.random() < 0.6:
@@ -60,8 +77,13 @@ class Program:
 
     def __str__(self):
         e = self.edges
-        return "\n".join([f"ranks {self.n_ranks}, {self.options}", f"{e.n_src} nodes, {e.src.tolist()} -> {e.dst.tolist()}, weight {e.weight}",
-                          f"{self.kind}, {self.layers}, seeds {self.seeds.tolist()}, {self.loading}"])
+        return "\n".join(
+            [
+                f"ranks {self.n_ranks}, {self.options}",
+                f"{e.n_src} nodes, {e.src.tolist()} -> {e.dst.tolist()}, weight {e.weight}",
+                f"{self.kind}, {self.layers}, seeds {self.seeds.tolist()}, {self.loading}",
+            ]
+        )
 
     # ---- the program
 
@@ -96,7 +118,7 @@ class Program:
 
     def check(self):
         found = threads.run(self.n_ranks, self.on_rank)
-        expected, = threads.run(1, self.on_rank)
+        (expected,) = threads.run(1, self.on_rank)
         assert {len(steps) for steps in found} == {len(expected)}, "numbers of steps differ"
         for k, (ids, rows, grads) in enumerate(expected):
             order = np.argsort(ids, kind="stable")
@@ -131,7 +153,7 @@ def layer(world, kind, h, own, w):
         return world.attend(z.reshape(len(h), 2, WIDTH // 2), z[:, :2], own[:, 1:3], 0.2).reshape(len(own), WIDTH)
     value = lambda world, s, d, e: np.tanh(s["x"] @ w) * d["q"] + s["x"]  # noqa: E731
     if reducer == "softmax":
-        value = lambda world, s, d, e: (s["x"][:, :1] + d["q"][:, :1], s["x"].reshape(len(s["x"]), 1, WIDTH) + 0.0)  # noqa: E731
+        value = lambda world, s, d, e: (s["x"][:, :1] + d["q"][:, :1], in_rows(s["x"], (1, WIDTH)) + 0.0)  # noqa: E731
     out = world.message(value, reducer, {"x": h}, {"q": own}, {})
     return out.reshape(len(own), WIDTH) @ w if reducer == "softmax" else out
 

@@ -46,7 +46,9 @@ class Dense:
         if reducer != "sum":
             d_dst = self._degrees(self.edges.dst, counts, self.edges.n_dst)
             d_src = self._degrees(self.edges.src, counts, self.edges.n_src) if self.edges.bipartite else d_dst
-            counts = counts / (d_dst[self.edges.dst] if reducer == "mean" else np.sqrt(d_dst[self.edges.dst] * d_src[self.edges.src]))
+            counts = counts / (
+                d_dst[self.edges.dst] if reducer == "mean" else np.sqrt(d_dst[self.edges.dst] * d_src[self.edges.src])
+            )
         return self.add_up(m * _column(counts, m))
 
     def mul_edge(self, x, w, reducer):
@@ -66,8 +68,12 @@ class Dense:
         return self.attend((x @ w).reshape(len(x), dst.shape[1], w.shape[1] // dst.shape[1]), x @ src_w, dst, slope)
 
     def message(self, function, reducer, src, dst, edge):
-        out = function(self, {name: x[self.edges.src] for name, x in src.items()},
-                       {name: x[self.edges.dst] for name, x in dst.items()}, edge)
+        out = function(
+            self,
+            {name: x[self.edges.src] for name, x in src.items()},
+            {name: x[self.edges.dst] for name, x in dst.items()},
+            edge,
+        )
         return self.softmax(*out) if reducer == "softmax" else self.reduce(out, reducer)
 
     # ---- over each node's in-edges
@@ -75,7 +81,11 @@ class Dense:
     def reduce(self, m, reducer, exact=False):
         if reducer in ("sum", "mean"):
             out = self.add_up(m)
-            return out / _column(self._degrees(self.edges.dst, np.ones(self.edges.n_edges), self.edges.n_dst), out) if reducer == "mean" else out
+            return (
+                out / _column(self._degrees(self.edges.dst, np.ones(self.edges.n_edges), self.edges.n_dst), out)
+                if reducer == "mean"
+                else out
+            )
         sign, out = (1 if reducer == "max" else -1), np.zeros((self.edges.n_dst, *m.shape[1:]), m.dtype)
         for i in range(self.edges.n_dst):
             into = self.into(i)

@@ -1,4 +1,4 @@
-"""A random program of aggregations over a random graph in parts: values and gradients are those of plain NumPy on the whole graph."""
+"""A random program of aggregations over a random graph in parts, against plain NumPy on the whole graph."""
 
 import threading
 from contextlib import contextmanager
@@ -26,7 +26,9 @@ class Ranked:
 
     def __init__(self, graph, dtype):
         self.graph, self.dtype = graph, dtype
-        self.edges = SimpleNamespace(features=None if graph.edge_features is None else graph.edge_features.astype(dtype))
+        self.edges = SimpleNamespace(
+            features=None if graph.edge_features is None else graph.edge_features.astype(dtype)
+        )
         self.ids = {"src": graph.src_ids, "dst": graph.dst_ids, "edge": graph.edge_ids}
 
     def rows(self, place, values):
@@ -54,7 +56,12 @@ class Ranked:
         with no_grad():
             return make()
 
-    relu, abs, maximum, take = staticmethod(ops.relu), staticmethod(abs), staticmethod(np.maximum), staticmethod(ops.take)
+    relu, abs, maximum, take = (
+        staticmethod(ops.relu),
+        staticmethod(abs),
+        staticmethod(np.maximum),
+        staticmethod(ops.take),
+    )
 
     def reshape(self, x, *shape):
         return in_rows(x, shape)
@@ -83,8 +90,14 @@ class Program:
         self._draw_edges()
         self._draw_parts()
         edges = self.edges
-        self.drawn = drawn = Drawn(dice, self.dtype, {"src": edges.n_src, "dst": edges.n_dst, "edge": edges.n_edges},
-                                   int(dice.integers(1, 4)), int(dice.integers(1, 5)), not edges.bipartite)
+        self.drawn = drawn = Drawn(
+            dice,
+            self.dtype,
+            {"src": edges.n_src, "dst": edges.n_dst, "edge": edges.n_edges},
+            int(dice.integers(1, 4)),
+            int(dice.integers(1, 5)),
+            not edges.bipartite,
+        )
         self.n_src_leaves = int(dice.integers(1, 4))
         for _ in range(self.n_src_leaves):
             drawn.leaf("src", drawn.width, tied=0.3, constant=0.6)
@@ -107,7 +120,11 @@ class Program:
             missing = np.setdiff1d(np.arange(n_dst), src[src == dst])
             src, dst = np.concatenate([src, missing]), np.concatenate([dst, missing])
         n, kind = len(src), int(dice.integers(6))
-        weight = {0: lambda: dice.random(n), 1: lambda: dice.integers(0, 3, n) * 0.5, 2: lambda: dice.standard_normal(n)}.get(kind)
+        weight = {
+            0: lambda: dice.random(n),
+            1: lambda: dice.integers(0, 3, n) * 0.5,
+            2: lambda: dice.standard_normal(n),
+        }.get(kind)
         self.weighted = "negative" if kind == 2 else kind < 2
         weight = None if weight is None else np.asarray(weight(), self.dtype if dice.random() < 0.5 else np.float64)
         features = dice.standard_normal((n, 2)).astype(self.dtype) if dice.random() < 0.3 else None
@@ -117,8 +134,11 @@ class Program:
         dice, edges = self.dice, self.edges
         self.n_ranks = int(dice.integers(1, 5))
         some = dice.integers(0, self.n_ranks, max(1, int(dice.integers(1, self.n_ranks + 1))))  # others have no nodes
-        self.options = {"mode": MODES[int(dice.integers(4))], "prefetch": int(dice.integers(4)),
-                        "backward": (None, None, "push", "fetch")[int(dice.integers(4))]}
+        self.options = {
+            "mode": MODES[int(dice.integers(4))],
+            "prefetch": int(dice.integers(4)),
+            "backward": (None, None, "push", "fetch")[int(dice.integers(4))],
+        }
         columns = [c for c in (1, 2, 4) if self.n_ranks % c == 0]
         self.options["columns"] = columns[int(dice.integers(len(columns)))] if dice.random() < 0.3 else 1
         self.options["parts"] = some[dice.integers(0, len(some), edges.n_dst)]
@@ -128,13 +148,15 @@ class Program:
             self.options["order"] = dice.permutation(edges.n_dst)
         self.sharded_first, self.whole = dice.random() < 0.5, self.n_ranks == 1 and dice.random() < 0.5
         self.rehearsed, self.times = dice.random() < 0.2, 1 + (dice.random() < 0.25)
-        self.fault = (int(dice.integers(self.n_ranks)), dice.random()) if self.n_ranks > 1 and dice.random() < 0.08 else None
+        self.fault = (
+            (int(dice.integers(self.n_ranks)), dice.random()) if self.n_ranks > 1 and dice.random() < 0.08 else None
+        )
 
     def _draw_steps(self, n_steps):
         self.steps, feats = [], 0 if self.edges.features is None else self.edges.features.shape[1]
         self.outputs = []
         n_src, n_dst = self.n_src_leaves, 1 if self.edges.bipartite else self.n_src_leaves
-        for k in range(n_steps):
+        for _ in range(n_steps):
             self.steps.append(self.drawn.step(n_src, n_dst, self.n_src_leaves, self.weighted, feats))
             onto_src = self.steps[-1].onto == "src" or not self.edges.bipartite
             n_src, n_dst = n_src + onto_src, n_dst + (self.steps[-1].onto == "dst" or not self.edges.bipartite)
@@ -143,17 +165,26 @@ class Program:
         if not kept:
             raise Unlike
         with np.errstate(all="ignore"):
-            for value in self.values(Whole(self.edges, Frozen(self.near)), [leaf.array.astype(LONG) for leaf in self.drawn.leaves], all_steps=True):
+            for value in self.values(
+                Whole(self.edges, Frozen(self.near)),
+                [leaf.array.astype(LONG) for leaf in self.drawn.leaves],
+                all_steps=True,
+            ):
                 if np.abs(value).max(initial=0) > LARGEST or not np.isfinite(value).all():
                     raise Unlike
 
     def __str__(self):
         e, lines = self.edges, [f"{self.dtype}, ranks {self.n_ranks}, whole {self.whole}, {self.options}"]
         lines += [f"edges {e.n_src} -> {e.n_dst}, bipartite {e.bipartite}: {e.src.tolist()} -> {e.dst.tolist()}"]
-        lines += [f"loops {self.loops}, weight {e.weight}, features {e.features is not None}, heads {self.drawn.heads}, feat {self.drawn.feat}"]
+        lines += [
+            f"loops {self.loops}, weight {e.weight}, features {e.features is not None}, "
+            f"heads {self.drawn.heads}, feat {self.drawn.feat}"
+        ]
         lines += [f"rehearsed {self.rehearsed}, times {self.times}, fault {self.fault}"]
-        lines += [f"leaf {k}: {leaf.place} {leaf.array.shape}, needs {leaf.needs}, constant {leaf.constant}"
-                  for k, leaf in enumerate(self.drawn.leaves)]
+        lines += [
+            f"leaf {k}: {leaf.place} {leaf.array.shape}, needs {leaf.needs}, constant {leaf.constant}"
+            for k, leaf in enumerate(self.drawn.leaves)
+        ]
         return "\n".join([*lines, *(step.name for step in self.steps), f"outputs {self.outputs}"])
 
     # ---- the program
@@ -241,7 +272,9 @@ class Program:
                     rows[ids["dst"]] = runs[time][0][j]
                     assert runs[time][0][j].dtype == self.dtype
                 slopes.close(rows, out, rtol, f"output {self.outputs[j]}, time {time}")
-            grads = [self._gathered([(ids, runs[time][1][k]) for ids, runs in found], self.drawn.leaves[k]) for k in wanted]
+            grads = [
+                self._gathered([(ids, runs[time][1][k]) for ids, runs in found], self.drawn.leaves[k]) for k in wanted
+            ]
 
             def moved(fr, some):
                 leaves = list(whole)

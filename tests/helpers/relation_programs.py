@@ -1,4 +1,4 @@
-"""A random program of aggregations over relations between types of nodes, in parts: as plain NumPy, relation after relation."""
+"""A random program of aggregations over relations in parts, against plain NumPy, relation after relation."""
 
 import numpy as np
 
@@ -10,9 +10,14 @@ from tests.helpers.graph_programs import MODES, RTOL
 from tests.helpers.slopes import LONG, Frozen, Unclear
 from tests.helpers.tape_programs import LARGEST, Unlike
 
-REDUCERS = {"sum": ("copy", "linear", "mul_edge", "attend", "attend_linear", "function"), "sym": ("copy", "linear"),
-            "mean": ("copy", "linear", "mul_edge", "function"), "max": ("copy", "mul_edge", "function"),
-            "min": ("copy", "mul_edge", "function"), "softmax": ("function",)}
+REDUCERS = {
+    "sum": ("copy", "linear", "mul_edge", "attend", "attend_linear", "function"),
+    "sym": ("copy", "linear"),
+    "mean": ("copy", "linear", "mul_edge", "function"),
+    "max": ("copy", "mul_edge", "function"),
+    "min": ("copy", "mul_edge", "function"),
+    "softmax": ("function",),
+}
 HEADS, FEAT = 2, 2
 WIDTH = HEADS * FEAT
 
@@ -26,22 +31,36 @@ def attempt(dice):
 
 
 class Program:
-    """Types, relations, their division, and calls of `aggregate`: each is (reducer, rows by head, {relation: message}, own, evaluation)."""
+    """Types, relations, their division, and calls of `aggregate`.
+
+    A call is (reducer, whether rows are by head, {relation: message}, own, evaluation).
+    """
 
     def __init__(self, dice):
         self.dice = dice
         self.dtype = np.dtype(np.float32 if dice.random() < 0.25 else np.float64)
         self.near = 1e-3 if self.dtype == np.float32 else 1e-9
-        self.sizes = {name: int(dice.choice([0, 1, 3, 5, 8], p=[0.05, 0.15, 0.3, 0.3, 0.2])) for name in "abc"[: dice.integers(1, 4)]}
+        self.sizes = {
+            name: int(dice.choice([0, 1, 3, 5, 8], p=[0.05, 0.15, 0.3, 0.3, 0.2]))
+            for name in "abc"[: dice.integers(1, 4)]
+        }
         self.edges = {}
         for k in range(int(dice.integers(1, 5))):
             source, to = self.one(self.sizes), self.one(self.sizes)
             n = int(dice.integers(0, 12)) if self.sizes[source] and self.sizes[to] else 0
-            self.edges[source, f"r{k}", to] = Edges(dice.integers(0, max(self.sizes[source], 1), n), dice.integers(0, max(self.sizes[to], 1), n),
-                                                    self.sizes[source], self.sizes[to], True)
+            self.edges[source, f"r{k}", to] = Edges(
+                dice.integers(0, max(self.sizes[source], 1), n),
+                dice.integers(0, max(self.sizes[to], 1), n),
+                self.sizes[source],
+                self.sizes[to],
+                True,
+            )
         self.n_ranks = int(dice.integers(1, 5))
-        self.options = {"mode": self.one(MODES), "prefetch": int(dice.integers(4)),
-                        "parts": {name: dice.integers(0, self.n_ranks, n) for name, n in self.sizes.items()}}
+        self.options = {
+            "mode": self.one(MODES),
+            "prefetch": int(dice.integers(4)),
+            "parts": {name: dice.integers(0, self.n_ranks, n) for name, n in self.sizes.items()},
+        }
         self.change, self.times = self.one((None, None, "use", "forget", "recover")), 1 + (dice.random() < 0.25)
         self.leaves = []  # (node type, relation or None, array, needs, constant)
         for name in self.sizes:
@@ -66,7 +85,9 @@ class Program:
     def _call(self):
         reducer = self.one(REDUCERS)
         by_head = reducer == "softmax" or (reducer != "sym" and self.dice.random() < 0.4)
-        kinds = [kind for kind in REDUCERS[reducer] if kind not in (("linear",) if by_head else ("attend", "attend_linear"))]
+        kinds = [
+            kind for kind in REDUCERS[reducer] if kind not in (("linear",) if by_head else ("attend", "attend_linear"))
+        ]
         chosen = [relation for relation in self.edges if self.dice.random() < 0.8] or [next(iter(self.edges))]
         shared = self.leaf(None, (WIDTH, WIDTH))  # a weight of several relations
         messages = {relation: self._message(relation, self.one(kinds), shared) for relation in chosen}
@@ -77,13 +98,24 @@ class Program:
 
     def _message(self, relation, kind, shared):
         w = shared if self.dice.random() < 0.5 else self.leaf(None, (WIDTH, WIDTH))
-        return kind, w, self.leaf(relation, (self.edges[relation].n_edges,)), self.leaf(None, (WIDTH, HEADS)), self.leaf(None, (WIDTH, HEADS))
+        return (
+            kind,
+            w,
+            self.leaf(relation, (self.edges[relation].n_edges,)),
+            self.leaf(None, (WIDTH, HEADS)),
+            self.leaf(None, (WIDTH, HEADS)),
+        )
 
     def __str__(self):
-        lines = [f"{self.dtype}, ranks {self.n_ranks}, {self.options}, sizes {self.sizes}, change {self.change}, times {self.times}"]
+        lines = [
+            f"{self.dtype}, ranks {self.n_ranks}, {self.options}, sizes {self.sizes}, "
+            f"change {self.change}, times {self.times}"
+        ]
         lines += [f"{relation}: {e.src.tolist()} -> {e.dst.tolist()}" for relation, e in self.edges.items()]
-        lines += [f"leaf {k}: {place} {array.shape}, needs {needs}, constant {constant}"
-                  for k, (place, array, needs, constant) in enumerate(self.leaves)]
+        lines += [
+            f"leaf {k}: {place} {array.shape}, needs {needs}, constant {constant}"
+            for k, (place, array, needs, constant) in enumerate(self.leaves)
+        ]
         return "\n".join([*lines, *map(str, self.calls)])
 
     # ---- the program
@@ -97,7 +129,9 @@ class Program:
         return list(h.values())
 
     def on_rank(self, comm):
-        graph = HeteroGraph.from_edges({r: (e.src, e.dst) for r, e in self.edges.items()}, self.sizes, comm=comm, **self.options)
+        graph = HeteroGraph.from_edges(
+            {r: (e.src, e.dst) for r, e in self.edges.items()}, self.sizes, comm=comm, **self.options
+        )
         constants = {}
         if self.change is not None:
             self._once(graph, constants)
@@ -110,7 +144,11 @@ class Program:
     def _once(self, graph, constants):
         leaves = []
         for k, (place, array, needs, constant) in enumerate(self.leaves):
-            own = array.copy() if place is None else array[graph.node_ids[place] if isinstance(place, str) else graph.edge_ids[place]]
+            own = (
+                array.copy()
+                if place is None
+                else array[graph.node_ids[place] if isinstance(place, str) else graph.edge_ids[place]]
+            )
             make = lambda: Tensor(own, requires_grad=needs, constant=constant)  # noqa: B023, E731
             leaves.append(constants.setdefault(k, make()) if constant else make())
         outputs = self.values(Parts(graph), leaves)
@@ -144,16 +182,30 @@ class Program:
                     leaves[k] = x
                 return self.values(Whole(self, fr), leaves)
 
-            slopes.check(moved, frozen, [whole[k] for k in wanted], grads, [self._weight(name) for name in self.sizes], self.dice,
-                         grad_rtol, wanted)
-        return f"{self.options['mode']}{'' if self.change is None else ' ' + self.change}" if self.n_ranks > 1 else "one rank"
+            slopes.check(
+                moved,
+                frozen,
+                [whole[k] for k in wanted],
+                grads,
+                [self._weight(name) for name in self.sizes],
+                self.dice,
+                grad_rtol,
+                wanted,
+            )
+        return (
+            f"{self.options['mode']}{'' if self.change is None else ' ' + self.change}"
+            if self.n_ranks > 1
+            else "one rank"
+        )
 
     def _gathered(self, k, time, found):
         place, array = self.leaves[k][:2]
         out = np.zeros(array.shape)
         for node_ids, edge_ids, runs in found:
             if runs[time][1][k] is not None:
-                out[... if place is None else node_ids[place] if isinstance(place, str) else edge_ids[place]] += runs[time][1][k]
+                out[... if place is None else node_ids[place] if isinstance(place, str) else edge_ids[place]] += runs[
+                    time
+                ][1][k]
         return out
 
 
@@ -170,8 +222,13 @@ class Parts:
 
     def aggregate(self, call, h, leaves):
         reducer, by_head, messages, own, evaluation = call
-        made = {relation: self._message(reducer, by_head, relation, message, h, leaves) for relation, message in messages.items()}
-        found = self.graph.aggregate(made, reducer, own={to: (h[to], leaves[w]) for to, w in own.items()}, evaluation=evaluation)
+        made = {
+            relation: self._message(reducer, by_head, relation, message, h, leaves)
+            for relation, message in messages.items()
+        }
+        found = self.graph.aggregate(
+            made, reducer, own={to: (h[to], leaves[w]) for to, w in own.items()}, evaluation=evaluation
+        )
         return {to: in_rows(out, (-1,)) for to, out in found.items()}
 
     def _message(self, reducer, by_head, relation, message, h, leaves):

@@ -1,4 +1,4 @@
-"""Gradients against differences of a formula in long doubles, whose choices (which value is the largest) stay as they were made."""
+"""Gradients against differences of a formula in long doubles, whose choices stay as they were made."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class Frozen:
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Return `value`, or that of the first call. `gap`: how far the choice is from another one; exactly 0 is a choice."""
+        """Return `value`, or that of the first call. `gap`: how far another choice is; exactly 0 is a choice."""
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():
                 raise Unclear
@@ -52,7 +52,9 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
         found, size = terms.sum(), max(np.abs(terms).sum(), abs(expected), 1)
         if not abs(found - expected) <= rtol * size:
             name = k if names is None else names[k]
-            raise AssertionError(f"gradient of leaf {name} {x.shape}: {found} along a direction, where differences give {expected}")
+            raise AssertionError(
+                f"gradient of leaf {name} {x.shape}: {found} along a direction, where differences give {expected}"
+            )
 
 
 def close(found, expected, rtol, what):

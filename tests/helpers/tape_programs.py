@@ -6,7 +6,23 @@ from sarlite.tape import Tensor
 from tests.helpers import slopes, tape_steps
 from tests.helpers.slopes import LONG, Frozen, Unclear
 
-SHAPES = [(), (1,), (4,), (3, 4), (3, 1), (1, 4), (4, 3), (2, 3, 4), (2, 1, 4), (3, 4, 2), (4, 4), (0, 4), (3, 0), (0,), (2, 0, 4)]
+SHAPES = [
+    (),
+    (1,),
+    (4,),
+    (3, 4),
+    (3, 1),
+    (1, 4),
+    (4, 3),
+    (2, 3, 4),
+    (2, 1, 4),
+    (3, 4, 2),
+    (4, 4),
+    (0, 4),
+    (3, 0),
+    (0,),
+    (2, 0, 4),
+]
 RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (2e-4, 4e-3)}  # of values, of gradients
 LARGEST = 30  # a value above it would lose digits in what follows
 STEPS = 9
@@ -65,8 +81,10 @@ class Program:
         self.all_shapes = [v.shape for v in values]
 
     def __str__(self):
-        lines = [f"v{i} = {self.dtype} {a.shape}, needs {need}, layout {layout}"
-                 for i, (a, need, layout) in enumerate(zip(self.arrays, self.needs, self.layouts))]
+        lines = [
+            f"v{i} = {self.dtype} {a.shape}, needs {need}, layout {layout}"
+            for i, (a, need, layout) in enumerate(zip(self.arrays, self.needs, self.layouts))
+        ]
         for k, step in enumerate(self.steps):
             lines += [f"v{self.new_data[k][0]}.data = ..."] if k in self.new_data else []
             lines.append(f"v{len(self.arrays) + k} = {step.name} of {', '.join(f'v{i}' for i in step.taken)}")
@@ -86,15 +104,19 @@ class Program:
 
     def run(self):
         """(leaves, all values, with the arrays that they had)"""
-        leaves = [Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
-                  for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)]
+        leaves = [
+            Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
+            for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)
+        ]
         values, kept = list(leaves), []
         for k, step in enumerate(self.steps):
             if k in self.new_data:
                 leaf, array = self.new_data[k]
                 values[leaf].data = array.copy()
             out = step.run(*(values[i] for i in step.taken))
-            values.append(out * 1.0 if any(out is value for value in values) else out)  # so that new data are not the result's
+            values.append(
+                out * 1.0 if any(out is value for value in values) else out
+            )  # so that new data are not the result's
             kept.append((values[-1], values[-1].data.copy()))
         return leaves, values, kept
 
@@ -120,8 +142,13 @@ class Program:
             wanted = [i for i, leaf in enumerate(leaves) if leaf.requires_grad]
             grads = [None if leaves[i].grad is None else leaves[i].grad / times for i in wanted]
             self._check_arrays(leaves, kept)
-            moved = lambda fr, some: self.formula(fr, [some[wanted.index(i)] if i in wanted else x for i, x in enumerate(long_leaves)])  # noqa: E731
-            slopes.check(moved, frozen, [long_leaves[i] for i in wanted], grads, self.weights, self.dice, grad_rtol, wanted)
+            def moved(fr, some):
+                return self.formula(
+                            fr, [some[wanted.index(i)] if i in wanted else x for i, x in enumerate(long_leaves)]
+                        )  # noqa: E731
+            slopes.check(
+                moved, frozen, [long_leaves[i] for i in wanted], grads, self.weights, self.dice, grad_rtol, wanted
+            )
         return way.__name__.replace("_", " ")
 
     def _check_arrays(self, leaves, kept):

@@ -39,4 +39,6 @@ def test_differences_are_those_of_long_doubles():
     ops.exp(t).sum().backward()
     slopes.check(formula, slopes.Frozen(0), [x.astype(slopes.LONG)], [t.grad], w, np.random.default_rng(0), 1e-13)
     with pytest.raises(AssertionError, match="gradient of leaf 0"):
-        slopes.check(formula, slopes.Frozen(0), [x.astype(slopes.LONG)], [t.grad * (1 + 1e-7)], w, np.random.default_rng(0), 1e-9)
+        slopes.check(
+            formula, slopes.Frozen(0), [x.astype(slopes.LONG)], [t.grad * (1 + 1e-7)], w, np.random.default_rng(0), 1e-9
+        )
