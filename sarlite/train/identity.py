@@ -52,7 +52,7 @@ def identity(graph, rows, n_classes):
 def _of_one_type(graph, rows):
     """The sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
-        sums = graph.with_edge_values().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
+        sums = graph.with_edge_values().wide().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):

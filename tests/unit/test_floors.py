@@ -26,7 +26,7 @@ FLOORS = [
     {"data"},
     {"models"},
     {"train", "oracle", "info"},
-    {"smooth", "predict", "estimate", "report"},
+    {"smooth", "predict", "estimate", "report", "interop"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}
