@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ from sarlite.comm.launch import default_threads
 from sarlite.command import Parser
 from sarlite.errors import EXTRAS, ConfigError
 
-PACKAGES = ("numpy", "scipy", "cffi", "threadpoolctl", *dict.fromkeys(package for packages in EXTRAS.values() for package in packages))
+ALWAYS = ("numpy", "scipy", "cffi", "threadpoolctl")  # packages that are needed without any extra
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 _COMPILERS = (rb"GNU C\d+ [^\0]+", rb"clang version [^\0]+", rb"GCC: \([^\0]+")
 
 
-def collect() -> dict[str, Any]:
+def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> dict[str, Any]:
     """Return what there is to know, JSON-able by `text`'s names; None for what this machine does not tell.
 
     "extras" has for each extra the packages that are missing, none where it is installed.
+
+    Parameters
+    ----------
+    extras : dict of str to sequence of str
+        The packages of each extra.
 
     Notes
     -----
@@ -32,12 +38,13 @@ def collect() -> dict[str, Any]:
     """
     import threadpoolctl
 
+    wanted = dict.fromkeys([*ALWAYS, *(package for packages in extras.values() for package in packages)])
     blas = [{key: found.get(key) for key in ("internal_api", "version", "num_threads", "architecture")}
             for found in threadpoolctl.threadpool_info() if found["user_api"] == "blas"]
     return {
         "versions": {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
-                     **{name: _version(name) for name in PACKAGES}},
-        "extras": {extra: [name for name in packages if _version(name) is None] for extra, packages in EXTRAS.items()},
+                     **{name: _version(name) for name in wanted}},
+        "extras": {extra: [name for name in packages if _version(name) is None] for extra, packages in extras.items()},
         "mpi": _mpi(),
         "kernels": {"instruction_set": kernels.instruction_set(), "instruction_sets": list(kernels.instruction_sets()),
                     "threads": kernels.threads(), "compiler": _compiler()},

@@ -139,3 +139,21 @@ def test_what_is_no_message_is_refused():
             (fn.linear(x, Tensor(values(1, 5, 2))), "max", ConfigError, "Linear does not go with reducer 'max'")):
         with pytest.raises(error, match=text):
             graph.aggregate({CITES: message}, reducer)
+
+
+@pytest.mark.parametrize("mode", ["sar", "broadcast", "sa"])
+@pytest.mark.parametrize("reducer", ["max", "min"])
+def test_the_largest_row_beside_a_message_that_fetches_again(reducer, mode):
+    """Backward then takes the own edges in two halves, and each had the gradients of all of the rows."""
+    x = values(41, N_NODES["author"], 5)
+
+    def on_rank(comm):
+        graph = make(comm, "uneven", mode=mode, prefetch=1)
+        h = Tensor(x[graph.node_ids["author"]], requires_grad=True)
+        messages = {WRITES: fn.copy_src(h), REVIEWS: fn.message(lambda s, d, e: (s["x"] * s["x"]).tanh(), {"x": h})}
+        graph.aggregate(messages, reducer)["paper"].sum().backward()
+        return graph.node_ids["author"], h.grad
+
+    (_, expected), = threads.run(1, on_rank)
+    for ids, grad in threads.run(3, on_rank):
+        np.testing.assert_allclose(grad, expected[ids], rtol=1e-11, atol=1e-12)

@@ -65,7 +65,7 @@ def test_the_text(found):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
     facts = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
-    assert list(rows) == ["sarlite", "python", *info.PACKAGES, *facts]
+    assert list(rows) == ["sarlite", "python", *dict.fromkeys([*info.ALWAYS, *sum(EXTRAS.values(), ())]), *facts]
     assert {name: rows[name] for name in found["versions"]} == {k: v or "not installed" for k, v in found["versions"].items()}
     assert rows["kernels"].startswith(f"{found['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
     assert rows["CPU features"].split() == found["cpu"]["features"] and found["cpu"]["model"] in rows["CPU"]
@@ -110,10 +110,8 @@ def test_a_machine_that_tells_nothing(monkeypatch):
 
 
 def test_packages_that_are_missing(monkeypatch):
-    monkeypatch.setattr(info, "PACKAGES", ("numpy", "no-such-package"))
-    monkeypatch.setattr(info, "EXTRAS", {"some": ("numpy", "no-such-package"), "every": ("numpy",)})
     monkeypatch.setattr(info, "_mpi", lambda: None)
-    found = info.collect()
+    found = info.collect({"some": ("numpy", "no-such-package"), "every": ("numpy",)})
     assert found["extras"] == {"some": ["no-such-package"], "every": []}
     assert "\nextras           some lacks no-such-package; every\n" in info.text(found)
     assert found["versions"]["no-such-package"] is None and "no-such-package  not installed" in info.text(found)

@@ -110,13 +110,9 @@ def test_the_uneven_partitions_are_what_their_names_say():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_more_ranks_than_nodes(mode, monkeypatch):
+def test_more_ranks_than_nodes(mode):
     small = references.EDGES._replace(src=np.array([0, 1, 1, 2]), dst=np.array([1, 0, 2, 2]), n_nodes=3)
-    for name in ("FEATURES", "LABELS"):
-        monkeypatch.setattr(references, name, getattr(references, name)[:3])
-    monkeypatch.setattr(references, "EDGES", small)
-    monkeypatch.setattr(references, "TRAIN", np.array([True, False, True]))
-    monkeypatch.setattr(references, "WEIGHTS", references.WEIGHTS[:4])
+    assert TRAIN[:3].any()
     for case, method in zip(("gcn", "sage", "edges", "softmax", "weighted"), ("metis", "random", "contiguous", "metis", "random")):
         expected = Step(Graph.from_edges(*small), case, np.float64)
         steps = threads.run(5, lambda comm: Step(Graph.from_edges(*small).shard(comm, method, mode=mode), case, np.float64))  # noqa: B023

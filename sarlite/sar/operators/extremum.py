@@ -39,5 +39,6 @@ class Extremum(Operator):
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            d_x = d_rows[0].reshape(len(d_rows[0]), self.g.shape[1])
-            kernels.extremum_backward(self.g, self.argument, d_x, block.offset)
+            d_x, rows = d_rows[0].reshape(len(d_rows[0]), self.g.shape[1]), block.rows
+            g, argument = (self.g, self.argument) if rows is None else (self.g[rows], self.argument[rows])
+            kernels.extremum_backward(g, argument, d_x, block.offset)  # of the block's rows: another block has others

@@ -1,0 +1,65 @@
+"""Gradients against differences of a formula in long doubles, whose choices stay as they were made."""
+
+import numpy as np
+
+LONG = np.longdouble
+STEP = LONG(1e-4)
+WEIGHTS = ((1, LONG(2) / 3), (2, LONG(-1) / 12))  # central differences of fourth order
+
+
+class Unclear(Exception):
+    """A choice hangs on rounding, so no gradient is the right one."""
+
+
+class Frozen:
+    """What a formula chooses, drops and takes as constant: made in its first call, and the same in later ones."""
+
+    def __init__(self, near):
+        self.near, self._values, self._next = near, [], None
+
+    def __call__(self, value, gap=None):
+        """Return `value`, or that of the first call. `gap`: how far another choice is; exactly 0 is a choice."""
+        if self._next is None:
+            if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():
+                raise Unclear
+            self._values.append(np.copy(value))
+            return value
+        self._next += 1
+        return self._values[self._next - 1]
+
+    def again(self):
+        self._next = 0
+        return self
+
+
+def slope(formula, frozen, leaves, directions, weights):
+    """d/dt of sum(weights * formula(leaves + t directions)) at t = 0."""
+
+    def loss(t):
+        moved = [x + t * v for x, v in zip(leaves, directions)]
+        return sum(((w * out).sum() for w, out in zip(weights, formula(frozen.again(), moved))), LONG(0))
+
+    return sum(c * (loss(k * STEP) - loss(-k * STEP)) for k, c in WEIGHTS) / STEP
+
+
+def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
+    """Each leaf's gradient (None: zeros) is the formula's, along a random direction. `leaves` are long doubles."""
+    for k, (x, grad) in enumerate(zip(leaves, grads)):
+        v = dice.standard_normal(x.shape)
+        directions = [v if j == k else np.zeros(y.shape) for j, y in enumerate(leaves)]
+        expected = slope(formula, frozen, leaves, directions, weights)
+        terms = np.zeros(1) if grad is None else grad.astype(LONG) * v
+        found, size = terms.sum(), max(np.abs(terms).sum(), abs(expected), 1)
+        if not abs(found - expected) <= rtol * size:
+            name = k if names is None else names[k]
+            raise AssertionError(
+                f"gradient of leaf {name} {x.shape}: {found} along a direction, where differences give {expected}"
+            )
+
+
+def close(found, expected, rtol, what):
+    """All values are the expected ones, to `rtol` of the largest or of 1."""
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}"
+    size = max(np.abs(expected).max(initial=0), 1)
+    difference = np.abs(found.astype(LONG) - expected).max(initial=0)
+    assert difference <= rtol * size, f"{what} is off by {difference}"

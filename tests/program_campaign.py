@@ -1,0 +1,58 @@
+"""Random programs against plain NumPy and differences: `python -m tests.program_campaign --programs 20000 --seed 0`.
+
+Kinds: "tape", operations of tensors alone; "graph", aggregations over a graph in parts; "relations", over a graph of
+several types; "batches", sampled, whole and message-flow batches. Program number i depends on the seed, the kind and i
+alone. A program is right where its values are those of formulas in long doubles, and its gradients their differences.
+Ranks are threads.
+"""
+
+import argparse
+import faulthandler
+from collections import Counter
+
+import numpy as np
+
+from tests.helpers import batch_programs, graph_programs, relation_programs, tape_programs
+
+KINDS = {"tape": tape_programs, "graph": graph_programs, "relations": relation_programs, "batches": batch_programs}
+SECONDS = 60  # for one program
+
+
+def campaign(kind, n, seed, first=0):
+    """Return how many programs of a kind had which end."""
+    found = Counter()
+    for i in range(first, first + n):
+        try:
+            found[KINDS[kind].attempt(np.random.default_rng([seed, list(KINDS).index(kind), i]))] += 1
+        except Exception as error:
+            again = f"--kind {kind} --seed {seed} --first {i} --programs 1"
+            raise AssertionError(f"program {i}: python -m tests.program_campaign {again}\n{error}") from error
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=KINDS, action="append", help="by default all")
+    for name, default in (("programs", 2000), ("seed", 0), ("first", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    found, wrong = Counter(), 0
+    try:
+        for i in range(options.first, options.first + options.programs):
+            for kind in options.kind or KINDS:
+                faulthandler.dump_traceback_later(SECONDS, exit=True)
+                try:
+                    found += Counter({(kind, end): k for end, k in campaign(kind, 1, options.seed, i).items()})
+                except AssertionError as error:
+                    wrong += 1
+                    print(error, flush=True)
+    except KeyboardInterrupt:
+        print(f"interrupted before program {i}")
+    for (kind, end), k in sorted(found.items()):
+        print(f"{kind}: {k} {end}")
+    print(f"{found.total() + wrong} programs, {wrong} wrong")
+    raise SystemExit(min(wrong, 1))
+
+
+if __name__ == "__main__":
+    main()
