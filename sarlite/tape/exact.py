@@ -21,8 +21,8 @@ ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
     "clip", "concat", "cross_entropy", "destinations", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
     "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
-    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece", "relations",
-    "relu", "reshape",
+    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece",
+    "relations", "relu", "reshape",
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
     "to_columns", "to_rows", "transpose", "var", "where",
 ))  # fmt: skip
@@ -66,8 +66,8 @@ class Exact:
         if replicated:
             return
         if name == "to_columns" and tensors[0].requires_grad and _shared(params["layout"].pieces):
-            raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned weight, "
-                              "whose gradients are then rounded before they are summed")
+            raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned "
+                              "weight, whose gradients are then rounded before they are summed")
         if name in OVER_AXES and 0 in _axes(params["axis"], next(t for t in tensors if t is not None).ndim):
             raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
                               "are divided")
@@ -172,7 +172,7 @@ class Exact:
     def product(self, a, b, trans_b=False, into=None):
         if b.ndim != 2 or a.dtype != b.dtype or a.dtype.kind != "f":
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
-        if into is not None:  # rounded before it is added: who owns a gradient, so that it may be added to, differs by rank
+        if into is not None:  # rounded before it is added, as it is where the tape adds: who owns a gradient may differ
             return np.add(into, self.product(a, b, trans_b), out=into)
         a = a.array() if isinstance(a, kernels.Rows) else a
         rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
