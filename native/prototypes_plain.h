@@ -45,6 +45,8 @@ void sar_buffers_close(struct sar_buffers *b);
 void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
+int64_t sar_buffers_idle(struct sar_buffers *b);
+void sar_buffers_set_large(struct sar_buffers *b, int64_t bytes);
 
 int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
 int sar_transpose_i32(int64_t *restrict t_indptr, int32_t *restrict t_indices, int32_t *restrict position,
