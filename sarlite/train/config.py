@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +183,7 @@ _AT_LEAST = {
     "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1,
     "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1,
     "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
-    "embedding": 1, "memory_limit": 1,
+    "identity_decay": 0.0, "embedding": 1, "memory_limit": 1,
 }  # fmt: skip
 _AT_MOST = {"ranks": 1024}
 """Ranks that are threads of one process, each of which starts."""
@@ -234,7 +235,10 @@ def read_toml(path: AnyPath) -> dict[str, Any]:
     with reading(f"--config {path}", kind=ConfigError):
         if regular(path).stat().st_size > _MAX_BYTES:
             raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it is no file of options")
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape"))
+    # paths as this locale has them, also of names that are no UTF-8
+    return {name: os.fsdecode(value.encode(errors="surrogateescape")) if isinstance(value, str) else value
+            for name, value in found.items()}
 
 
 def to_toml(config: argparse.Namespace) -> str:

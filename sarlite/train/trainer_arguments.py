@@ -4,7 +4,6 @@ from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
-from sarlite.sar.graph.graph import Graph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.tasks import Task
@@ -49,19 +48,17 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, graph, others):
-    """Raise a ConfigError of another numerics, or where `others`, a graph or columns are not exact yet."""
+def check_numerics(numerics, loss, *sources):
+    """Raise a ConfigError of another numerics, or where a loss or a source of batches is not exact."""
     if numerics not in NUMERICS and not isinstance(numerics, Exact):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return
-    for name, given in others.items():
-        if given is not None:
-            raise ConfigError(f"numerics exact: {name} is not exact yet")
-    if not isinstance(graph, Graph):
-        raise ConfigError("numerics exact: relational graphs are not exact yet")
-    if graph.grid is not None:
-        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
+    if loss is not None:
+        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are divided")
+    for source in sources:
+        if getattr(source, "divided", ""):
+            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
 
 
 def each_input(x):
