@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define LINE 64
-#define LARGE (1 << 18)         /* smaller blocks are malloc's, and so are all where no range can be reserved */
+#define LARGE (1 << 18)
 #define ZERO_PIECE (1 << 20)
 #define HUGE_PAGE (1 << 21)    /* of x86-64, and of arm64 with pages of 4 KiB */
 
@@ -34,6 +34,7 @@ struct sar_buffers {
     pthread_mutex_t lock;
     char *begin, *top, *end;    /* the range; from top on all zeros */
     struct header *idle;        /* the free block of the lowest address */
+    size_t large;               /* smaller blocks are malloc's, and so are all where no range can be reserved */
     int64_t n_fresh;
     int closed;                 /* nobody asks for memory again and again: large blocks are malloc's, freed ones given back */
 };
@@ -128,7 +129,7 @@ static void *allocate(struct sar_buffers *b, size_t size, int *zeroed)
     *zeroed = 0;
     if (size > SIZE_MAX / 2) return NULL;
     size = (size + 2 * LINE - 1) / LINE * LINE;
-    if (size > LARGE) {
+    if (size > b->large) {
         pthread_mutex_lock(&b->lock);
         if (!b->closed) h = take(b, size, zeroed);
         pthread_mutex_unlock(&b->lock);
@@ -194,6 +195,7 @@ struct sar_buffers *sar_buffers_open(void)
     struct sar_buffers *b = calloc(1, sizeof *b);
     if (!b) return NULL;
     b->handler = (struct sar_handler){"sarlite", 1, {b, buffers_malloc, buffers_calloc, buffers_realloc, buffers_free}};
+    b->large = LARGE;
     pthread_mutex_init(&b->lock, NULL);
     reserve(b);
     return b;
@@ -236,3 +238,16 @@ int64_t sar_buffers_fresh(const struct sar_buffers *b) { return b->n_fresh; }
 
 /* Bytes of large blocks, in use and idle. */
 int64_t sar_buffers_bytes(const struct sar_buffers *b) { return b->top - b->begin; }
+
+/* Of these, bytes of idle blocks. */
+int64_t sar_buffers_idle(struct sar_buffers *b)
+{
+    int64_t bytes = 0;
+    pthread_mutex_lock(&b->lock);
+    for (struct header *h = b->idle; h; h = h->next) bytes += (int64_t)h->size;
+    pthread_mutex_unlock(&b->lock);
+    return bytes;
+}
+
+/* From now on blocks for more than so many bytes stand in the range. */
+void sar_buffers_set_large(struct sar_buffers *b, int64_t bytes) { b->large = ((size_t)bytes + 2 * LINE - 1) / LINE * LINE; }

@@ -112,7 +112,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
     if own.nodes is not None:
         told: Any = _of_counts(own)
     else:
-        told = _Relational(config, make) if kind else _Data(config, loops)
+        told = _Data(config, loops, kind, make)
     rows, warm = [], 0  # what a first step leaves in a process: a later one finds it there
     for size in own.ranks:
         sizes, facts, exact = told.sizes(size, own, config, loops)
@@ -136,34 +136,31 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
                most("sent", "evaluation"), phases, max(cost.n_messages for cost in costs), max(cost.flops for cost in costs), exact)
 
 
-def _there(n_rows, n_halo, n_edges, facts):
-    """Bytes of a part's labels, splits, ids, blocks and edge values in a process; features are counted with a trial's."""
-    return n_rows * (8 + len(SPLITS) + 48) + 16 * n_halo + n_edges * (4 + facts.edge_bytes) + _LOADED
-
-
-def _there_of_relations(shape, facts):
-    """Likewise of a relational graph's part, with its edges and ids by relation, which blocks are cut from."""
-    relations = facts.relations
-    edges = sum(24 * n + 16 * relations.own_nodes[r[2]] for r, n in relations.own_edges.items())
-    blocks = sum(_there(found.n_src, found.n_halo, sum(map(sum, found.n_edges)), facts) - _LOADED for found in shape.exchanged.values())
-    return edges + blocks + _LOADED
+def _sizes(shape, facts):
+    """The `Sizes` of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are counted with a
+    trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
+    """
+    blocks = sum(found.n_src * (8 + len(SPLITS) + 48) + 16 * found.n_halo + sum(map(sum, found.n_edges)) * (4 + facts.edge_bytes)
+                 for found in shape.exchanged.values())
+    own = facts.relations
+    edges = sum(24 * n + 16 * own.own_nodes[relation[2]] for relation, n in own.own_edges.items()) if own else 0
+    return Sizes(shape, blocks + edges + _LOADED)
 
 
 def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
     found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
     splits: Any = tuple(round(found.n_src * share) for share in shares)
-    there = _there(found.n_src, found.n_halo, sum(found.n_edges[0]), facts)
-    return [Sizes(Shape(0, size, found.n_src, splits, {"edges": found}), there)]
+    return [_sizes(Shape(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
 
 
 class _Counts:
     """A graph that is told by counts."""
 
     def sizes(self, size, own, config, loops):
-        facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
         if size > own.nodes:
             raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
-        return _expected(size, own, own.nodes, own.edges, None, [own.train] * len(SPLITS), facts), facts, False
+        facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
+        return _expected(size, own, own.nodes, own.edges, None, [own.train] * len(SPLITS), facts)
 
 
 def _of_counts(own):
@@ -181,57 +178,36 @@ def _of_counts(own):
 class _Data:
     """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
 
-    def __init__(self, config, loops):
-        self.config, self.loops, self.dataset, self.wanted = config, loops, None, source_of(config, model_class(config.model)).edge_values
+    def __init__(self, config, loops, relational, make):
+        self.config, self.relational, self.make, self.dataset = config, relational, make, None
+        self.options = {} if relational else {"self_loops": loops}
+        self.source = source_of(config, None if relational else model_class(config.model), **self.options)
 
     def sizes(self, size, own, config, loops):
         if size <= MOST_EXACT:
-            return self._divided(size, own)
+            with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
+                found = threads.run(size, self._load, size, folder)
+            return [sizes for sizes, _ in found], found[0][1], True
+        if self.relational:
+            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
+                              f"on at most {MOST_EXACT} ranks")
         dataset = self.dataset = self.dataset or load(config.data, task=config.task)
-        names = edge_values.used(Solo(), dataset, self.wanted, config.data)
+        names = edge_values.used(Solo(), dataset, self.source.edge_values, config.data)
         values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), config.dtype) if name in names else None
                        for name in edge_values.ARRAYS)
         facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
-        values, numbers = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
+        degrees = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
         shares = [np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS]
-        return _expected(size, own, dataset.n_nodes, dataset.n_edges, (values, numbers), shares, facts), facts, False
+        return _expected(size, own, dataset.n_nodes, dataset.n_edges, degrees, shares, facts)
 
-    def _divided(self, size, own):
-        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
-        with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load, config, self.loops, folder, self.wanted)
-        return [sizes for sizes, _ in found], found[0][1], True
-
-
-def _load(comm, config, loops, folder, wanted):
-    part = load_part(comm, source_of(config, None, self_loops=loops, edge_values=wanted), graph_of(config), folder)
-    facts, shape = facts_of(part), shape_of(comm, config, part)
-    facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
-    found = shape.exchanged["edges"]
-    return Sizes(shape, _there(shape.n_rows, found.n_halo, sum(found.n_edges[0]), facts)), facts
-
-
-class _Relational:
-    """A relational data set, divided as a run would."""
-
-    def __init__(self, config, make):
-        self.config, self.make = config, make
-
-    def sizes(self, size, own, config, loops):
-        if size > MOST_EXACT:
-            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
-                              f"on at most {MOST_EXACT} ranks")
-        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "dry_run": True, "mode": "sar"})
-        with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-            found = threads.run(size, _load_relations, config, folder, self.make)
-        return [sizes for sizes, _ in found], found[0][1], True
-
-
-def _load_relations(comm, config, folder, make):
-    part = load_part(comm, source_of(config, None), graph_of(config), folder)
-    facts = with_exchanges(comm, config, make, facts_of(part), part.graph)
-    shape = shape_of(comm, config, part)
-    return Sizes(shape, _there_of_relations(shape, facts)), facts
+    def _load(self, comm, size, folder):
+        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "mode": "sar"})
+        part = load_part(comm, self.source._replace(features=False), graph_of(config), folder)
+        facts = facts_of(part)
+        if facts.relations:
+            facts = with_exchanges(comm, config, self.make, facts, part.graph)
+        facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
+        return _sizes(shape_of(comm, config, part), facts), facts
 
 
 COLUMNS = {

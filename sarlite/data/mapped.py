@@ -52,7 +52,7 @@ def gather(array, positions):
 def copied(array, start, stop, dtype=None):
     """Return `array[start:stop]`, C-contiguous and of `dtype`; of a whole map it is read from the file, not mapped."""
     dtype = np.dtype(dtype or array.dtype)
-    if not _is_whole_map(array):
+    if not is_whole_map(array):
         return np.ascontiguousarray(array[start:stop], dtype)
     row_bytes, shape = array.nbytes // max(1, array.shape[0]), array.shape[1:]
     if dtype == array.dtype:
@@ -69,13 +69,13 @@ def _read(array, start, stop, row_bytes):
     return found.reshape(shape)
 
 
-def _is_whole_map(array):
+def is_whole_map(array):
     whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None
     return whole and array.mode == "r" and array.flags.c_contiguous  # rows in Fortran's order are no pieces of the file
 
 
 def fresh(array):
     """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
-    if _is_whole_map(array):
+    if is_whole_map(array):
         return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)
     return array

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import Dataset
-from sarlite.data.mapped import copied
+from sarlite.data.mapped import copied, is_whole_map
 from sarlite.data.tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
@@ -77,6 +77,11 @@ class Part:
         found = {name: own.features(dtype, features)
                  for name, own in self.nodes.items() if own.table.features is not None}
         return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
+
+    def in_memory(self, dtype: DType | None = None) -> bool:
+        """Tell whether features of `dtype` would be views of the data set's own, which is in memory."""
+        tables = [own.table.features for own in self.nodes.values() if own.table.features is not None]
+        return all(not is_whole_map(x) and x.dtype == np.dtype(dtype or x.dtype) for x in tables)
 
     def node_ids(self) -> Array:
         """Return the original ids of the target's rows, (n_rows,) int64."""

@@ -26,7 +26,7 @@ from sarlite.kernels.attention import (
     attend_finish,
     row_dot,
 )
-from sarlite.kernels.buffers import Buffers, outside_buffers
+from sarlite.kernels.buffers import LARGE, Buffers, outside_buffers, watched_buffers
 from sarlite.kernels.cache import Lines
 from sarlite.kernels.exact import (
     exact_attend,
@@ -65,6 +65,7 @@ __all__ = [
     "Buffers",
     "ACTIVATIONS",
     "Dropout",
+    "LARGE",
     "Lines",
     "Mask",
     "Normal",
@@ -111,6 +112,7 @@ __all__ = [
     "threads",
     "transpose",
     "outside_buffers",
+    "watched_buffers",
     "wide",
     "widen",
 ]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from sarlite import kernels
 from sarlite.minibatch.push import PHASE
 from sarlite.profile import resident, trim
 from sarlite.sar.cost import Exchanged, moved
@@ -19,12 +20,10 @@ from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
-TRIAL_ROWS = 1000
+TRIAL_ROWS = 2000
 """Rows of the larger trial, peers' rows too."""
 MOST_RANKS, FEW_RANKS = 16, (4, 8)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
-GAPS = 1.04
-"""Memory that arrays take for each byte of theirs: between them places stay free, and pages are whole (`kernels.Buffers`)."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
 
 
@@ -172,24 +171,26 @@ class Model:
         k = max(1.0, ((n_src if self.facts.relations else shape.n_rows) + n_halo) / self.trial_rows)
         if not self.warm_bytes:
             self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
-        scales = (k, 2 * k) if k > 1 else (k,)
+        scales = (k, 4 * k) if k > 1 else (k,)
         return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for n_ranks in sizes for each in scales]
 
     def _trial(self, config, shape, k, n_ranks):
         tracemalloc.start()
-        others_frozen = gc.get_freeze_count() > 0  # by who embeds us, whose objects stay so
+        others_frozen, n_threads = gc.get_freeze_count() > 0, kernels.threads()  # frozen by who embeds us: such objects stay so
         try:
+            kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
             comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
             if not others_frozen:
                 gc.freeze()  # a trial collects its own objects alone
             graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
-                             shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None)
+                             shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
         finally:
             if not others_frozen:
                 gc.unfreeze()
             gc.enable()
+            kernels.set_threads(n_threads)
             tracemalloc.stop()
 
 
@@ -298,12 +299,15 @@ class _Telling:
 
     # ---- sizes
 
-    def _line(self, name: str, number: Callable[[Segment], float]) -> float:
-        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers."""
+    def _line(self, name: str, number: Callable[[Segment], float], scales: bool = False) -> float:
+        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers; where it `scales`
+        on that through 0, as of what has no part that does not grow.
+        """
         found = []
         for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):
             (k, segment), *half = [(k, each.segments[name]) for k, other, each in self.trials if other == n_ranks]
             at = [(self._rows(each), number(each)) for each in (segment, *(each for _, each in half))]
+            at = [at[0], (0, 0)] if scales and half else at
             found.append((n_ranks, _on_line(at, self._real_rows(name, segment, k))))
         return _on_line(found, self.sizes.shape.size)
 
@@ -326,12 +330,15 @@ class _Telling:
         # No step follows on the only evaluation, which leaves an aggregated constant behind.
         names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
         evaluated = "first evaluation" if once else "evaluation"  # where checkpoints are written
-        arrays = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
+        kept = max(self._line(name, lambda segment: segment.kept_bytes, scales=True) for name in names)
+        arrays = max(max(self._line(name, lambda segment: segment.peak_bytes),
+                         self._line(name, lambda segment: segment.left_bytes)
+                         + kept - self._line(name, lambda segment: segment.used_bytes, scales=True)) for name in names)
         arrays = max(arrays, self._line(evaluated, lambda segment: segment.left_bytes) + self._writing())
         held = 0
         if self.sizes.batches is not None:
             held = self.sizes.batches.held_bytes(self.trial.widths)
-        return self.sizes.there_bytes + held + GAPS * arrays + self._ahead()[1] + self._structure()
+        return self.sizes.there_bytes + held + arrays + self._ahead()[1] + self._structure()
 
     def _ahead(self):
         """Peers whose rows a thread has fetched ahead, at most, and the bytes of these and of gradients that travel meanwhile."""

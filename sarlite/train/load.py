@@ -87,6 +87,8 @@ class Shard(NamedTuple):
         Of the target's nodes, where they are known by names.
     class_names : list of str, optional
         Of the classes, where labels were words.
+    standing : bool
+        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one rank.
     """
 
     graph: Any
@@ -99,6 +101,7 @@ class Shard(NamedTuple):
     options: Options | None = None
     names: Any = None
     class_names: list[str] | None = None
+    standing: bool = False
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -161,7 +164,8 @@ def _read(comm, source, scratch, seconds, typed):
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
-        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), class_names=dataset.class_names)
+        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), class_names=dataset.class_names,
+                               standing=part.in_memory(source.dtype))
         values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
                                                          source.spec))
         first_row, target = part.first_row, dataset.target

@@ -49,19 +49,23 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard
     there = part.memory.now() if there is None else there
     sharing = comm.size if config.ranks > 1 else 1
     features = [*part.rows.features.values()] if facts.relations else [part.rows.features]
-    read = sum(x.dtype.itemsize * x.size for x in features if x.strides[0])
-    missing = sum(x.dtype.itemsize * x.size for x in features) - read
+    counted = sum(x.dtype.itemsize * x.size for x in features if part.standing or x.strides[0])
+    missing = sum(x.dtype.itemsize * x.size for x in features) - counted
     batches = scored = None
     if config.batch_size:
         batches, scored = sampled.of_run(config, part)
     shape = shape_of(comm, config, part)
     for several in (batches, scored):
         shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
+    if batches:  # a trial has but one batch of each kind, of all rows of the splits: then of as many
+        train, *others = shape.splits
+        others = [-(-max(0, scored.n_seeds - batches.n_seeds) // 2)] * 2 if scored else others
+        shape = shape._replace(splits=(batches.n_seeds, others[0], others[1]))
     if config.mfg:
         flows = _flows(comm, config, part, make, facts, trainer)
         more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
         shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
-    return Model(config, make, facts), Sizes(shape, max(0, there // sharing - read), peak // sharing + missing, batches, scored)
+    return Model(config, make, facts), Sizes(shape, there // sharing - counted, peak // sharing + missing, batches, scored)
 
 
 def facts_of(part: Shard) -> Facts:

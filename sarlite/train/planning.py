@@ -151,7 +151,7 @@ def dry_run(comm: Communicator, config: argparse.Namespace, model: Model, sizes:
     limit = limit_of(comm, config, part)
     rows, left_out = compare(comm, model, sizes, limit, candidates(config, comm.size), config.prefetch)
     found = {"ranks": comm.size, "prefetch": config.prefetch, "limit_bytes": limit.n_bytes, "base_bytes": limit.base_bytes,
-             "settings": [_record(row, config) for row in rows], "left_out": {str(setting): why for setting, why in left_out.items()}}
+             "settings": [record(row, config) for row in rows], "left_out": {str(setting): why for setting, why in left_out.items()}}
     if comm.rank == 0:
         print(table(rows, config, part.summary, left_out), flush=True)
         if config.json:
@@ -244,7 +244,8 @@ def _limit_words(limit):
     return f"{'--memory-limit' if limit.each else 'the memory of the machine or container,'} {readable(limit.n_bytes)}"
 
 
-def _record(row, config):
+def record(row: Row, config: argparse.Namespace) -> dict[str, Any]:
+    """Return what `--json` says of a row."""
     sent = [cost.per_epoch("sent", config.eval_every) for cost in row.costs]
     phases = sorted({phase for own in sent for phase in own})
     return {"setting": str(row.setting), "mode": row.setting.mode, "options": dict(row.setting.options), "fits": row.fits,
@@ -273,11 +274,11 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
             f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
-        record = _record(row, config)
-        peaks = [readable(n) for n in (record["peak_bytes"] if size <= 4 else [max(record["peak_bytes"])])]
-        lines.append([str(row.setting), "yes" if row.fits else "no", ", ".join(peaks), f"{record['remote_buffers']:.3g}",
-                      str(max(record["messages"])), f"{sum(record['flops']) / 1e9:.4g}",
-                      ", ".join(f"{phase} {readable(n)}" for phase, n in record["sent_bytes"].items() if n) or "nothing"])
+        found = record(row, config)
+        peaks = [readable(n) for n in (found["peak_bytes"] if size <= 4 else [max(found["peak_bytes"])])]
+        lines.append([str(row.setting), "yes" if row.fits else "no", ", ".join(peaks), f"{found['remote_buffers']:.3g}",
+                      str(max(found["messages"])), f"{sum(found['flops']) / 1e9:.4g}",
+                      ", ".join(f"{phase} {readable(n)}" for phase, n in found["sent_bytes"].items() if n) or "nothing"])
         if row.seconds is not None:
             lines[-1].insert(6, f"{1e3 * row.seconds:.3g}")
     if rows[0].seconds is not None:

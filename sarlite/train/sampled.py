@@ -55,8 +55,8 @@ class Sampled(NamedTuple):
         Bytes that sampling sent and received, a step.
     cut : (2,) int64
         Bytes sent and received where the epoch's seeds were cut.
-    ahead : int
-        Further batches that are there beside the one in use.
+    n_seeds : int
+        The most that this rank has in a batch.
     lines, newest : list by layer of int
         Rows of caches at the end of a run, at most; and of which the newest is kept for peers.
     delay : int
@@ -69,7 +69,7 @@ class Sampled(NamedTuple):
     n_steps: int
     moved: Array
     cut: Array
-    ahead: int
+    n_seeds: int
     lines: list[int] = []
     newest: list[int] = []
     delay: int = 0
@@ -95,13 +95,13 @@ def of_run(config: argparse.Namespace, part: Shard) -> tuple[Sampled, Sampled | 
 def _sampled(graph, loader, config, scores):
     comm = Solo() if config.remote in ("local", "hec") and not scores else graph.comm
     batches, sizes, pushes, start, kind = [], {}, [], _bytes(graph), "scored" if scores else "batch"
-    n, n_layers, caches = min(len(loader), MOST), len(config.fanouts), loader.caches
+    n, n_layers, n_seeds, caches = min(len(loader), MOST), len(config.fanouts), 0, loader.caches
     loader.seeds(0)
     cut = _bytes(graph) - start
     with closing(iter(loader)) as made:
         for _ in range(n):
             batch = next(made)
-            layers: Any = batch.layers(n_layers)
+            layers, n_seeds = batch.layers(n_layers), max(n_seeds, batch.n_dst)
             if caches:
                 layers = [_entered(layer, batch, k) for k, layer in enumerate(layers)]
                 pushes.append(_pushed(graph.comm, caches))
@@ -118,7 +118,7 @@ def _sampled(graph, loader, config, scores):
         held = {"lines": [min(table.n_lines, round(len(table) + rows / n * further)) for table, rows in zip(caches.tables, arrived)],
                 "newest": list(caches.n_newest), "delay": caches.settings.delay}
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
-    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, loader.sample_ahead, **held)
+    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds, **held)
 
 
 def _entered(layer, batch, place):

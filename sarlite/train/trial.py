@@ -18,6 +18,7 @@ from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
+from sarlite.kernels import LARGE, watched_buffers
 from sarlite.sar.cost import Aggregation, moved
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.engine import Observer, observed
@@ -70,6 +71,10 @@ class Segment(NamedTuple):
     n_messages : int
     peak_bytes, left_bytes : int
         The most that arrays took, and what they take at the end, the graph's beside.
+    kept_bytes : int
+        What `kernels.Buffers` keep, the most that arrays had there with the gaps between them; 0 if no more than before the segment.
+    used_bytes : int
+        Of what they keep, what arrays use at the end.
     rows : dict
         By name of a plan, its source rows.
     """
@@ -81,6 +86,8 @@ class Segment(NamedTuple):
     n_messages: int
     peak_bytes: int
     left_bytes: int
+    kept_bytes: int
+    used_bytes: int
     rows: Any = None
 
 
@@ -178,11 +185,10 @@ class _Notes(Observer):
     def begin(self):
         self.aggregations, self.turns, self.flops, self._before = [], [], [0, 0], (self._counted(), self._sent["messages"])
 
-    def end(self, peak_bytes, left_bytes):
+    def end(self, *n_bytes):
         counted, messages = self._counted(), self._sent["messages"]
         counted.subtract(self._before[0])
-        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], peak_bytes,
-                       left_bytes)
+        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], *n_bytes)
 
     def _counted(self):
         return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
@@ -231,7 +237,8 @@ class Trial(NamedTuple):
     widths: dict[int, Any]
 
 
-def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any, smooth: Any = None) -> Trial:
+def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any, smooth: Any = None,
+        large: int = LARGE) -> Trial:
     """Make a trainer and take two epochs, each with an evaluation, then smooth; return what was done.
 
     Parameters
@@ -244,6 +251,8 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
     layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
         Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
     smooth : CorrectAndSmooth, optional
+    large : int
+        Bytes above which an array is large for `kernels.Buffers`: so many times fewer as the trial is smaller than the run.
     """
     profile, best = graph.profile, {}
     segments: dict[str, Segment] = {}
@@ -258,13 +267,17 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
         with observed(notes):
             yield
         left, peak = tracemalloc.get_traced_memory()
-        segments[name] = notes.end(peak - base, left - base)
+        kept, idle = (sum(getattr(own, of) for own in buffers) for of in ("n_bytes", "n_idle"))
+        more = kept > max((before.kept_bytes for before in segments.values()), default=0)
+        segments[name] = notes.end(peak - base, left - base, kept if more else 0, kept - idle)
 
     gc.collect()
     base = tracemalloc.get_traced_memory()[0]
     profile.reset()
-    with segment("start"):
+    with watched_buffers() as buffers, segment("start"):
         trainer = make_trainer()
+    for own in buffers:
+        own.set_large(large)
     _prepare(trainer, widths, layer_sizes)
     for epoch in range(2):
         with segment(SEGMENTS[2 * epoch + 1]):

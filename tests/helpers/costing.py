@@ -6,10 +6,12 @@ import numpy as np
 
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import part_sizes, run
+from sarlite.train import part_sizes, planning, run
 from sarlite.train.config import resolve
+from sarlite.train.costs import Setting
 from sarlite.train.load import load as load_part
 from sarlite.train.model import model_class
+from sarlite.train.planning import candidates
 from sarlite.train.settings import graph_of, source_of
 
 MODELS = {
@@ -44,23 +46,38 @@ def dry_run(tmp_path, n_ranks, **options):
     return {row["setting"]: row for row in found["settings"]}, found["left_out"]
 
 
-def check_bytes(tmp_path, n_ranks, modes, **options):
-    """Runs in these modes send, by phase, what a dry run has told, and hold as many peers' rows; return what was told of the last."""
+def told(tmp_path, n_ranks, settings, **options):
+    """What a dry run would tell of these settings alone, by name."""
+    def tell(comm):
+        config = resolve({**QUIET, "ranks": comm.size, "data": SBM, **options, "mode": "sar", "dry_run": True})
+        model, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
+        model.warm_bytes = 1  # of memory nothing is asked
+        chosen = candidates(config, comm.size, settings)
+        rows, _ = planning.compare(comm, model, sizes, planning.limit_of(comm, config, part), chosen, config.prefetch)
+        return {str(row.setting): planning.record(row, config) for row in rows}
+
+    return threads.run(n_ranks, tell)[0]
+
+
+def check_bytes(tmp_path, n_ranks, settings, **options):
+    """Runs in these settings, or modes, send, by phase, what is told, and hold as many peers' rows; return what was told of the last."""
     options = {"data": SBM, **options}
-    told, _ = dry_run(tmp_path, n_ranks, **options)
-    for mode in modes:
-        real = threads.run(n_ranks, trained, tmp_path / mode, **options, mode=mode)[0]
-        both = real["sent_bytes"], told[mode]["run_sent_bytes"]
-        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in both)
-        assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0), (mode, sent, said)
-        assert options["prefetch"] or real["live_remote_buffers"] == math.ceil(told[mode]["remote_buffers"]), mode
+    settings = [Setting(each).on(n_ranks) if isinstance(each, str) else each.on(n_ranks) for each in settings]
+    rows = told(tmp_path, n_ranks, settings, **options)
+    for setting in settings:
+        flags = {"mode": setting.mode, **dict(setting.options)}
+        row, real = rows[str(setting)], threads.run(n_ranks, trained, tmp_path / str(setting), **{**options, **flags})[0]
+        sent, said = ({k: n for k, n in found.items() if k != "setup" and n} for found in (real["sent_bytes"], row["run_sent_bytes"]))
+        assert sent == said and (n_ranks == 1 or sum(sent.values()) > 0), (setting, sent, said)
+        assert options["prefetch"] or real["live_remote_buffers"] == math.ceil(row["remote_buffers"]), setting
     return said
 
 
-def counted(comm, config, folder):
+def counted(comm, config, folder, loops=True):
     """The `Model` and `Sizes` of a run, and its part."""
     cls = model_class(config.model)
-    part = load_part(comm, source_of(config, cls, self_loops=True), graph_of(config), folder)
+    loops = getattr(cls, "self_loops", False) if loops is None else loops
+    part = load_part(comm, source_of(config, cls, self_loops=loops), graph_of(config), folder)
     return *part_sizes.of_run(comm, config, cls, part, run._make_trainer), part
 
 

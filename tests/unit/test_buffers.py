@@ -14,7 +14,7 @@ import pytest
 from sarlite import Graph, Trainer, models, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import SarliteError
-from sarlite.kernels import Buffers
+from sarlite.kernels import Buffers, watched_buffers
 from sarlite.sar.schedule import messages, transport
 
 LARGE = 1 << 18
@@ -87,7 +87,7 @@ def test_without_a_range_of_addresses():
     code = f"""if True:
         import resource
         import numpy as np
-        from sarlite.kernels import Buffers
+        from sarlite.kernels import Buffers, watched_buffers
         size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
         resource.setrlimit(resource.RLIMIT_AS, (size + 2**28,) * 2)
         buffers = Buffers()
@@ -238,6 +238,21 @@ def test_leaving_where_nobody_entered_is_refused():
             buffers.__exit__()
         with pytest.raises(SarliteError, match="left in the context that entered"):
             contextvars.Context().run(other.__exit__)
+
+
+def test_what_is_large_can_be_said_and_what_is_idle_is_told():
+    with watched_buffers() as made:
+        buffers = Buffers()
+        with watched_buffers() as others:
+            Buffers()
+    outside = Buffers()
+    assert set(made) == {buffers} and not others and outside.n_bytes == 0
+    buffers.set_large(1000)
+    with buffers:
+        small, a, b = np.empty(1000, np.uint8), np.empty(1100, np.uint8), np.empty(5000, np.uint8)
+        assert buffers.n_idle == 0 and address(b) == address(a) + 1216 and buffers.n_bytes == 1216 + 5120
+        del a
+        assert buffers.n_idle == 1216 and buffers.n_bytes == 1216 + 5120 and small.size == 1000
 
 
 def test_outside_nothing_changes():

@@ -4,7 +4,8 @@ import pytest
 
 from sarlite.comm import threads
 from sarlite.sar.schedule.modes import MODES
-from tests.helpers.costing import FEW, MODELS, RELATIONAL, SBM, check_bytes, dry_run, few_labelled, trained, weighted
+from sarlite.train.costs import SETTINGS, Setting
+from tests.helpers.costing import FEW, MODELS, RELATIONAL, SBM, check_bytes, dry_run, few_labelled, told, trained, weighted
 
 LABELS = {"model": "gat", "label_inputs": 0.5}
 EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
@@ -13,44 +14,43 @@ HECS = [{}, {"push": "demand"}, {"push": "demand", "hec_delay": 2, "halo_feature
         {"hec_delay": 0, "hec_lines": 20, "hec_limit": 5, "hec_life": 10**6}]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("backward", [None, "push", "fetch"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_bytes_are_those_of_the_run(name, n_ranks, backward, prefetch, tmp_path):
-    check_bytes(tmp_path, n_ranks, MODES, prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
+def test_bytes_are_those_of_the_run(name, n_ranks, backward, prefetch, mode, tmp_path):
+    check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
 
 
 def test_bytes_of_backward_pieces_and_of_ranges(tmp_path):
     """Of parts large enough to be cut, whose rows come in parts backward, and dense enough to be broadcast in ranges."""
     options = {"data": "rmat:nodes=17000,edges=30000,features=4", "model": "gat", "hidden": 4, "heads": 2, "epochs": 1, "prefetch": 1}
-    check_bytes(tmp_path / "a", 2, ["sar", "broadcast"], **options)
+    check_bytes(tmp_path / "a", 2, ["sar"], **options)
     check_bytes(tmp_path / "b", 2, ["broadcast"], **options | {"data": "sbm:nodes=4200,degree=130,features=4"})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 @pytest.mark.parametrize("options", [dict(columns=2, hidden=17), dict(columns=2, hidden=4, layers=3, clip_norm=0.5, data=FEW),
                                      dict(columns=4)])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "appnp"])
-def test_bytes_of_columns_are_those_of_the_run(name, options, tmp_path):
-    said = check_bytes(tmp_path, 4, ["sar", "oneshot", "broadcast"], **{"prefetch": 1, "epochs": 2, **MODELS[name], **options})
+def test_bytes_of_columns_are_those_of_the_run(name, options, mode, tmp_path):
+    said = check_bytes(tmp_path, 4, [mode], **{"prefetch": 1, "epochs": 2, **MODELS[name], **options})
     assert said["backward_turn"] > 0
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("setting", SETTINGS[-2:], ids=str)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "sign"])
-def test_bytes_of_settings_are_those_of_runs_with_their_options(name, weights, n_ranks, tmp_path):
+def test_bytes_of_settings_are_those_of_runs_with_their_options(name, weights, n_ranks, setting, tmp_path):
     options = {"data": SBM, "prefetch": 1, "epochs": 3, **MODELS[name]}
     if weights and name not in ("max", "gat"):
         options |= {"data": weighted(tmp_path / "a.npz"), "edge_weights": True}
-    told, _ = dry_run(tmp_path, n_ranks, **options)
-    for flags in ({"columns": n_ranks}, {"backward": "fetch"}):
-        real = threads.run(n_ranks, trained, tmp_path / next(iter(flags)), **options, **flags)[0]["sent_bytes"]
-        said = told["sar " + " ".join(f"--{flag} {value}" for flag, value in flags.items())]["run_sent_bytes"]
-        assert {k: n for k, n in real.items() if k != "setup" and n} == {k: n for k, n in said.items() if k != "setup" and n}, flags
+    check_bytes(tmp_path, n_ranks, [setting], **options)
 
 
 @pytest.mark.sampled(1)
@@ -62,40 +62,44 @@ def test_bytes_of_a_weighted_graph_are_those_of_the_run(name, n_ranks, tmp_path)
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 @pytest.mark.parametrize("n_ranks, columns", [(2, 2), (3, 3), (4, 2)])
 @pytest.mark.parametrize("name", ["gcn", "sage", "appnp"])
-def test_bytes_of_a_weighted_graph_by_columns_are_those_of_the_run(name, n_ranks, columns, tmp_path):
+def test_bytes_of_a_weighted_graph_by_columns_are_those_of_the_run(name, n_ranks, columns, mode, tmp_path):
     flags = {**MODELS[name], "data": weighted(tmp_path / "a.npz"), "edge_weights": True, "columns": columns}
-    said = check_bytes(tmp_path, n_ranks, ["sar", "oneshot", "broadcast"], prefetch=1, epochs=2, **flags)  # setting up holds rows of peers
+    said = check_bytes(tmp_path, n_ranks, [mode], prefetch=1, epochs=2, **flags)  # setting up holds rows of peers
     assert said["forward_turn"] > 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
-def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, layers, prefetch, tmp_path):
+def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, layers, prefetch, mode, tmp_path):
     options = {**MODELS.get(name, LABELS), "layers": layers, "mfg": True, "epochs": 3, "data": few_labelled(tmp_path / "few")}
-    check_bytes(tmp_path, n_ranks, MODES, prefetch=prefetch, **options)
+    check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, **options)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", RELATIONAL)
-def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, prefetch, tmp_path):
-    check_bytes(tmp_path, n_ranks, MODES, prefetch=prefetch, epochs=3, **RELATIONAL[name])
+def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, prefetch, mode, tmp_path):
+    check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
 @pytest.mark.parametrize("remote", ["exact", "local"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", ["gcn", "sage", "max", "gat", "labels"])
-def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, remote, sampler, tmp_path):
+def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, remote, sampler, mode, tmp_path):
     options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "sampler": sampler}
-    check_bytes(tmp_path, n_ranks, MODES, fanouts=(-1, -1) if sampler == "full" else (3, 2), **options)
+    check_bytes(tmp_path, n_ranks, [mode], fanouts=(-1, -1) if sampler == "full" else (3, 2), **options)
 
 
 @pytest.mark.sampled(2)
@@ -124,16 +128,16 @@ def test_bytes_of_sampled_evaluation_are_those_of_the_run(name, n_ranks, eval_ev
 @pytest.mark.parametrize("n_ranks", [2])
 def test_bytes_of_correct_and_smooth_are_those_of_the_run(n_ranks, options, tmp_path):
     flags = {"data": SBM, "model": "gcn", "epochs": 2, "prefetch": 0, "correct_and_smooth": True, "smooth_iterations": 7, **options}
-    told, _ = dry_run(tmp_path, n_ranks, **flags)
     real = threads.run(n_ranks, trained, tmp_path / "run", **flags)[0]["sent_bytes"]
-    said = told["sar"]["run_sent_bytes"]
+    said = told(tmp_path, n_ranks, [Setting("sar")], **flags)["sar"]["run_sent_bytes"]
     assert real["smoothing"] == said["smoothing"] > 0 and real["allreduce"] == said["allreduce"]
     if not options:  # of the last evaluation metrics are told, too
         assert real["forward_fetch"] == said["forward_fetch"] and 0 <= said["evaluation"] - real["evaluation"] < 1000
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("n_ranks", [1, 2])
 def test_pairs_in_order_of_a_dry_run(n_ranks, tmp_path):
-    """ROC-AUC, whose ranks sort scores together."""
-    told, _ = dry_run(tmp_path, n_ranks, data="sbm:nodes=90,degree=5,features=9,classes=2", model="gcn", metric="roc-auc", prefetch=0)
-    assert {"sar", "oneshot", "broadcast"} <= told.keys() and min(told["sar"]["peak_bytes"]) > 0
+    """ROC-AUC, whose ranks sort scores together; of all settings, as the command tells them."""
+    data = "sbm:nodes=90,degree=5,features=9,classes=2"
+    rows, _ = dry_run(tmp_path, n_ranks, data=data, model="gcn", layers=2, metric="roc-auc", prefetch=0)
+    assert {"sar", "oneshot", "broadcast"} <= rows.keys() and min(rows["sar"]["peak_bytes"]) > 0

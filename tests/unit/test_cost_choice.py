@@ -9,20 +9,21 @@ from sarlite.train import costs, planning
 from sarlite.train.config import resolve
 from sarlite.train.costs import Cost, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
-from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
+from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, told, trained, weighted
 
-DENSE = dict(data="sbm:nodes=6000,degree=30,features=16", model="gat", layers=2, hidden=64, heads=4, epochs=1, prefetch=0)
+DENSE = dict(data="sbm:nodes=12000,degree=6,features=16", model="gat", layers=2, hidden=64, heads=2, epochs=1, prefetch=0)
+TINY = dict(data=SBM, **MODELS["gcn"], layers=2, epochs=1, prefetch=0)
 
 
 def refused(comm, folder, mode, limit, options):
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         trained(comm, folder, mode=mode, memory_limit=limit, **options)
-    return str(told.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("mfg", [False, True])
 def test_where_nothing_fits_every_rank_refuses(mfg, tmp_path):
-    texts = threads.run(2, refused, tmp_path / "none", "auto", 1000.0, {**DENSE, "mfg": mfg})
+    texts = threads.run(2, refused, tmp_path / "none", "auto", 1000.0, {**TINY, "mfg": mfg})
     assert texts[0] == texts[1] and "no mode fits" in texts[0] and "the smallest, takes" in texts[0], texts
 
 
@@ -33,7 +34,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
         """Between what the smallest and the largest take, in this process as it is now."""
         found = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]
         needs = {row["setting"]: max(map(sum, zip(found["base_bytes"], row["peak_bytes"]))) for row in found["settings"]}
-        assert needs["sar"] < needs["oneshot"] - 6e6 and all(row["fits"] for row in found["settings"])
+        assert needs["sar"] < needs["oneshot"] - 4e6 and all(row["fits"] for row in found["settings"])
         return (needs["sar"] + needs["oneshot"]) / 2
 
     texts = threads.run(2, refused, tmp_path / "large", "oneshot", limit(), options)
@@ -48,7 +49,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
 
 
 def test_a_relational_run_takes_a_mode_that_is_told(tmp_path, capsys):
-    threads.run(2, trained, tmp_path / "free", mode="auto", **{**RELATIONAL["rgat"], "epochs": 1, "prefetch": 0})
+    threads.run(2, trained, tmp_path / "free", mode="auto", **{**RELATIONAL["inside"], "epochs": 1, "prefetch": 0})
     found = capsys.readouterr()
     assert f"2, mode {found.err.rsplit('--mode auto takes ', 1)[1].strip()}," in found.out
 
@@ -65,11 +66,12 @@ def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(t
 
 @pytest.mark.parametrize("n_ranks, options, reason", [
     (2, {}, ""), (1, {}, "one rank has all columns"), (2, {"columns": 2}, "--columns is given"), (2, {"mfg": True}, "has no columns"),
-    (2, {"edge_weights": True, **MODELS["gcn"]}, ""), (2, {"edge_weights": True, **MODELS["gat"]}, "messages are computed by rows"),
+    (2, {"edge_weights": True, **MODELS["gcn"]}, ""),
+    (2, {"edge_weights": True, **MODELS["gat"], "layers": 1}, "messages are computed by rows"),
 ])
 def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options, reason, tmp_path, capsys):
     data = weighted(tmp_path / "a.npz") if "edge_weights" in options else SBM
-    rows, left_out = dry_run(tmp_path, n_ranks, **{"prefetch": 0, "data": data, **options})
+    rows, left_out = dry_run(tmp_path, n_ranks, **{**TINY, "data": data, **options})
     name = f"sar --columns {n_ranks}"
     assert "sar" in rows and (name in rows) == (not reason)
     assert reason in left_out.get(name, "") and (f"{name} is left out: " in capsys.readouterr().out) == bool(reason)
@@ -108,6 +110,5 @@ def test_a_comparison_counts_what_ranks_in_step_wait(summing, prefetch, waits, t
 
 def test_of_learned_rows_a_checkpoint_is_written(tmp_path):
     options = {**RELATIONAL["rgcn"], "prefetch": 0}
-    told, _ = dry_run(tmp_path, 2, **options)
-    first, other = told["sar"]["peak_bytes"]
+    first, other = told(tmp_path, 2, [Setting("sar")], **options)["sar"]["peak_bytes"]
     assert first - other > costs.PIECE_BYTES  # rank 0 writes, and has three pieces

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sarlite.comm import Solo, threads
+from sarlite.data import format, load
 from sarlite.sar.cost import expected
 from sarlite.train import costs
 from sarlite.train.config import resolve
@@ -15,7 +16,7 @@ from sarlite.train.costs import Setting
 from sarlite.train.loop import fit
 from tests.helpers.costing import QUIET, counted
 
-SBM = "sbm:nodes=20000,degree=20,features=64,classes=16"
+SBM = "sbm:nodes=12000,degree=12,features=64,classes=16"
 
 
 def last_line(*flags):
@@ -25,11 +26,11 @@ def last_line(*flags):
 
 
 @pytest.mark.parametrize("flags", [
-    ("--data", SBM, "--model", "sage", "--layers", "2", "--hidden", "96"),
-    ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4"),
-    ("--data", "relational:nodes=20000,edges=200000,features=64", "--model", "rgcn", "--hidden", "64"),
-    ("--data", SBM, "--model", "sage", "--layers", "3", "--hidden", "128", "--batch-size", "1000", "--fanouts", "10,10,10"),
-], ids=("sage", "gat", "rgcn", "batches"))
+    ("--data", SBM, "--model", "gcn", "--layers", "3", "--hidden", "128", "--input-dropout", "0"),
+    ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4", "--label-inputs", "0.5"),
+    ("--data", "relational:nodes=12000,edges=100000,features=64", "--model", "rgat", "--hidden", "32", "--heads", "4"),
+    ("--data", f"{SBM},train=0.5", "--model", "sage", "--layers", "2", "--hidden", "128", "--batch-size", "2000", "--fanouts", "10,10"),
+], ids=("gcn", "gat", "rgat", "batches"))
 def test_memory_is_a_processs(flags, tmp_path):
     (told,) = (row for row in last_line(*flags, "--dry-run")["settings"] if row["setting"] == "sar")
     taken = last_line(*flags, "--run-dir", str(tmp_path / "run"))
@@ -42,11 +43,30 @@ def test_trials_of_any_size_tell_the_same(model, tmp_path):
     config = resolve({**QUIET, "data": "sbm:nodes=4000,degree=10,features=32", "layers": 2, "hidden": 32, "prefetch": 0, **model})
     made, sizes, _ = counted(Solo(), config, tmp_path)
     peaks = []
-    for n_rows in (1000, 2000, 4000):
+    for n_rows in (2000, 3000, 4000):
         other = costs.Model(config, made.make, made.facts, trial_rows=n_rows)
         other.warm_bytes = 1
         peaks.append(other.cost(Setting("sar"), sizes, 0).peak_bytes - sizes.there_bytes)
     assert peaks == pytest.approx([peaks[-1]] * 3, rel=0.05)
+
+
+def test_features_that_stood_in_memory_before_are_not_counted_again(tmp_path):
+    """Those of a generated data set; those of a stored one are read once memory counts."""
+    spec, n_bytes = "sbm:nodes=4000,degree=4,features=500", 4000 * 500 * 4
+    format.write(tmp_path / "stored", load(spec))
+    there = {}
+    for data in (spec, tmp_path / "stored"):
+        config = resolve({**QUIET, "data": str(data), "model": "gcn", "prefetch": 0, "partition": "stored"})
+        there[data] = counted(Solo(), config, tmp_path)[1].there_bytes
+    assert there[spec] < -0.8 * n_bytes < -0.2 * n_bytes < there[tmp_path / "stored"], there
+
+
+def test_a_trial_has_as_many_seeds_as_a_batch(tmp_path):
+    options = {"data": "sbm:nodes=900,degree=5,train=0.5", "model": "sage", "layers": 2, "batch_size": 100, "fanouts": (3, 3)}
+    for more in {}, {"eval_fanouts": (3, 3)}:
+        _, sizes, part = counted(Solo(), resolve({**QUIET, **options, **more, "prefetch": 0}), tmp_path)
+        others = (0, 0) if more else tuple(int(np.count_nonzero(own)) for own in (part.rows.val, part.rows.test))
+        assert sizes.shape.splits == (100, *others)
 
 
 @pytest.mark.parametrize("mode", ["sar", "oneshot"])

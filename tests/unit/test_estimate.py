@@ -31,10 +31,10 @@ def test_an_estimate_of_a_data_set_is_a_runs(tmp_path, capsys):
 
 
 def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
-    options = {**RELATIONAL["rgcn"], "prefetch": 0}
-    said = {row["setting"]: row for row in threads.run(3, trained, tmp_path, dry_run=True, epochs=2, **options)[0]["settings"]}
+    options = {**RELATIONAL["inside"], "prefetch": 0}
+    said = {row["setting"]: row for row in threads.run(2, trained, tmp_path, dry_run=True, epochs=2, **options)[0]["settings"]}
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    rows = told(capsys, *flags, "--partition", "random", "--ranks", "3")
+    rows = told(capsys, *flags, "--partition", "random", "--ranks", "2")
     assert [mode for mode, _ in rows] == [*said] == [*MODES]
     for (mode, _), row in rows.items():
         sent = {phase: n for phase, n in said[mode]["sent_bytes"].items() if phase != "evaluation"}
