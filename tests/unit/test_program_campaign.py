@@ -10,7 +10,7 @@ from tests.program_campaign import campaign
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind, n", [("tape", 30), ("graph", 8), ("relations", 5), ("batches", 2)])
+@pytest.mark.parametrize("kind, n", [("tape", 20), ("graph", 6), ("relations", 3), ("batches", 2)])
 def test_some_programs(kind, n):
     assert campaign(kind, n, seed=0).total() == n
 
