@@ -5,6 +5,7 @@ from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.tasks import Task
@@ -39,6 +40,20 @@ def check_sources(**given):
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
 
 
+def check_links(graph, task, others):
+    """Raise a ConfigError where links go with something that is not of links, or not done yet."""
+    if isinstance(graph, LinkGraph):
+        if (task is None or task.name != "link") and others["loss"] is None:
+            raise ConfigError("graph is a LinkGraph, so the task must be Task('link'), or the loss your own")
+        if task is not None:
+            task.check_candidates(graph.n_candidates)
+        for name in ("batches", "scoring", "label_inputs"):
+            if others[name] is not None:
+                raise ConfigError(f"{name}: of links it is not done yet: they are trained full-batch")
+    elif task is not None and task.name == "link":
+        raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
+
+
 def check_takes(model, x):
     """Raise a ShapeError where x has not as many features as the model `takes`, if it says so; by node type as x."""
     takes = getattr(model, "takes", None)
@@ -55,6 +70,8 @@ def check_numerics(numerics, graph, others):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return
+    if isinstance(graph, LinkGraph):
+        raise ConfigError("numerics exact: links are not exact yet")
     for name, given in others.items():
         if given is not None:
             raise ConfigError(f"numerics exact: {name} is not exact yet")
