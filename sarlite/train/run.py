@@ -220,6 +220,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= {"links": trainer.counts} if part.task == "link" else {}
     if comm.rank == 0:
         times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
