@@ -22,7 +22,7 @@ SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
 train: $(VENV)/.train
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
-	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, sarlite-predict, sarlite-smooth, sarlite-estimate, sarlite-oracle, python and mpiexec"
+	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, sarlite-predict, sarlite-smooth, sarlite-estimate, sarlite-report, sarlite-oracle, python and mpiexec"
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 tests/unit

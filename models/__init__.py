@@ -2,16 +2,20 @@
 
 from sarlite.models.appnp import APPNP
 from sarlite.models.gat import GAT, GATConv
-from sarlite.models.gatv2 import GATv2Conv
+from sarlite.models.gatv2 import GATv2, GATv2Conv
 from sarlite.models.gcn import GCN, GCNConv
+from sarlite.models.gcnii import GCNII
+from sarlite.models.gin import GIN, GINConv
+from sarlite.models.pna import PNA, PNAConv
 from sarlite.models.rgat import RGAT, RGATConv
 from sarlite.models.rgcn import RGCN, RGCNConv
 from sarlite.models.sage import SAGE, SAGEConv
 from sarlite.models.sgc import SGC
 from sarlite.models.sign import SIGN
 
-MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
+MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcnii": GCNII, "pna": PNA, "appnp": APPNP, "sgc": SGC,
+          "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GATv2Conv", "GCN", "GCNConv", "MODELS", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE",
-           "SAGEConv", "SGC", "SIGN"]
+__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS", "PNA", "PNAConv",
+           "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]

@@ -1,5 +1,6 @@
 """Graph attention network (Velickovic et al., 2018), as SAR Eq. 3."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,19 +120,23 @@ class GAT(nn.Module):
                  out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
                  attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu",
                  edge_features: int = 0, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        conv = partial(GATConv, form=form, attention_dropout=attention_dropout, edge_features=edge_features, residual=residual, rng=rng,
+                       dtype=dtype)
+        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=form == "paper")
+        self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
+        self.activations = [Activation(hidden * heads, activation, batch_norm=batch_norm, bias=form == "standard", dropout=dropout,
+                                       rng=rng, dtype=dtype) for _ in self.convs[1:]]
+
+    def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
+        """Make the layers, of what `conv` makes one."""
         self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         heads, out_heads = nn.whole("heads", heads, 1), nn.whole("out_heads", out_heads, 1)
-        last, width = layers - 1, hidden * heads
-        options: dict[str, Any] = dict(form=form, residual=residual, attention_dropout=attention_dropout, edge_features=edge_features,
-                                       rng=rng, dtype=dtype)
-        self.convs = [GATConv(width if i else n_in, hidden, heads, bias=form == "paper", **options) for i in range(last)]
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
+        last, width = layers - 1, hidden * heads
+        self.convs = [conv(width if i else n_in, hidden, heads, bias=bias_inside) for i in range(last)]
         n_feat = n_out // out_heads if out_concat else n_out
-        self.convs.append(GATConv(width if last else n_in, n_feat, out_heads, concat=out_concat, **options))
-        self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
-        self.activations = [Activation(width, activation, batch_norm=batch_norm, bias=form == "standard", dropout=dropout, rng=rng,
-                                       dtype=dtype) for _ in range(last)]
+        self.convs.append(conv(width if last else n_in, n_feat, out_heads, concat=out_concat))
 
     def first_layer(self) -> list[nn.Module]:
         """Return what stands before the second layer."""

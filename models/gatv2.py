@@ -1,12 +1,14 @@
 """Graph attention with dynamic scores (Brody, Alon & Yahav, 2022)."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, nn
-from sarlite.nn import Linear, Parameter, glorot
+from sarlite.models.gat import GAT
+from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 
 
 class GATv2Conv(nn.Module):
@@ -21,6 +23,8 @@ class GATv2Conv(nn.Module):
         Add h_i, projected where the widths differ.
     slope : float
         Of the leaky ReLU below zero.
+    attention_dropout : float
+        Of the coefficients.
     bias : bool
         Of z, of q, and one of h'.
     rng : nn.Random
@@ -32,7 +36,7 @@ class GATv2Conv(nn.Module):
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False, slope: float = 0.2,
-                 bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+                 attention_dropout: float = 0.0, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
         self.n_heads, self.n_feat, self.concat, self.slope, self.residual = n_heads, n_feat, concat, slope, residual
         width, n_out = n_heads * n_feat, n_heads * n_feat if concat else n_feat
@@ -41,6 +45,7 @@ class GATv2Conv(nn.Module):
         self.attn = glorot(rng, (n_heads, n_feat), n_feat, 1, dtype)
         self.root = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) if residual and n_in != n_out else None
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
+        self.coefficients = Dropout(attention_dropout, rng)
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         own = graph.dst(h)
@@ -55,5 +60,29 @@ class GATv2Conv(nn.Module):
 
     def _message(self, src, dst, edge):
         """Scores, (n_edges, n_heads), and the values that they weigh."""
-        score = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1)
-        return score, src["z"] * edge["weight"] if "weight" in edge else src["z"]
+        score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
+        if self.coefficients.coin()[0]:
+            kept = self.coefficients(Tensor(np.ones(score.shape, score.dtype)), edge.ids)
+            value = value * kept.reshape(-1, self.n_heads, 1)
+        return score, value * edge["weight"] if "weight" in edge else value
+
+
+class GATv2(GAT):
+    """GATv2 layers as those of `GAT`, whose parameters have the same names: dropout on every layer's input and on the coefficients.
+
+    Parameters
+    ----------
+    n_in, n_out, layers, hidden, heads, out_heads, out_concat, dropout, input_dropout, attention_dropout, residual, batch_norm, activation
+        As of `GAT`.
+    rng : nn.Random
+    """
+
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,
+                 out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None, attention_dropout: float = 0.6,
+                 residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
+        conv = partial(GATv2Conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
+        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=True)
+        self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
+        self.activations = [Activation(hidden * heads, activation, batch_norm=batch_norm, bias=False, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in self.convs[1:]]

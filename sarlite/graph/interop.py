@@ -104,7 +104,7 @@ def networkx_edges(graph, weight):
     src, dst : (n_edges,) int64
         In the order of `graph.edges`. Behind the edges of an undirected graph stand their reverses, but for self loops.
     weights : (n_edges,) float64
-    n_nodes : int
+    nodes : (n_nodes,) array of objects
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise ConfigError(f"graph: {type(graph).__name__} is no networkx graph")
@@ -116,4 +116,6 @@ def networkx_edges(graph, weight):
     if not graph.is_directed():
         back = np.flatnonzero(src != dst)
         src, dst, values = np.append(src, dst[back]), np.append(dst, src[back]), np.append(values, values[back])
-    return src, dst, values, len(place)
+    nodes = np.empty(len(place), object)
+    nodes[:] = [*place]
+    return src, dst, values, nodes

@@ -11,10 +11,12 @@ from sarlite.errors import ConfigError
 from sarlite.files import write_whole
 from sarlite.train import caches
 
-CONFIG, METRICS, CHECKPOINT = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors")
+CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
 PREDICTIONS = "predictions.npy"
 """What Correct and Smooth leaves."""
 ARGUMENT = "run_dir"
+SCHEMA = "sarlite_summary"
+"""The key of a summary's version, by which a summary is known."""
 MARK = "# options of a run of sarlite.train\n"
 
 
@@ -82,7 +84,7 @@ class Folder:
                 raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
                                   f"or --resume a run's checkpoint", ARGUMENT)
             return
-        for name, is_ours in ((CONFIG, _is_config), (METRICS, _is_metrics)):
+        for name, is_ours in ((CONFIG, _is_config), (METRICS, _is_metrics), (SUMMARY, _is_summary)):
             if os.path.lexists(self.path / name) and not is_ours(self.path / name):
                 raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced", ARGUMENT)
 
@@ -101,7 +103,13 @@ class Folder:
             path = self.path / METRICS
             if self.continues:
                 write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
+                (self.path / SUMMARY).unlink(missing_ok=True)
             self.metrics = open(path, "a" if self.continues else "x", encoding="utf-8")  # noqa: SIM115, closed by `close`
+
+    def end(self, summary):
+        """Leave what the run has counted, a dict, as it has ended. On rank 0."""
+        with _told(self.path):
+            write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
 
     def close(self):
         """Close what is open; remove a folder that nothing was written to."""
@@ -176,6 +184,13 @@ def _is_metrics(path):
             line = file.readline(1 << 16)
         return not line or _epoch(line) is not None
     except OSError:
+        return False
+
+
+def _is_summary(path):
+    try:
+        return path.stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

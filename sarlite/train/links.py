@@ -235,6 +235,7 @@ def _with_edges(graph, edges, kept):
     places, part = _places(edges), InEdges(indptr, edges.indices[kept], added_loops=edges.added_loops)
     made = make(Graph, there.transport.comm, part, graph.dst_ids, None, graph.edge_ids[places][kept], None, options,
                 graph.profile, graph.kept.state)
+    made.mistakable, made.names = graph.mistakable, graph.names
     values = [None if array is None else array[places][kept] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 

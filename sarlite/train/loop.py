@@ -2,7 +2,7 @@
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together, whole
 from sarlite.minibatch.batch import FullBatch, source_of
-from sarlite.optim import Factor, Optimizer
+from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
@@ -132,7 +132,7 @@ class Trainer:
         if not isinstance(self.optimizer, Optimizer):
             raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as "
                               "optim.Adam(flat, 0.01)")
-        n_steps = len(self.batches)
+        n_steps, self.schedule = len(self.batches), schedule
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, profile=graph.profile,
                                           schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
@@ -181,6 +181,41 @@ class Trainer:
                 on_step(step.n_steps - epoch * n_steps, loss)
                 begin = time.perf_counter()
         return loss if n_steps == 1 else total / n_rows
+
+    def fit(self, epochs: int, *, patience: int | None = None, eval_every: int = 1,
+            callbacks: Sequence[Callable[[dict[str, Any]], Any]] = ()) -> Best:
+        """Train until the trainer has taken `epochs` epochs, those before the call counted, and evaluate. Collective.
+
+        Parameters
+        ----------
+        epochs : int
+        patience : int, optional
+            Training ends after so many epochs without a better one on the validation rows; counted from this call on.
+        eval_every : int
+            Epochs from one evaluation to the next; the last epoch is evaluated too.
+        callbacks : sequence of callables
+            Each is called after every epoch with its record, a dict: "epoch", "loss", "seconds", "lr", and what
+            `evaluate` returns, None where the epoch was not evaluated. Training ends where a callback returns True, on
+            every rank alike.
+
+        Returns
+        -------
+        Best
+            Its epoch, scores, and the model's state then: `trainer.model.load_state_dict(best.state)` takes it back.
+
+        Raises
+        ------
+        ConfigError
+            On every rank: a number or a callback is none.
+        """
+        if not all(map(callable, callbacks)):
+            raise ConfigError(f"callbacks: {callbacks!r} are not all callable")
+
+        def on_epoch(record):
+            return any([callback(record) is True for callback in callbacks])  # each of them hears of it
+
+        return fit(self, epochs, start=self.training_step.n_steps // len(self.batches), eval_every=eval_every,
+                   stopping=Stopping(patience, plateau_of(self.schedule)), on_epoch=on_epoch)
 
     def _begin(self, step):
         """Begin to go over the batches of the epoch that the global step `step` is in, from that step on."""
@@ -392,7 +427,7 @@ def _train_epoch(trainer, epoch, on_step):
     """Train an epoch; return its record, without scores."""
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
-    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin,
+    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,
             **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
 
 

@@ -21,12 +21,12 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, "
                  "sbm:nodes=10000,... or rmat:...; relational graphs: native directory, mag:DIR or "
                  "relational:nodes=10000,..."),
-        "model": ("sage", str, "gcn, sage, gat, appnp, sgc, sign; of relational data rgcn, rgat; or "
+        "model": ("sage", str, "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; of relational data rgcn, rgat; or "
                   "path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
-        "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, appnp and sgc yes, sage and sign "
-                       "no]"),
-        "edge-weights": (None, bool, "count edges by the data's weights [gcn, appnp, sgc and sign yes; others must "
+        "self-loops": (None, bool, "add the self loops that are missing [gcn, gat, gatv2, gcnii, appnp and sgc yes, "
+                       "others no]"),
+        "edge-weights": (None, bool, "count edges by the data's weights [gcn, gcnii, appnp, sgc and sign yes; others must "
                          "be told]"),
         "edge-features": (None, bool, "the data's edge features join the scores of gat; a model of your own has them "
                           "in its messages"),
@@ -46,7 +46,9 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                      "DistGNN-MB Eq. 2"),
         "residual": (None, bool, "residual connections"),
         "hops": (None, int, "steps of propagation"),
-        "teleport": (None, float, "of appnp: share of its own prediction that a node has in each step"),
+        "teleport": (None, float, "share that a node's own rows have in each step: of appnp its prediction, of gcnii its "
+                     "first hidden row"),
+        "identity-decay": (None, float, "of gcnii: how fast later layers come near the identity, the paper's lambda"),
         "n-bases": (None, int, "of rgcn: bases that the relations' weights are sums of; without it each has a weight "
                     "of its own"),
         "embedding": (None, int, "of rgcn and rgat: width of the learned rows of node types without features"),
@@ -194,7 +196,7 @@ METAVARS = {
     "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS",
     "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
     "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..", "hops": "N", "n-bases": "N", "embedding": "N",
-    "teleport": "SHARE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
+    "teleport": "SHARE", "identity-decay": "RATE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",

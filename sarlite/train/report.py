@@ -2,10 +2,14 @@
 
 import json
 import math
+import platform
 import statistics
 import sys
 import time
 
+import numpy as np
+
+from sarlite import kernels
 from sarlite.errors import needs
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
@@ -242,6 +246,25 @@ def _remote(live, options, size):
     bound = promise(options.mode, options.prefetch, size)
     note = f"{options.mode} promises no bound" if bound is None else f"{options.mode} promises at most {bound}"
     return f"{'that' if live == 1 else 'those'} of {live} other part{'' if live == 1 else 's'} held at most at once, {note}"
+
+
+def summary(run, size, data, counted, best, times):
+    """Return what `table` shows, as a dict that JSON can hold."""
+    versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(), "numpy": np.__version__}
+    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data, "seconds": times,
+                    "best": {"epoch": best.epoch, "scores": best.scores}, "metric": best.task.metric, "counted": counted,
+                    "versions": versions, "processor": platform.machine(),
+                    "instruction_set": kernels.instruction_set()})
+
+
+def _finite(value):
+    """The same, with null for a number that is not finite."""
+    if isinstance(value, dict):
+        return {str(name): _finite(found) for name, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(found) for found in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def json_line(run, size, counted, best):

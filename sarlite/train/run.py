@@ -227,6 +227,9 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
+        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times)
+    if seconds:  # else the run was complete, and stays as it was
+        together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     return counted
 
 

@@ -105,6 +105,8 @@ class TrainingStep:
         The global step: how many steps were taken. Set it to go on from there.
     riders : Riders
         What ranks tell each other beside the loss.
+    lr : float
+        The learning rate of the last step.
     own_seconds : float
         How long the last step took this rank until it had its gradients, before it waited for the other ranks'.
     buffers : kernels.Buffers
@@ -117,7 +119,7 @@ class TrainingStep:
         self.clip_norm = None if clip_norm is None else number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.riders, self.n_steps, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0
+        self.buffers, self.riders, self.n_steps, self.lr, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0, 0.0
 
     def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
                  loss: Loss = ops.cross_entropy) -> float:
@@ -170,7 +172,9 @@ class TrainingStep:
             if self.clip_norm is not None:
                 self._clip(flat)
             with self.profile.span("optimizer"):
-                self.optimizer.step(self.schedule(self.n_steps))
+                factor = self.schedule(self.n_steps)
+                self.optimizer.step(factor)
+                self.lr = float(self.optimizer.lr * factor)
         self.n_steps += 1
         return total
 

@@ -36,7 +36,7 @@ TOLD = {  # what stderr must have; an empty pattern: nothing
     "launcher": r"", "proxy": r"mpiexec|proxy",
 }  # fmt: skip
 KINDS = list(TOLD)
-FILES = {"config.toml", "metrics.jsonl", "checkpoint.safetensors"}
+FILES = {"config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json"}
 
 
 class Case(NamedTuple):

@@ -71,11 +71,11 @@ class Runs:
         assert about["epoch"] == 1 and any(name.startswith("ids.") for name in tensors)
         again = self.resume()
         assert again.status == 0, again.err
-        assert sorted(os.listdir(self.run)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+        assert sorted(os.listdir(self.run)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl", "summary.json"]
         assert [json.loads(line)["epoch"] for line in (self.run / "metrics.jsonl").open()] == [1, 2, 3]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_while_learned_rows_are_written(tmp_path, way, rank):
@@ -84,6 +84,7 @@ def test_while_learned_rows_are_written(tmp_path, way, rank):
     runs.goes_on()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way, rank", [("killed", 0), ("raises", 1)])
 def test_while_learned_rows_are_read(tmp_path, way, rank):
     runs, (when, words) = Runs(tmp_path), WAYS[way]

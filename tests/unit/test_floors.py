@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "keys", "profile", "types", "files", "lazy"},
+    {"errors", "keys", "profile", "types", "files", "lazy", "charts"},
     {"_native", "progress", "command"},
     {"kernels"},
     {"tape", "graph", "comm"},
@@ -26,7 +26,7 @@ FLOORS = [
     {"data"},
     {"models"},
     {"train", "oracle", "info"},
-    {"smooth", "predict", "estimate"},
+    {"smooth", "predict", "estimate", "report", "interop"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}

@@ -6,7 +6,7 @@ import pytest
 
 from sarlite import Graph, Tensor, gradcheck, nn
 from sarlite.errors import ConfigError
-from sarlite.models import APPNP, GAT, GCN, MODELS, SAGE, SGC, SIGN, GATConv, GCNConv, SAGEConv
+from sarlite.models import APPNP, GAT, GCN, GCNII, GIN, MODELS, PNA, SAGE, SGC, SIGN, GATConv, GATv2, GCNConv, SAGEConv
 from tests.helpers import references
 from tests.helpers.strategies import random_edges, values
 
@@ -118,6 +118,11 @@ MAKE = {
     "gat, all": lambda **o: GAT(5, 3, hidden=2, heads=2, out_heads=2, layers=3, residual=True, batch_norm=True, **o),
     "gat, paper": lambda **o: GAT(5, 3, form="paper", hidden=2, heads=2, out_heads=2, **o),
     "gat, paper, all": lambda **o: GAT(5, 3, form="paper", hidden=2, heads=2, layers=3, residual=True, batch_norm=True, **o),
+    "gatv2": lambda **o: GATv2(5, 3, hidden=2, heads=2, **o),
+    "gatv2, all": lambda **o: GATv2(5, 3, hidden=2, heads=2, out_heads=2, layers=3, residual=True, batch_norm=True, **o),
+    "gin": lambda **o: GIN(5, 3, hidden=4, layers=2, **o),
+    "gcnii": lambda **o: GCNII(5, 3, hidden=4, layers=3, **o),
+    "pna": lambda **o: PNA(5, 3, hidden=3, layers=2, batch_norm=False, **o),
     "one layer": lambda **o: GCN(5, 3, layers=1, **o),
 }
 
@@ -195,8 +200,9 @@ def test_input_dropout_is_dropout_unless_given(cls):
 
 
 def test_the_table_of_models():
-    assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT, "appnp": APPNP, "sgc": SGC, "sign": SIGN}
-    assert [model.self_loops for model in MODELS.values()] == [True, False, True, True, True, False]
+    assert MODELS == {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcnii": GCNII, "pna": PNA, "appnp": APPNP,
+                      "sgc": SGC, "sign": SIGN}
+    assert [name for name, model in MODELS.items() if not model.self_loops] == ["sage", "gin", "pna", "sign"]
     with pytest.raises(ConfigError, match="median"):
         SAGE(5, 3, aggregator="median", rng=nn.Random(0))
 

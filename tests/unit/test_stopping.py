@@ -87,6 +87,7 @@ class Scripted:
     """A trainer whose validation accuracy after each epoch is known before."""
 
     task, rows, model, graph = Task(), {"train": (), "val": (), "test": ()}, Model(), SimpleNamespace(profile=Profile())
+    training_step = SimpleNamespace(lr=0.1)
 
     def __init__(self, values):
         self.values = values

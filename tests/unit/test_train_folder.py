@@ -1,5 +1,6 @@
 """The folder of a run: nothing of the user's is overwritten or removed, and every run has one of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def test_other_files_in_the_folder_stay(here, tmp_path, capsys):
     assert {name: after[name] for name in before} == before and after.keys() - before.keys() == set(map(Path, folder.FILES))
 
 
-@pytest.mark.parametrize("name, text", [("config.toml", "a = 1\n"), ("metrics.jsonl", "my own notes\n")])
+@pytest.mark.parametrize("name, text", [("config.toml", "a = 1\n"), ("metrics.jsonl", "my own notes\n"), ("summary.json", "[1]")])
 def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path):
     here(tmp_path / "run", "--epochs", 1)
     (tmp_path / "run" / name).write_text(text)
@@ -144,3 +145,16 @@ def test_trace_epochs_without_a_trace(tmp_path):
 def test_metrics_are_kept_as_far_as_epochs_ascend(epochs, kept, tmp_path):
     (tmp_path / "m").write_text("".join(f'{{"epoch": {epoch}}}\n' for epoch in epochs))
     assert folder._lines_until(tmp_path / "m", 9) == [f'{{"epoch": {epoch}}}' for epoch in kept]
+
+
+def test_a_summary_is_of_a_run_that_has_ended(tmp_path):
+    first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
+    first.begin("epochs = 3\n", 0)
+    first.end({"ranks": 1})
+    first.close()
+    (tmp_path / "run" / "checkpoint.safetensors").touch()
+    again = folder.Folder(Solo(), None, tmp_path / "run" / "checkpoint.safetensors", "gcn")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"sarlite_summary": 1, "ranks": 1}
+    again.begin("epochs = 9\n", 3)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    again.close()

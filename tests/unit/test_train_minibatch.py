@@ -27,7 +27,8 @@ def test_the_command_trains_and_tells(tmp_path):
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["name"] for event in events]
     assert {"epoch 1", "step 1", "step 12", "optimizer"} <= set(names) and "step 13" not in names
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
+    files = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert files == ["checkpoint.safetensors", "config.toml", "metrics.jsonl", "summary.json"]
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])

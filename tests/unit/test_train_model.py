@@ -136,7 +136,7 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
 
 
 def test_a_suggestion_only_where_it_is_close():
-    for given, close in (("gin", None), ("gat2", "gat"), ("sgae", "sage"), ("gta", "gat"), ("transformer", None)):
+    for given, close in (("mlp", None), ("gat3", "gat"), ("sgae", "sage"), ("gta", "gat"), ("transformer", None)):
         with pytest.raises(ConfigError, match=f"model '{given}' is not one of") as found:
             model_class(given)
         assert str(found.value).endswith(f"; did you mean {close}?") if close else "did you mean" not in str(found.value)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sarlite import Graph, Trainer, nn
+from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.models import GCN, SAGE
@@ -175,3 +175,39 @@ def test_part_of_a_model_in_training_is_refused():
     trainer = make(Solo())
     with pytest.raises(ConfigError, match="'convs.0.root.weight' lies in the flat arrays of another module"):
         nn.flatten(trainer.model.sage)
+
+
+def fitted(comm, epochs=(12,), schedule=lambda epoch: 1.0, callbacks=lambda records: [], **options):
+    """(epoch of the best one, its weights, records) of a trainer that was told to fit to each of `epochs`."""
+    trainer, records = make(comm, schedule=schedule), []
+    for end in epochs:
+        best = trainer.fit(end, callbacks=[lambda record: records.append(record), *callbacks(records)], **options)
+    return best.epoch, best.state, records
+
+
+def test_fit_goes_on_where_it_ended_and_is_the_same_on_any_number_of_ranks():
+    epoch, state, records = fitted(Solo(), patience=4, eval_every=2)
+    assert [record["epoch"] for record in records] == [*range(1, len(records) + 1)]
+    assert [record["val_accuracy"] is not None for record in records] == [k % 2 == 1 for k in range(len(records))]
+    assert all(set(record) >= {"loss", "seconds", "lr", "val_loss", "train_accuracy"} for record in records) and state
+    losses = [record["loss"] for record in records]
+    assert [record["loss"] for record in fitted(Solo(), epochs=(3, len(records)))[2]] == losses
+    for other, _, found in threads.run(2, lambda comm: fitted(comm, patience=4, eval_every=2)):
+        assert other == epoch
+        np.testing.assert_allclose([record["loss"] for record in found], losses, rtol=1e-9)
+
+
+def test_a_callback_ends_training_and_each_hears_of_every_epoch():
+    heard = []
+    _, _, records = fitted(Solo(), callbacks=lambda records: [lambda record: len(records) == 3, heard.append])
+    assert len(records) == 3 and heard == records
+    with pytest.raises(ConfigError, match=r"callbacks: \[3\] are not all callable"):
+        make(Solo()).fit(2, callbacks=[3])
+    with pytest.raises(ConfigError, match="patience is 0, but must be 1 or more"):
+        make(Solo()).fit(2, patience=0)
+
+
+def test_fit_tells_a_plateau():
+    """Which a lambda around a step would not."""
+    rates = [record["lr"] for record in fitted(Solo(), epochs=(40,), schedule=optim.Plateau(0.5, 1))[2]]
+    assert rates[0] == 2 * next(rate for rate in rates if rate < rates[0])

@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import typing
@@ -57,6 +58,7 @@ ANNOTATED = {
     "sarlite.propagation": ("CorrectAndSmooth", "Propagation"),
     "sarlite.propagation.smoothing": ("check_probabilities",),
     "sarlite.sar.graph.whole": ("from_edges", "from_csr", "from_scipy", "from_networkx"),
+    "sarlite.sar.graph.frames": ("from_pandas", "to_pandas", "to_scipy", "to_networkx"),
     "sarlite.sar.graph.construct": ("from_part",),
     "sarlite.sar.graph.shard": ("shard",),
     "sarlite.sar.graph.hetero": ("HeteroGraph", "NodeType"),
@@ -102,7 +104,8 @@ def documented():
     found = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
              for name in re.findall(r"\w+", names.partition(" as ")[0])}
     found |= {named.rpartition(".")[::2] for named in re.findall(r"`(sarlite(?:\.\w+)+)", text)}
-    things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in found}
+    there = {place for place in found if "interop.torch" not in ".".join(place) or importlib.util.find_spec("torch")}
+    things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in there}
     return {place for place, thing in things.items() if inspect.isfunction(thing) or inspect.isclass(thing)}
 
 

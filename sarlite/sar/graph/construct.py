@@ -161,8 +161,7 @@ def _each_relation(edges, types, check):
     """Return what `check(relation, one, other)` makes of each relation's two arrays; its errors name the relation."""
     found = {}
     for relation, pair in edges.items():
-        if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
-            raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+        check_triple(relation)
         for name in (relation[0], relation[2]):
             if name not in types:
                 known = ", ".join(types)
@@ -173,6 +172,12 @@ def _each_relation(edges, types, check):
         except (DataError, TypeError, ValueError) as error:
             raise DataError(f"relation {relation!r}: {error}") from None
     return found
+
+
+def check_triple(relation: Any) -> None:
+    """Raise a ConfigError where a relation is no (source type, name, destination type)."""
+    if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+        raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
 
 
 # ---- what all ways end in

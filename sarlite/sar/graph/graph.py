@@ -10,7 +10,7 @@ from sarlite.comm import Communicator
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.columns import Grid
-from sarlite.sar.graph import construct, weights, whole
+from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
 from sarlite.sar.operators.table import Call
@@ -24,13 +24,15 @@ from sarlite.types import Array
 class Graph(LayerGraph):
     """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
 
-    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_part` or `shard`. It has what a
-    `LayerGraph` has, and:
+    Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_pandas`, `from_part` or
+    `shard`. It has what a `LayerGraph` has, and:
 
     Attributes
     ----------
     node_ids : (n_dst,) int64
         Another name for `dst_ids`. `src_ids` are the same array, but on a bipartite graph.
+    ids : (n_dst,) array
+        What the caller calls the local rows: nodes of `from_networkx`, ids of `from_pandas`; else `node_ids`.
     edge_ids : (n_edges,) int64
         Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`. Made at the first use where
         they count up.
@@ -44,10 +46,14 @@ class Graph(LayerGraph):
     from_csr = classmethod(whole.from_csr)
     from_scipy = classmethod(whole.from_scipy)
     from_networkx = classmethod(whole.from_networkx)
+    from_pandas = classmethod(frames.from_pandas)
     from_part = classmethod(construct.from_part)
+    to_scipy, to_networkx, to_pandas = frames.to_scipy, frames.to_networkx, frames.to_pandas
     shard = shard
     with_edge_values = weights.with_edge_values
     whole_edges = True
+    names: Array | None = None
+    """What the caller calls the nodes of the whole graph."""
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept, *,
                  n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
@@ -68,6 +74,10 @@ class Graph(LayerGraph):
     @property
     def node_ids(self) -> Array:
         return self.dst_ids
+
+    @property
+    def ids(self) -> Array:
+        return self.dst_ids if self.names is None else self.names[self.dst_ids]
 
     def apply(self, call: Call) -> Tensor:
         """Run one aggregation, by columns where ranks divide them. Collective."""

@@ -10,7 +10,7 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar.graph import construct
+from sarlite.sar.graph import construct, frames
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import own_relations
 from sarlite.sar.operators import fn, relations, table
@@ -121,6 +121,8 @@ class HeteroGraph:
     profile : Profile
     kept : Kept
         What aggregations have found together and the next ones use: exchanges, evaluations, sums of constant rows.
+    names : dict of str to (n,) array
+        What the caller calls the nodes of each type, of the whole graph, where `from_pandas` made it; else empty.
     """
 
     def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
@@ -135,6 +137,12 @@ class HeteroGraph:
         counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
         self.n_edges = dict(zip(in_edges, map(int, counts)))
         self.kept = Kept(CommState.of(comm))
+        self.names: dict[str, Array] = {}
+
+    @property
+    def ids(self) -> dict[str, Array]:
+        """What the caller calls this rank's rows of each type; without names their `node_ids`."""
+        return {name: self.names[name][rows] if self.names else rows for name, rows in self.node_ids.items()}
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
@@ -171,6 +179,40 @@ class HeteroGraph:
         if comm.size > 1:
             agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
         return cls(comm, *own_relations(comm, edges, n_nodes, parts, seed), options)
+
+    @classmethod
+    def from_pandas(cls, edges: Mapping[Relation, Any], src: str = "src", dst: str = "dst", *,
+                    nodes: Mapping[str, Any] | None = None, id: str = "id", **division: Any) -> "HeteroGraph":
+        """Make a graph from a table of edges by relation, whose nodes are known by words or by numbers of any size. Collective.
+
+        Parameters
+        ----------
+        edges : dict of (source type, name, destination type) to table
+            As `Graph.from_pandas` has them. Edge values are not read: `edge_ids` index the rows of a relation's table.
+        src, dst : str
+            The columns with the ids of an edge's source and destination.
+        nodes : dict of str to table, optional
+            The nodes of some types, in their order; of the others the nodes are the ids of their edges, ascending.
+        id : str
+            The column of these tables with the nodes' ids.
+        **division
+            `comm`, `parts`, `mode`, `prefetch` and `seed`, as `from_edges` has them.
+
+        Returns
+        -------
+        HeteroGraph
+            Its `ids` are the nodes' ids, by type.
+
+        Raises
+        ------
+        ConfigError, DataError
+            What `from_edges` and `Graph.from_pandas` refuse.
+        """
+        comm = Solo() if division.get("comm") is None else wrap(division["comm"])
+        found, names = together(comm, lambda: frames.typed_edges(edges, src, dst, nodes or {}, id))
+        made = cls.from_edges(found, {name: len(ids) for name, ids in names.items()}, **division)
+        made.names = names
+        return made
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,

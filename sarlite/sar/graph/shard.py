@@ -80,7 +80,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     part = InEdges(indptr, new_number[edges.indices[where]], added_loops=loops)
     made = make(type(graph), comm, part, own, src_ids, edge_ids, None if src_ids is None else len(src_ids), options,
                 by_id=True)
-    made.mistakable = graph.mistakable
+    made.mistakable, made.names = graph.mistakable, graph.names
     values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 

@@ -149,7 +149,7 @@ def from_scipy(cls: Any, matrix: Any, *, n_src: int | None = None) -> "tuple[Gra
 
 
 def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-    """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, as `list(graph)` gives them.
+    """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, and `ids[i]`.
 
     Parameters
     ----------
@@ -172,10 +172,11 @@ def from_networkx(cls: Any, graph: Any, weight: str | None = None) -> "Graph | t
     DataError
         A weight is not a finite number; without `weight`, an edge has an attribute "weight" other than 1.
     """
-    src, dst, weights, n_nodes = interop.networkx_edges(graph, "weight" if weight is None else weight)
+    src, dst, weights, nodes = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
-    made = from_edges(cls, src, dst, n_nodes)
+    made = from_edges(cls, src, dst, len(nodes))
+    made.names = nodes
     return made if weight is None else (made, weights)
 
 

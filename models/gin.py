@@ -1,0 +1,77 @@
+"""Graph isomorphism network (Xu, Hu, Leskovec & Jegelka, 2019)."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, Tensor, fn, nn
+from sarlite.nn import Activation, Linear, Parameter
+
+
+class GINConv(nn.Module):
+    """h'_i = W_2 f((1 + eps) h_i W_1 + sum_j h_j W_1) + b, with f batch norm or a bias, and then the activation (Eq. 4.1).
+
+    With edge weights the sum is sum_j w_ij h_j W_1.
+
+    Parameters
+    ----------
+    n_in, n_out, hidden : int
+    batch_norm : bool
+    activation : {"relu", "elu"}
+    rng : nn.Random
+
+    Attributes
+    ----------
+    eps : Parameter, ()
+        Learned, from 0.
+    """
+
+    def __init__(self, n_in: int, n_out: int, hidden: int, *, batch_norm: bool = True, activation: str = "relu", bias: bool = True,
+                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.inner = Linear(n_in, hidden, bias=False, rng=rng, dtype=dtype)
+        self.between = Activation(hidden, activation, batch_norm=batch_norm, rng=rng, dtype=dtype)
+        self.outer = Linear(hidden, n_out, bias=bias, rng=rng, dtype=dtype)
+        self.eps = Parameter(np.zeros((), dtype))
+
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
+        own = self.inner(graph.dst(h)) * (self.eps + 1)
+        return self.outer(self.between(own + graph.aggregate(fn.linear(graph.src(h), self.inner.weight), "sum"), graph))
+
+
+class GIN(nn.Module):
+    """GIN layers; between them batch norm or bias, activation and dropout.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+    batch_norm : bool
+        Normalise before each activation, between layers and inside them.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+    """
+
+    self_loops = False
+
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5, batch_norm: bool = True,
+                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        widths, last = [n_in, *[hidden] * (layers - 1), n_out], layers - 1
+        inside: dict[str, Any] = dict(batch_norm=batch_norm, activation=activation, rng=rng, dtype=dtype)
+        self.convs = [GINConv(a, b, hidden, bias=i == last, **inside) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in range(last)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
+
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
+        for k, g in enumerate(graph.layers(len(self.convs))):
+            g, h = g.enter(h)
+            h = self.convs[k](g, h)
+            h = self.activations[k](h, g) if k < len(self.activations) else h
+        return h

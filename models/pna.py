@@ -1,0 +1,101 @@
+"""Principal neighbourhood aggregation: PNA (Corso, Cavalleri, Beaini, Lio & Velickovic, 2020)."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, Tensor, fn, nn
+from sarlite.errors import ConfigError
+from sarlite.nn import Activation, Linear
+
+
+class PNAConv(nn.Module):
+    """h'_i = U [h_i, a_i, s_i a_i, a_i / s_i], a_i = [mean, max, min, std]_j (M h_j), s_i = log(d_i + 1) / delta (Eq. 8).
+
+    d_i is the in-degree, delta the mean of log(d + 1) over the nodes of all ranks. A node without in-edges has a = 0 and no 1 / s.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+    rng : nn.Random
+
+    Notes
+    -----
+    M h, (M h)^2 for the std, and M h again for max and for min are fetched: 4 times the bytes of a mean. The maximum and the minimum
+    take no edge weights, so a graph with weights is refused. In a batch degrees are those of the picks, and delta is their mean.
+    """
+
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.message = Linear(n_in, n_in, rng=rng, dtype=dtype)
+        self.update = Linear(13 * n_in, n_out, bias=bias, rng=rng, dtype=dtype)
+
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
+        if graph.edge_weight is not None:
+            raise ConfigError("pna takes no edge weights: graph.with_edge_values() has none")
+        z = self.message(graph.src(h))
+        both = graph.aggregate(fn.copy_src(_beside(z, z * z)), "mean")
+        mean, square = both[:, : z.shape[1]], both[:, z.shape[1] :]
+        std = ((square - mean * mean).relu() + 1e-5).sqrt() * (graph.in_degrees[:, None] > 0)
+        found = _beside(mean, *(graph.aggregate(fn.copy_src(z), reducer) for reducer in ("max", "min")), std)
+        scale, inverse = _scalers(graph, z.dtype)
+        return self.update(_beside(graph.dst(h), found, found * scale, found * inverse))
+
+
+def _beside(*tensors: Tensor) -> Any:
+    return np.concatenate(tensors, axis=1)
+
+
+def _scalers(graph, dtype):
+    """Return s and 1 / s of each row, (n_dst, 1); 0 where a row has no in-edge. Collective."""
+    delta = graph.kept.get("mean of log(d + 1)", lambda: _delta(graph))
+    scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
+    return scale.astype(dtype), np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0).astype(dtype)
+
+
+def _delta(graph):
+    """The mean of log(d + 1) over the rows of all ranks, 1 where no row has an in-edge. Collective.
+
+    Rows are counted by degree, so that the sum is the same on any number of ranks, in every bit.
+    """
+    most = int(graph.comm.allreduce(np.array([graph.in_degrees.max(initial=0)]), "max")[0])
+    n_rows = graph.comm.allreduce(np.bincount(graph.in_degrees, minlength=most + 1))
+    total = (n_rows * np.log1p(np.arange(most + 1))).sum()
+    return total / n_rows.sum() if total else 1.0
+
+
+class PNA(nn.Module):
+    """PNA layers; between them batch norm or bias, activation and dropout.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+    batch_norm : bool
+        Normalise before each activation.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+    """
+
+    self_loops = False
+
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5, batch_norm: bool = True,
+                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        widths, last = [n_in, *[hidden] * (layers - 1), n_out], layers - 1
+        self.convs = [PNAConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in range(last)]
+
+    def first_layer(self) -> list[nn.Module]:
+        """Return what stands before the second layer."""
+        return [self.convs[0], *self.activations[:1]]
+
+    def __call__(self, graph: Graph, h: Any) -> Tensor:
+        for k, g in enumerate(graph.layers(len(self.convs))):
+            g, h = g.enter(h)
+            h = self.convs[k](g, h)
+            h = self.activations[k](h, g) if k < len(self.activations) else h
+        return h

@@ -1,0 +1,181 @@
+"""Charts as SVG, whose colours are the page's variables: lines, bars and a timeline."""
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 480, 230, 58, 22, 8
+COLOURS = 8
+MOST_POINTS = 2000
+"""Of a line; of a longer one every k-th epoch and the last is drawn."""
+MOST_SPANS = 4000
+
+
+def colour(number: int) -> str:
+    """Return the page's colour of a series; those beyond the last have one colour together."""
+    return f"var(--c{number})" if number < COLOURS else "var(--dim)"
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Return round numbers from about `low` to about `high`, at most `most` + 1 of them."""
+    if not high > low:
+        high = low + (abs(low) or 1.0)
+    step = 10 ** math.floor(math.log10((high - low) / most))
+    step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most)
+    first = math.ceil(low / step - 1e-9)
+    return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+class Chart:
+    """A figure with a title, a legend and an SVG."""
+
+    wide = False
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+
+    def html(self) -> str:
+        keys = "".join(f'<span class="key"><i style="background:{colour(at)}"></i>{html.escape(name)}</span> '
+                       for at, name in enumerate(self.legend()))
+        width, height = self.size()
+        return (f'<figure{" class=wide" * self.wide}><figcaption>{html.escape(self.title)}</figcaption>{keys}'
+                f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(self.title)}">{"".join(self.marks())}'
+                '</svg></figure>')
+
+    def legend(self) -> Sequence[str]:
+        """Return the names of the colours, in their order."""
+        return ()
+
+    def size(self) -> tuple[int, int]:
+        return WIDTH, HEIGHT
+
+    def marks(self) -> Any:
+        """Yield the elements of the SVG."""
+        raise NotImplementedError
+
+
+class Lines(Chart):
+    """Curves on one pair of axes.
+
+    Parameters
+    ----------
+    title : str
+    series : dict of str to list of (x, y)
+        By what the legend calls them.
+    """
+
+    def __init__(self, title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+        super().__init__(title)
+        self.series = series
+
+    def legend(self) -> Sequence[str]:
+        return [*self.series] if len(self.series) > 1 else ()
+
+    def marks(self) -> Any:
+        xs, ys = zip(*(point for points in self.series.values() for point in points))
+        of_x, of_y = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+        x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
+        y_low, y_high = min(min(ys), of_y[0]), max(max(ys), of_y[-1])
+
+        def place(x, y):
+            across = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - 8)
+            return across, HEIGHT - BOTTOM - (y - y_low) / ((y_high - y_low) or 1) * (HEIGHT - BOTTOM - TOP)
+
+        for y in of_y:
+            at = place(x_low, y)[1]
+            yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            yield f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>'
+        for x in of_x:
+            if float(x).is_integer():
+                yield f'<text x="{place(x, y_low)[0]:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{x:g}</text>'
+        for number, (name, points) in enumerate(self.series.items()):
+            every = -(-len(points) // MOST_POINTS)
+            drawn = [*points[::every], points[-1]]
+            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*point) for point in drawn))
+            last = f"{name}: {points[-1][1]:.6g} at {points[-1][0]:g}"
+            yield f'<polyline class="line" stroke="{colour(number)}" points="{path}"><title>{html.escape(last)}</title></polyline>'
+            end = place(*points[-1])
+            yield f'<circle cx="{end[0]:.1f}" cy="{end[1]:.1f}" r="2.5" fill="{colour(number)}"><title>{html.escape(last)}</title></circle>'
+
+
+class Bars(Chart):
+    """Horizontal bars, those of several runs in groups.
+
+    Parameters
+    ----------
+    title : str
+    values : dict of str to dict of str to float
+        By run, then by what a bar is of.
+    told : callable
+        The words of a value.
+    """
+
+    ROW = 16
+
+    def __init__(self, title: str, values: Mapping[str, Mapping[str, float]], told: Callable[[float], str]) -> None:
+        super().__init__(title)
+        self.values, self.told = values, told
+        self.names = [*dict.fromkeys(name for of_run in values.values() for name in of_run)]
+
+    def legend(self) -> Sequence[str]:
+        return [*self.values] if len(self.values) > 1 else ()
+
+    def size(self) -> tuple[int, int]:
+        return WIDTH, max(1, len(self.names)) * (len(self.values) * self.ROW + 6)
+
+    def marks(self) -> Any:
+        most = max((value for of_run in self.values.values() for value in of_run.values()), default=0) or 1
+        left, right, y = 110, 80, 0
+        for name in self.names:
+            yield f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{html.escape(name)}</text>'
+            for number, of_run in enumerate(self.values.values()):
+                if name in of_run:
+                    length = of_run[name] / most * (WIDTH - left - right)
+                    yield f'<rect x="{left}" y="{y + 2}" width="{length:.1f}" height="{self.ROW - 4}" fill="{colour(number)}"/>'
+                    yield f'<text x="{left + length + 4:.1f}" y="{y + 12}">{html.escape(self.told(of_run[name]))}</text>'
+                y += self.ROW
+            y += 6
+
+
+class Timeline(Chart):
+    """What threads of the ranks did when: a row a thread, of spans inside spans the innermost on top.
+
+    Parameters
+    ----------
+    title : str
+    spans : list of dict
+        name, rank, thread, start and length in microseconds.
+    """
+
+    wide = True
+    ROW = 18
+
+    def __init__(self, title: str, spans: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(title)
+        self.rows = [*dict.fromkeys(sorted((span["rank"], span["thread"]) for span in spans))][:16]
+        kept = sorted((span for span in spans if (span["rank"], span["thread"]) in self.rows), key=lambda span: -span["length"])
+        self.spans = kept[:MOST_SPANS]
+        self.names = [*dict.fromkeys(span["name"] for span in self.spans if not span["name"].startswith(("epoch", "step")))]
+
+    def legend(self) -> Sequence[str]:
+        return self.names[:COLOURS]
+
+    def size(self) -> tuple[int, int]:
+        return 2 * WIDTH, len(self.rows) * self.ROW + BOTTOM
+
+    def marks(self) -> Any:
+        first = min(span["start"] for span in self.spans)
+        length = max(span["start"] + span["length"] for span in self.spans) - first or 1
+        scale = (2 * WIDTH - LEFT - 8) / length
+        for row, (rank, thread) in enumerate(self.rows):
+            yield f'<text x="{LEFT - 6}" y="{row * self.ROW + 12}" text-anchor="end">{rank - 1}:{thread // 1000}</text>'
+        for span in self.spans:
+            if span["name"] in self.names:
+                y = self.rows.index((span["rank"], span["thread"])) * self.ROW
+                told = f'{span["name"]}, rank {span["rank"] - 1}: {span["length"] / 1e3:.3g} ms'
+                yield (f'<rect x="{LEFT + (span["start"] - first) * scale:.2f}" y="{y + 1}" width="{max(span["length"] * scale, 0.2):.2f}" '
+                       f'height="{self.ROW - 3}" fill="{colour(self.names.index(span["name"]))}"><title>{html.escape(told)}</title></rect>')
+        for tick in ticks(0, length / 1e3, 8):
+            at = LEFT + tick * 1e3 * scale
+            yield f'<text x="{at:.1f}" y="{len(self.rows) * self.ROW + 14}" text-anchor="middle">{tick:g}</text>'

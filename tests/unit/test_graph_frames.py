@@ -1,0 +1,122 @@
+"""Graphs of tables of edges, with ids of any kind, and back: a dict of arrays, and the libraries' own tables where they are installed."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, HeteroGraph, fn
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError
+
+EDGES = {"from": ["dan", "ann", "bob", "ann"], "to": ["ann", "bob", "bob", "dan"], "w": [0.5, 2.0, 3.0, 4.0], "kind": [1, 2, 3, 4]}
+
+
+def tables(columns):
+    yield {name: np.array(values) for name, values in columns.items()}
+    for library, make in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "table")):
+        try:
+            yield getattr(importlib.import_module(library), make)(columns)
+        except ImportError:
+            pass
+
+
+def sums(graph, x):
+    return dict(zip(graph.ids.tolist(), graph.aggregate(fn.copy_src(x), "sum").data[:, 0].tolist()))
+
+
+def test_ids_stay_and_values_follow_their_edges():
+    for table in tables(EDGES):
+        graph = Graph.from_pandas(table, "from", "to", weight="w", features=["kind"])
+        assert graph.ids.tolist() == ["ann", "bob", "dan"] and graph.edge_features.tolist() == [[1], [2], [3], [4]]
+        x = np.array([[1.0], [10.0], [100.0]])
+        assert sums(graph, x) == {"ann": 50.0, "bob": 32.0, "dan": 4.0}
+        both = Graph.from_pandas(table, "from", "to", weight="w", undirected=True)
+        assert sums(both, x) == {"ann": 50.0 + 20.0 + 400.0, "bob": 32.0, "dan": 4.0 + 0.5}
+
+
+def test_nodes_have_their_order_and_need_no_edge():
+    for table, nodes in zip(tables(EDGES), tables({"who": ["zoe", "dan", "bob", "ann"]})):
+        graph = Graph.from_pandas(table, "from", "to", nodes=nodes, id="who")
+        assert graph.ids.tolist() == ["zoe", "dan", "bob", "ann"] and graph.in_degrees.tolist() == [0, 1, 2, 1]
+    numbers = Graph.from_pandas({"src": np.array([10**15, -3]), "dst": np.array([-3, -3])})
+    assert numbers.ids.tolist() == [-3, 10**15] and numbers.in_degrees.tolist() == [2, 0]
+    assert Graph.from_pandas({"src": [], "dst": []}).n_dst == 0
+
+
+def test_a_part_keeps_its_ids():
+    graph = Graph.from_pandas(EDGES, "from", "to")
+
+    def on_rank(comm):
+        part = graph.shard(comm, np.array([1, 0, 1]))
+        return part.ids.tolist(), graph.shard(comm, "contiguous").with_edge_values(None).ids.tolist()
+
+    assert threads.run(2, on_rank) == [(["bob"], ["ann", "bob"]), (["ann", "dan"], ["dan"])]
+
+
+def test_relations():
+    tables = {("user", "rates", "film"): {"src": ["u2", "u1"], "dst": [7, 9]}, ("user", "knows", "user"): {"src": ["u1"], "dst": ["u3"]}}
+    graph = HeteroGraph.from_pandas(tables, nodes={"film": {"id": [9, 7, 8]}})
+    assert {name: ids.tolist() for name, ids in graph.ids.items()} == {"film": [9, 7, 8], "user": ["u1", "u2", "u3"]}
+    x = np.array([[1.0], [2.0], [3.0]])
+    found = graph.aggregate({relation: fn.copy_src(x) for relation in tables}, "sum")
+    assert found["film"].data[:, 0].tolist() == [1.0, 2.0, 0.0] and found["user"].data[:, 0].tolist() == [0.0, 0.0, 1.0]
+    with pytest.raises(ConfigError, match="'knows' is no triple"):
+        HeteroGraph.from_pandas({"knows": {"src": [], "dst": []}})
+    with pytest.raises(DataError, match=r"edges\[\('a', 'b', 'a'\)\]: no column 'dst': there are src"):
+        HeteroGraph.from_pandas({("a", "b", "a"): {"src": [1]}})
+
+
+@pytest.mark.parametrize("edges, more, told", [
+    ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
+    ({"src": [1.5], "dst": [2]}, {}, "column 'src': float64 .* expected ids: whole numbers or words"),
+    ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "row 1 is None, expected an id"),
+    ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "some ids are numbers and some are words"),
+    ({"src": [1], "dst": ["b"]}, {}, "some ids are numbers and some are words"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: 2, of edge 0, is not among the nodes"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: 1, of edge 0, is not among the nodes"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "edges: ids are int64, and those of the nodes <U1"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: column 'id': 1 stands there twice"),
+    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: column 'w': entry 0 is nan"),
+    ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: column 'w': expected 1 numbers"),
+    ({"src": [1, 2], "dst": [2]}, {}, "src .* 2 .*1"),
+])  # fmt: skip
+def test_what_is_refused(edges, more, told):
+    with pytest.raises(DataError, match=told):
+        Graph.from_pandas(edges, **more)
+
+
+def test_to_scipy():
+    graph = Graph.from_pandas(EDGES, "from", "to", weight="w")
+    assert graph.to_scipy().toarray().tolist() == [[0, 0, 0.5], [2, 3, 0], [4, 0, 0]]
+    again, weights = Graph.from_scipy(graph.to_scipy())
+    assert again.to_scipy().toarray().tolist() == (graph.with_edge_values(None).to_scipy().toarray() != 0).astype(float).tolist()
+    assert sorted(weights.tolist()) == [0.5, 2, 3, 4]
+
+    def on_rank(comm):
+        part = graph.shard(comm, np.array([1, 0, 1]))
+        return part.to_scipy().toarray().tolist()
+
+    assert threads.run(2, on_rank) == [[[3, 2, 0]], [[0, 0, 0.5], [0, 4, 0]]]
+
+
+def test_to_pandas_gives_the_table_again():
+    pandas = pytest.importorskip("pandas")
+    graph = Graph.from_pandas(EDGES, "from", "to", weight="w", features=["kind"])
+    found = graph.to_pandas("from", "to", "w")
+    pandas.testing.assert_frame_equal(found, pandas.DataFrame(EDGES).astype({"kind": float}).rename(columns={"kind": "edge_0"}))
+
+
+def test_networkx_and_back():
+    networkx = pytest.importorskip("networkx")
+    network = networkx.MultiDiGraph([(("a", 1), "b", {"weight": 2.0}), ("b", ("a", 1), {"weight": 0.5}), ("b", "c", {"weight": 1.0})])
+    graph, weights = Graph.from_networkx(network, weight="weight")
+    assert graph.ids.tolist() == [("a", 1), "b", "c"]
+    assert networkx.utils.graphs_equal(graph.with_edge_values(weights).to_networkx(), network)
+
+
+@pytest.mark.parametrize("name", ["to_pandas", "to_networkx"])
+def test_parts_and_bipartite_graphs_are_refused(name):
+    pytest.importorskip(name[3:])
+    with pytest.raises(ConfigError, match=f"{name}: only of a whole graph"):
+        getattr(Graph.from_edges([0], [1], n_src=2, n_dst=3), name)()

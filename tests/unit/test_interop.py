@@ -1,0 +1,147 @@
+"""Graphs of PyG and DGL, and modules of torch and sarlite inside each other. Stand-ins where the libraries are not installed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, HeteroGraph, Tensor, fn, interop, nn, optim
+from sarlite.errors import ConfigError
+from sarlite.models import GAT, GCN
+
+SRC, DST = np.array([0, 1, 2, 2, 3, 0]), np.array([1, 2, 0, 1, 1, 3])
+GRAPH = Graph.from_edges(SRC, DST, 5)
+X = np.random.default_rng(0).standard_normal((5, 3))
+
+
+def test_a_pyg_graph():
+    data = SimpleNamespace(edge_index=np.stack([SRC, DST]), num_nodes=5, edge_weight=np.arange(6.0), edge_attr=np.arange(6.0) + 10)
+    graph = interop.from_pyg(data)
+    assert (graph.n_dst, graph.n_edges) == (5, 6) and graph.edge_features.tolist() == [[10], [11], [12], [13], [14], [15]]
+    expected = np.zeros((5, 3))
+    np.add.at(expected, DST, X[SRC] * np.arange(6.0)[:, None])
+    np.testing.assert_allclose(graph.aggregate(fn.copy_src(X), "sum").data, expected)
+    assert interop.from_pyg(SimpleNamespace(edge_index=np.stack([SRC, DST]), num_nodes=5)).edge_weight is None
+    with pytest.raises(ConfigError, match="from_pyg: SimpleNamespace has no edge_index"):
+        interop.from_pyg(SimpleNamespace(num_nodes=5))
+
+
+def test_pyg_itself():
+    torch = pytest.importorskip("torch")
+    pyg = pytest.importorskip("torch_geometric.data")
+    data = pyg.Data(edge_index=torch.tensor(np.stack([SRC, DST])), edge_attr=torch.ones(6, 2), num_nodes=5)
+    assert interop.from_pyg(data).edge_features.shape == (6, 2)
+    hetero = pyg.HeteroData()
+    hetero["paper"].num_nodes, hetero["author"].num_nodes = 4, 3
+    hetero["author", "writes", "paper"].edge_index = torch.tensor([[0, 2], [3, 1]])
+    graph = interop.from_pyg(hetero)
+    assert isinstance(graph, HeteroGraph) and graph.n_nodes == {"paper": 4, "author": 3}
+    found = graph.aggregate({("author", "writes", "paper"): fn.copy_src(X[:3])}, "sum")["paper"].data
+    np.testing.assert_array_equal(found[[3, 1]], X[[0, 2]])
+
+
+class Dgl:
+    """What sarlite calls of a DGL graph."""
+
+    def __init__(self, relations, nodes):
+        self.canonical_etypes, self.ntypes, self._nodes, self._relations = [*relations], [*nodes], nodes, relations
+
+    def num_nodes(self, name=None):
+        return self._nodes[name or self.ntypes[0]]
+
+    def edges(self, etype, order):
+        assert order == "eid"
+        return self._relations[etype]
+
+
+def test_a_dgl_graph():
+    graph = interop.from_dgl(Dgl({("n", "e", "n"): (SRC, DST)}, {"n": 5}))
+    assert isinstance(graph, Graph) and graph.in_degrees.tolist() == np.bincount(DST, minlength=5).tolist()
+    graph = interop.from_dgl(Dgl({("a", "to", "b"): ([0, 1], [2, 2]), ("b", "to", "a"): ([1], [0])}, {"a": 2, "b": 3}))
+    assert graph.n_nodes == {"a": 2, "b": 3} and graph.in_degrees["a", "to", "b"].tolist() == [0, 0, 2]
+    with pytest.raises(ConfigError, match="from_dgl: int is no DGL graph"):
+        interop.from_dgl(3)
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    pytest.importorskip("sarlite.interop.torch")
+    return found
+
+
+def test_a_sarlite_model_trains_in_torch_as_it_does_here(torch):
+    from sarlite.interop.torch import TorchModule
+
+    def model():
+        rng = nn.Random(0)
+        return GCN(3, 2, hidden=4, dropout=0.5, rng=rng, dtype=np.float64), rng
+
+    own, rng = model()
+    flat = nn.flatten(own)
+    optimizer = optim.SGD(flat, 0.1)
+    (other, other_rng) = model()
+    module = TorchModule(other, GRAPH, other_rng)
+    theirs = torch.optim.SGD(module.parameters(), 0.1)
+    assert set(module.state_dict()) == {name for name, _ in own.named_parameters()}
+    for step in range(3):
+        rng.step = step + 1
+        own.train()
+        flat.zero_grad()
+        (own(GRAPH, Tensor(X)) ** 2).sum().backward()
+        optimizer.step()
+        theirs.zero_grad()
+        (module(torch.from_numpy(X)) ** 2).sum().backward()
+        theirs.step()
+    for name, parameter in own.named_parameters():
+        np.testing.assert_allclose(module.state_dict()[name].numpy(), parameter.data, rtol=1e-12)
+    module.eval()
+    expected = own.eval()(GRAPH, Tensor(X)).data
+    np.testing.assert_allclose(module(torch.from_numpy(X)).detach().numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(other(GRAPH, Tensor(X)).data, expected, rtol=1e-12)  # the parameters are one memory
+
+
+def test_gradcheck_of_torch(torch):
+    from sarlite.interop.torch import TorchModule
+
+    module = TorchModule(GAT(3, 2, hidden=2, heads=2, rng=nn.Random(0), dtype=np.float64), GRAPH)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *parameters: module(x), (x, *module.parameters()))
+    out = module(x)
+    with torch.no_grad():
+        next(module.parameters()).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+    assert not module(torch.from_numpy(X)).detach().requires_grad
+    with torch.no_grad():
+        assert not module(x).requires_grad
+
+
+def test_a_torch_module_in_a_sarlite_model(torch):
+    from sarlite import gradcheck
+    from sarlite.interop.torch import FromTorch
+
+    class Model(nn.Module):
+        def __init__(self):
+            torch.manual_seed(0)
+            self.inner = FromTorch(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double())
+
+        def __call__(self, graph, h):
+            return graph.aggregate(fn.copy_src(self.inner(h)), "mean")
+
+    model, x = Model(), Tensor(X, requires_grad=True)
+    assert model.n_parameters == 3 * 4 + 4 + 4 * 2 + 2
+    gradcheck(lambda *_: model(GRAPH, x), [x, *model.parameters()])
+    flat = nn.flatten(model)  # which moves the parameters
+    optimizer, losses = optim.Adam(flat, 0.05), []
+    for _ in range(20):
+        flat.zero_grad()
+        loss = ((model(GRAPH, Tensor(X, constant=True)) - 1.0) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+    with pytest.raises(ConfigError, match="BatchNorm1d keeps buffers, running_mean, running_var, num_batches_tracked"):
+        FromTorch(torch.nn.BatchNorm1d(3))
+    with pytest.raises(ConfigError, match="LSTM returned a tuple, but must return one tensor"):
+        FromTorch(torch.nn.LSTM(3, 3).double())(Tensor(X))
