@@ -4,6 +4,7 @@
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend.c"
+#define ALSO_BFLOAT16
 #include "each_index.h"
 #else
 #include "attend.inc.h"
@@ -51,7 +52,7 @@ SAR_INLINE void NAME(add_rows)(const NAME(online) *o, int64_t to, int64_t h, con
     T *restrict acc = o->acc + (to * a->n_heads + h) * n_feat;
     const NAME(gather) edges = {.x = a->z + (a->z_heads == 1 ? 0 : h * n_feat), .index = col, .coef = coef, .stride = stride, .n = n,
                                 .n_ahead = a->csr.indices + a->csr.indptr[a->csr.n_rows] - col, .near = o->near,
-                                .prefetch = NAME(head_prefetch)(h, a->z_heads, stride * (int64_t)sizeof(T))};
+                                .prefetch = NAME(head_prefetch)(h, a->z_heads, stride)};
     if (n == 0 && !begins) return;
     if (!begins && !(correction == 1)) for (int64_t f = 0; f < n_feat; f++) acc[f] *= correction;
     NAME(gather_sum)(acc, &edges, n_feat, 1, begins);

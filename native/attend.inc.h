@@ -20,12 +20,12 @@ SAR_INLINE int NAME(step_edges)(int64_t heads, int64_t n_feat)
     return heads == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
 }
 
-/* What head `h` prefetches of a later edge's row of `n_heads` heads (gather.inc.h): its own columns; of short rows,
+/* What head `h` prefetches of a later edge's row of `n_heads` heads, `n_values` in all (gather.inc.h): its own columns; of short rows,
  * whose heads share cache lines, and of a row that all heads share, the first head all. A long row at once would
  * fill the queue of misses, and arithmetic would wait for it. */
-SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t n_heads, int64_t row_bytes)
+SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t n_heads, int64_t n_values)
 {
-    return row_bytes > SAR_ROW_BYTES && h < n_heads ? -1 : h == 0 ? row_bytes : 0;
+    return n_values * (int64_t)sizeof(T) > SAR_ROW_BYTES && h < n_heads ? -1 : h == 0 ? n_values * (int64_t)sizeof(S) : 0;
 }
 
 /* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step

@@ -3,6 +3,7 @@
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend_backward.c"
+#define ALSO_BFLOAT16
 #include "each_index.h"
 #else
 #include "attend.inc.h"
@@ -36,7 +37,7 @@ SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indpt
 
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
-                                       const T *restrict g, const NAME(sar_attention) *a, int accumulate, int near, int64_t part,
+                                       const S *restrict g, const NAME(sar_attention) *a, int accumulate, int near, int64_t part,
                                        int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
@@ -79,7 +80,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
             for (int i = 0, k = 0; i < p.n_pieces; k = p.end[i++]) {
                 const NAME(gather) edges = {.x = g + h * n_feat, .index = col + k, .coef = coef + k, .stride = stride,
                                             .n = p.end[i] - k, .n_ahead = n_ahead - k, .near = near,
-                                            .prefetch = NAME(head_prefetch)(h, n_heads, stride * (int64_t)sizeof(T))};
+                                            .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
                 const int64_t at = p.row[i] * z_stride + (a->z_heads == 1 ? 0 : h * n_feat), later = (p.row[i] + p.n_pieces) * z_stride;
                 if (h == 0 && p.row[i] + p.n_pieces < end)
                     for (int64_t f = 0; f < z_stride; f += 64 / (int64_t)sizeof(T)) {
@@ -115,7 +116,7 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
  *          adds. float64, as these sums cancel.
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const T *restrict g,
+int NAME(sar_attend_backward)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends, const S *restrict g,
                               const NAME(sar_attention) *a, int accumulate, int64_t n_threads, int64_t n_dst)
 {
     const int near = NAME(is_near)(n_dst, a->n_heads * a->n_feat);

@@ -13,7 +13,7 @@ from cffi import FFI
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_backward", "attend_rows", "rows", "dropout", "norm", "activate", "add",     # for every set
            "gemm", "sample", "number", "exact", "exact_edges"]
-PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache"]
+PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache", "narrow"]
 TARGETS = {"portable": None, "avx2": "avx2,fma", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.
@@ -77,7 +77,10 @@ def declarations(names):
         for value, suffix in floats:
             text += _instance("prototypes_float.h", f"{suffix}_{name}", {"T": value})
             for index, index_suffix in indexes:
-                text += _instance("prototypes_index.h", f"{suffix}{index_suffix}_{name}", {"T": value, "I": index})
+                for kind in ("rows", "index"):
+                    types = {"T": value, "S": value, "I": index}
+                    text += _instance(f"prototypes_{kind}.h", f"{suffix}{index_suffix}_{name}", types)
+        text += _instance("prototypes_rows.h", f"_bf16_i32_{name}", {"T": "float", "S": "uint16_t", "I": "int32_t"})
     return text
 
 

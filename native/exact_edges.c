@@ -137,7 +137,7 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
         for (int k = 0; k < n; k++) coef[k] = !src_ids ? alpha[k] : word[h % 4][k] < threshold ? 0 : alpha[k] * keep;
         const NAME(gather) edges = {.x = g + h * n_feat, .index = col, .coef = coef, .stride = stride, .n = n, .n_ahead = n,
-                                    .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride * (int64_t)sizeof(T))};
+                                    .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
         NAME(gather_dot)(0, dot, NULL, a->z + j * z_stride + at_z, &edges, n_feat, 0);
         double *restrict dz_j = dz + j * LEVELS * z_stride + at_z, *restrict dsrc_j = dsrc + j * LEVELS * n_heads + h;
         for (int k = 0; k < n; k++) {

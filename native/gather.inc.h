@@ -1,5 +1,6 @@
-/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, I, LANES and NAME
- * are set.
+/* Sums and dot products over gathered rows: the inner loops of spmm.c and attend.c. A template: T, S, I, LANES and
+ * NAME are set. Rows are of S: of T itself, or with BFLOAT16 of bfloat16, the upper half of a T, which a shift makes a T
+ * in registers; so sums have the bits that they have over rows of T with these values.
  *
  * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with
  * n. A sum of one column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64
@@ -30,12 +31,42 @@
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
+/* ROW: a register of values of a row. WIDEN: one value. */
+#ifdef BFLOAT16
+typedef S NAME(half) __attribute__((vector_size(SAR_REGISTER / 2), aligned(sizeof(S)), may_alias));
+typedef uint32_t NAME(bits) __attribute__((vector_size(SAR_REGISTER)));
+#if defined(__clang__) || SAR_REGISTER == 16
+#define BITS(half) __builtin_convertvector(half, NAME(bits))
+#elif SAR_REGISTER == 32                /* of one conversion GCC 12 makes two */
+typedef short NAME(shorts) __attribute__((vector_size(16)));
+#define BITS(half) __builtin_ia32_pmovzxwd256((NAME(shorts))(half))
+#elif defined(SAR_AVX512_AS_AVX2)
+#define BITS(half) __builtin_convertvector(half, NAME(bits))
+#else
+typedef short NAME(shorts) __attribute__((vector_size(32)));
+typedef int NAME(words) __attribute__((vector_size(64)));
+#define BITS(half) __builtin_ia32_pmovzxwd512_mask((NAME(shorts))(half), (NAME(words)){0}, (unsigned short)0xffff)
+#endif
+#define ROW(address) ((NAME(reg))((NAME(bits))BITS(*(const NAME(half) *)(address)) << 16))
+#define WIDEN(value) NAME(widen)(value)
+SAR_INLINE T NAME(widen)(S value)
+{
+    const uint32_t bits = (uint32_t)value << 16;
+    T wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+#else
+#define ROW(address) REG(address)
+#define WIDEN(value) (value)
+#endif
+
 /* What is summed: for each of n <= CHUNK edges of one row, `coef` (NULL: 1) times the row index[k] of x, which has
  * `stride` values. `index` goes on to n_ahead >= n, so that rows of later edges can be prefetched: `prefetch` bytes
  * of each, 0: they are in the cache already, -1: the columns that are read. `near`: x fits the last-level cache,
  * from where the second-level one is no gain. */
 typedef struct {
-    const T *restrict x;
+    const S *restrict x;
     const I *restrict index;
     const T *restrict coef;
     int64_t stride, n_ahead, prefetch;
@@ -45,7 +76,7 @@ typedef struct {
 /* `near` of n_rows rows of so many values. */
 SAR_INLINE int NAME(is_near)(int64_t n_rows, int64_t n_values)
 {
-    return n_rows * n_values * (int64_t)sizeof(T) <= sar_last_cache() / 4 * 3;
+    return n_rows * n_values * (int64_t)sizeof(S) <= sar_last_cache() / 4 * 3;
 }
 
 /* Prefetching in one pass: of the row `ahead` edges on, for the first n edges, so many bytes from x on. */
@@ -58,9 +89,9 @@ typedef struct {
  * into one more. */
 SAR_INLINE NAME(ahead) NAME(plan_ahead)(const NAME(gather) *g, int64_t f, int64_t width, int n_pass)
 {
-    const int64_t bytes = g->prefetch < 0 ? width * (int64_t)sizeof(T) : f == 0 ? g->prefetch : 0;
-    NAME(ahead) plan = {AHEAD(g->stride * (int64_t)sizeof(T), n_pass), 0, g->near, bytes};
-    int aligned = (((uintptr_t)(g->x + f) | (uintptr_t)g->stride * sizeof(T)) & 63) == 0;
+    const int64_t bytes = g->prefetch < 0 ? width * (int64_t)sizeof(S) : f == 0 ? g->prefetch : 0;
+    NAME(ahead) plan = {AHEAD(g->stride * (int64_t)sizeof(S), n_pass), 0, g->near, bytes};
+    int aligned = (((uintptr_t)(g->x + f) | (uintptr_t)g->stride * sizeof(S)) & 63) == 0;
     if (plan.bytes == 0 || g->n_ahead <= plan.ahead) return plan;
     plan.n = g->n_ahead - plan.ahead < g->n ? (int)(g->n_ahead - plan.ahead) : g->n;
     if (!aligned) plan.bytes += 63;
@@ -68,7 +99,7 @@ SAR_INLINE NAME(ahead) NAME(plan_ahead)(const NAME(gather) *g, int64_t f, int64_
 }
 
 /* What is planned of a row: mostly `lines` cache lines, a constant, so that there is no loop. */
-SAR_INLINE void NAME(prefetch_row)(const int lines, const T *row, NAME(ahead) plan)
+SAR_INLINE void NAME(prefetch_row)(const int lines, const S *row, NAME(ahead) plan)
 {
     if (plan.near) {
         for (int64_t b = 0; b < plan.bytes; b += 64) SAR_PREFETCH_NEAR((const char *)row + b);
@@ -101,7 +132,8 @@ SAR_INLINE void NAME(add_end)(T *restrict out, NAME(reg) sum, int64_t first, int
 SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict out, const NAME(gather) *g, int64_t f, int64_t width,
                                int n_pass, T scale, int begins)
 {
-    const T *restrict x = g->x + f, *restrict coef = g->coef;
+    const S *restrict x = g->x + f;
+    const T *restrict coef = g->coef;
     const I *restrict index = g->index;
     const int64_t stride = g->stride, last = width - WIDE;
     const int whole = n_reg - 1, n = g->n;
@@ -110,16 +142,16 @@ SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict 
 #pragma GCC unroll 16
     for (int v = 0; v < n_reg; v++) sum[v] = (NAME(reg)){0};
     for (int k = 0; k < n; k++) {
-        const T *row = x + (int64_t)index[k] * stride;
-        if (k < next.n) NAME(prefetch_row)((n_reg * SAR_REGISTER + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
+        const S *row = x + (int64_t)index[k] * stride;
+        if (k < next.n) NAME(prefetch_row)((n_reg * WIDE * (int)sizeof(S) + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
         if (weighted) {
 #pragma GCC unroll 16
-            for (int v = 0; v < whole; v++) sum[v] += coef[k] * REG(row + v * WIDE);
-            sum[whole] += coef[k] * REG(row + last);
+            for (int v = 0; v < whole; v++) sum[v] += coef[k] * ROW(row + v * WIDE);
+            sum[whole] += coef[k] * ROW(row + last);
         } else {
 #pragma GCC unroll 16
-            for (int v = 0; v < whole; v++) sum[v] += REG(row + v * WIDE);
-            sum[whole] += REG(row + last);
+            for (int v = 0; v < whole; v++) sum[v] += ROW(row + v * WIDE);
+            sum[whole] += ROW(row + last);
         }
     }
     out += f;
@@ -139,14 +171,14 @@ SAR_INLINE void NAME(narrow_sum)(const int lanes, T *restrict out, const NAME(ga
     const NAME(ahead) next = NAME(plan_ahead)(g, 0, width, 1);
     T sum[2 * WIDE] = {0};
     for (int k = 0; k < g->n; k++) {
-        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        const S *row = g->x + (int64_t)g->index[k] * g->stride;
         if (k < next.n) NAME(prefetch_row)(1, g->x + (int64_t)g->index[k + next.ahead] * g->stride, next);
         if (g->coef) {
-            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * row[u];
-            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * row[last + u];
+            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * WIDEN(row[u]);
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * WIDEN(row[last + u]);
         } else {
-            for (int u = 0; u < lanes; u++) sum[u] += row[u];
-            for (int u = 0; u < lanes; u++) sum[lanes + u] += row[last + u];
+            for (int u = 0; u < lanes; u++) sum[u] += WIDEN(row[u]);
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += WIDEN(row[last + u]);
         }
     }
     for (int f = 0; f < (int)width; f++) {
@@ -220,7 +252,8 @@ SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
                                const NAME(gather) *g, int64_t f, int64_t width, int begins)
 {
-    const T *restrict x = g->x + f, *restrict coef = g->coef;
+    const S *restrict x = g->x + f;
+    const T *restrict coef = g->coef;
     const I *restrict index = g->index;
     const int64_t stride = g->stride, last = width - LANES;
     const int whole = n_vec - 1, n = g->n;
@@ -229,18 +262,18 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
 #pragma GCC unroll 32
     for (int v = 0; v < n_vec * PIECES; v++) sum[v] = (NAME(reg)){0};
     for (int k = 0; k < n; k++) {
-        const T *row = x + (int64_t)index[k] * stride;
-        if (k < next.n) NAME(prefetch_row)(n_vec, x + (int64_t)index[k + next.ahead] * stride, next);
+        const S *row = x + (int64_t)index[k] * stride;
+        if (k < next.n) NAME(prefetch_row)((n_vec * LANES * (int)sizeof(S) + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
         NAME(reg) t[PIECES];
 #pragma GCC unroll 4
         for (int p = 0; p < PIECES; p++) {
-            const NAME(reg) r = REG(row + last + p * WIDE);
+            const NAME(reg) r = ROW(row + last + p * WIDE);
             t[p] = REG(a + whole * LANES + p * WIDE) * r;
             if (summing) sum[whole * PIECES + p] += coef[k] * r;
         }
 #pragma GCC unroll 32
         for (int v = 0; v < whole * PIECES; v++) {
-            const NAME(reg) r = REG(row + v * WIDE);
+            const NAME(reg) r = ROW(row + v * WIDE);
             t[v % PIECES] += REG(a + v * WIDE) * r;
             if (summing) sum[v] += coef[k] * r;
         }
@@ -270,14 +303,14 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
     const NAME(ahead) next = NAME(plan_ahead)(g, 0, width, 1);
     T sum[LANES] = {0};
     for (int k = 0; k < g->n; k++) {
-        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        const S *row = g->x + (int64_t)g->index[k] * g->stride;
         if (k < next.n) NAME(prefetch_row)(1, g->x + (int64_t)g->index[k + next.ahead] * g->stride, next);
         T t[LANES / 2];
         if (summing) {
-            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * row[u];
-            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * row[last + u];
+            for (int u = 0; u < lanes; u++) sum[u] += g->coef[k] * WIDEN(row[u]);
+            for (int u = 0; u < lanes; u++) sum[lanes + u] += g->coef[k] * WIDEN(row[last + u]);
         }
-        for (int u = 0; u < lanes; u++) t[u] = a[u] * row[u] + a[lanes + u] * row[last + u];
+        for (int u = 0; u < lanes; u++) t[u] = a[u] * WIDEN(row[u]) + a[lanes + u] * WIDEN(row[last + u]);
         for (int half = lanes / 2; half; half /= 2) for (int u = 0; u < half; u++) t[u] += t[u + half];
         dot[k] += t[0];
     }
@@ -286,27 +319,35 @@ SAR_INLINE void NAME(narrow_dot)(const int lanes, const int summing, T *restrict
 
 /* Copy `width` values of a to `padded` as the pass reads them: zeros where the last of its pieces overlaps the one
  * before. */
-SAR_INLINE void NAME(pad_row)(T *restrict padded, const T *restrict a, int64_t lanes, int64_t width)
+SAR_INLINE void NAME(pad_row)(T *restrict padded, const S *restrict a, int64_t lanes, int64_t width)
 {
     int64_t whole = (width - 1) / lanes * lanes;
-    for (int64_t f = 0; f < whole; f += lanes) for (int64_t u = 0; u < lanes; u++) padded[f + u] = a[f + u];     /* no memcpy: short */
-    for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : a[width - lanes + u];
+#ifdef BFLOAT16
+    if (lanes == LANES) {   /* stored as the pass loads them: a vector waits for values that were stored one by one */
+        if (width % LANES == 0) whole = width;
+        for (int64_t f = 0; f < whole; f += WIDE) *(NAME(reg) *)(padded + f) = ROW(a + f);
+        if (whole == width) return;
+    } else
+#endif
+    for (int64_t f = 0; f < whole; f += lanes)
+        for (int64_t u = 0; u < lanes; u++) padded[f + u] = WIDEN(a[f + u]);    /* no memcpy: short */
+    for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : WIDEN(a[width - lanes + u]);
 }
 
 /* The dot products that are NaN once more, without padding: there 0 times infinity has made NaN of an infinite one. */
-static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const T *restrict a, const NAME(gather) *g, int64_t end)
+static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const S *restrict a, const NAME(gather) *g, int64_t end)
 {
     for (int k = 0; k < g->n; k++) {
-        const T *row = g->x + (int64_t)g->index[k] * g->stride;
+        const S *row = g->x + (int64_t)g->index[k] * g->stride;
         if (dot[k] == dot[k]) continue;
         dot[k] = 0;
-        for (int64_t f = 0; f < end; f++) dot[k] += a[f] * row[f];
+        for (int64_t f = 0; f < end; f++) dot[k] += WIDEN(a[f]) * WIDEN(row[f]);
     }
 }
 
 /* dot[k] = sum_f a[f] * x[index[k]*stride + f],   f < end; if `summing`, out[f] += sum_k coef[k] * x[index[k]*stride
  * + f] too; begins: = */
-SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const T *restrict a, const NAME(gather) *g,
+SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict out, const S *restrict a, const NAME(gather) *g,
                                  int64_t end, int begins)
 {
 #define PASS(n_vec) case n_vec: \
@@ -329,8 +370,11 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
     const int beside = summing && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
     for (int64_t f = 0; f < end && end >= LANES; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
-        const T *values = a + f;    /* whole vectors are read where they are: what was just stored by values a vector's load waits for */
-        if (width % LANES) NAME(pad_row)(padded, values, LANES, width), values = padded;
+        const T *values = padded;
+#ifndef BFLOAT16
+        if (width % LANES == 0) values = a + f;     /* where they are: what was just stored by values a vector's load waits for */
+#endif
+        if (values == padded) NAME(pad_row)(padded, a + f, LANES, width);
         switch ((width + LANES - 1) / LANES) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
     }
     int n_nan = 0;
@@ -346,3 +390,6 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
 }
 
 #undef REG
+#undef ROW
+#undef BITS
+#undef WIDEN

@@ -1,4 +1,7 @@
 /* The prototypes of all kernels for the instruction set ISA. */
+#define KERNEL "prototypes_rows.h"
+#define ALSO_BFLOAT16
+#include "each_index.h"
 #define KERNEL "prototypes_index.h"
 #include "each_index.h"
 #define KERNEL "prototypes_float.h"

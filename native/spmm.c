@@ -3,6 +3,7 @@
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "spmm.c"
+#define ALSO_BFLOAT16
 #include "each_index.h"
 #else
 #include "gather.inc.h"
@@ -76,13 +77,14 @@ int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumu
 }
 
 /* Part `part` of n_parts of the rows of sar_edge_dot_forward. */
-static void NAME(edge_dot_rows)(T *restrict out, const T *restrict g, const NAME(sar_sum) *a, int64_t part, int64_t n_parts)
+static void NAME(edge_dot_rows)(T *restrict out, const S *restrict g, const NAME(sar_sum) *a, int64_t part, int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
     const int64_t n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat;
     const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
     const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows, *restrict eid = a->csr.eid;
-    const T *restrict x = a->x, *restrict dst_scale = a->dst_scale;
+    const S *restrict x = a->x;
+    const T *restrict dst_scale = a->dst_scale;
     I own[CHUNK];
     T dot[CHUNK];
 
@@ -112,7 +114,7 @@ static void NAME(edge_dot_rows)(T *restrict out, const T *restrict g, const NAME
  * output   out (., n_heads), accumulated
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_edge_dot_forward)(T *restrict out, const T *restrict g, const NAME(sar_sum) *sum)
+int NAME(sar_edge_dot_forward)(T *restrict out, const S *restrict g, const NAME(sar_sum) *sum)
 {
     const int64_t *restrict indptr = sum->csr.indptr;
     int team = sar_team((indptr[sum->csr.n_rows] - indptr[0]) * sum->n_heads * sum->n_feat);

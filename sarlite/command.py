@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,7 +172,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the options as a Namespace; a ConfigError names the first that is unknown."""
+        """Return the options as a Namespace; a ConfigError names the first that is unknown.
+
+        From here on the command prints an escape in place of what the terminal's encoding lacks, as of a path or a class.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         found, others = self.parse_known_args(args, namespace)
         for word in [*(word for word in others if word.startswith("-")), *others]:
             option = word.partition("=")[0]

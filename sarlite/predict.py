@@ -124,9 +124,9 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         part, rows = part._replace(graph=pairs), slice(None)
     else:
         places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
-    with errors_of(options.model):
+    with errors_of(options.model), using(named(run.training.numerics, comm)):
         found = _computed(comm, config, run, part, tensors, meta)
-    arrays = [array[rows] for array in _arrays(config, options.task, found)]
+        arrays = [array[rows] for array in _arrays(config, options.task, found)]
     if not config.out.endswith(".npy"):
         _write_table(comm, config, options.task, arrays, places, n_rows, names, nodes, meta.get("class_names"))
         return
@@ -270,7 +270,7 @@ def _computed(comm, config, run, part, tensors, meta):
     if part.task == "link" and config.embeddings is not None:
         model = model.encoder
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
-    with kernels.Buffers(), no_grad(), using(named(training.numerics, comm)):
+    with kernels.Buffers(), no_grad():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)

@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ConfigError("RUN: a folder is named twice")
         text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
         with writing(options.out):
-            write_whole(options.out, text.encode())
+            write_whole(options.out, text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
     except SarliteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,6 +11,8 @@ from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
 from sarlite.propagation.smoothing import check_probabilities
+from sarlite.tape.exact import named
+from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
@@ -24,8 +26,8 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "predictions": (None, str, "(n_nodes, n_classes) probabilities in the data's original node order, .npy"),
     "out": (None, str, "file for the smoothed scores, as the predictions stand; replaced if it is there"),
 }
-TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "threads", "ranks", "seed", "stall-timeout", "progress",
-         "verify", *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))
+TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "numerics", "threads", "ranks", "seed", "stall-timeout",
+         "progress", "verify", *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))
 """Options of `sarlite.train` that this command has too."""
 
 
@@ -69,7 +71,8 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     part.graph.profile.on_progress = tick
     probabilities = together(comm, lambda: _probabilities(config, part.graph, part.n_classes))
-    scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)
+    with using(named(config.numerics, comm)):
+        scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)
     node_rows.write(comm, config.out, part.graph.dst_ids, scores, part.graph.n_nodes)
     if comm.rank == 0:
         print(f"{config.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes", flush=True)

@@ -30,7 +30,7 @@ def _outcome(error):
         return EXITED, 0
     if isinstance(error, SarliteError) and not isinstance(error, PeerError):
         text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on the rank that found it and on the others
-        return REFUSED, zlib.crc32(text.encode())
+        return REFUSED, zlib.crc32(text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
     return None
 
 

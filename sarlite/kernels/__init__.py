@@ -1,6 +1,7 @@
 """The native kernels with checked arguments. `native` is the only module that imports the compiled `sarlite._native`.
 
-Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call. `indptr`
+Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call; but rows
+that `spmm`, `edge_dot`, `attend` and `attend_backward` gather may be bfloat16 (`narrow`) where values are float32. `indptr`
 is int64. `indices`, `eid`, `label`, `arg` and `index` are int32 or int64, the same for all index arrays of a call.
 "Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is
 `indptr[a : b + 1]` with the whole `indices`. The entries of `indices`, `rows` and `eid` are trusted: a check would cost
@@ -39,12 +40,14 @@ from sarlite.kernels.exact import (
     levels,
 )
 from sarlite.kernels.gemm import gemm, gemm_backward
+from sarlite.kernels.narrow import narrow, widen
 from sarlite.kernels.native import (
     instruction_set,
     instruction_sets,
     set_instruction_set,
     set_threads,
     threads,
+    wide,
 )
 from sarlite.kernels.norm import column_moments
 from sarlite.kernels.rows import Rows, add, copy_rows, dropout, gather_rows, philox4x32, scatter_add_rows
@@ -95,6 +98,7 @@ __all__ = [
     "instruction_set",
     "instruction_sets",
     "levels",
+    "narrow",
     "philox4x32",
     "row_dot",
     "sample",
@@ -105,4 +109,6 @@ __all__ = [
     "threads",
     "transpose",
     "outside_buffers",
+    "wide",
+    "widen",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 from sarlite.errors import ShapeError
 from sarlite.kernels.native import (
     FLOATS,
-    INDEXES,
+    ROWS,
     call,
     check,
     check_apart,
@@ -16,7 +16,9 @@ from sarlite.kernels.native import (
     check_rows,
     key64,
     probability,
+    suffix_of,
     threads,
+    wide,
 )
 
 
@@ -44,9 +46,9 @@ class Dropout(NamedTuple):
 
 def _attention(csr, z, src, n_src, at_dst, slope, dropout):
     """Check the arguments of both directions; return the fields of sar_attention. `at_dst` has a row a destination."""
-    check("z", z, dtype=FLOATS, shape=(n_src, None, None))
+    check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
-    check("src", src, dtype=z.dtype, shape=(len(z), None if z_heads == 1 else z_heads))
+    check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
     drop = {}
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
@@ -69,7 +71,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64
         The source j of each edge.
-    z : (n_src, H, D) or (n_src, 1, D), float32 or float64
+    z : (n_src, H, D) or (n_src, 1, D), float32, float64, or uint16 as bfloat16, of which all others are float32
         With one head all heads share it.
     src, dst : (n_src, H), (n_out, H), z's dtype
         Scores of the two ends.
@@ -98,13 +100,13 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
     attention = _attention(csr, z, src, None, dst, slope, dropout)
-    check("dst", dst, dtype=z.dtype, shape=(None, src.shape[1]))
+    check("dst", dst, dtype=src.dtype, shape=(None, src.shape[1]))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
-    check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
-    check("l", l, dtype=z.dtype, shape=dst.shape, out=True)
-    check("acc", acc, dtype=z.dtype, shape=(*dst.shape, z.shape[2]), out=True)
+    check("m", m, dtype=src.dtype, shape=dst.shape, out=True)
+    check("l", l, dtype=src.dtype, shape=dst.shape, out=True)
+    check("acc", acc, dtype=src.dtype, shape=(*dst.shape, z.shape[2]), out=True)
     check_apart(acc, z=z, src=src, dst=dst)
-    call(f"sar_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}", m, l, acc, dst, attention, accumulate)
+    call(f"sar_attend_forward_{suffix_of(z.dtype, indices.dtype)}", m, l, acc, dst, attention, accumulate)
 
 
 def attend_finish(m, l, acc):  # noqa: E741
@@ -186,7 +188,7 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         As given to `attend`.
     ends : (n_dst, H, 4), z's dtype
         What `attend_ends` returns.
-    g : (n_dst, H, D), z's dtype
+    g : (n_dst, H, D), z's dtype, bfloat16 too
         Gradient of the finished output.
     dz, dsrc, ddst : as z, src, and (n_dst, H), z's dtype
         Accumulate. ddst is None where `sums` are given.
@@ -210,21 +212,21 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     attention = _attention(csr, z, src, n_src, ends, slope, dropout)
     n_heads, n_feat = src.shape[1], z.shape[2]
-    check("ends", ends, dtype=z.dtype, shape=(None, n_heads, 4))
+    check("ends", ends, dtype=src.dtype, shape=(None, n_heads, 4))
     n_dst = len(ends)
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
-    check("dz", dz, dtype=z.dtype, shape=z.shape, out=True)
-    check("dsrc", dsrc, dtype=z.dtype, shape=src.shape, out=True)
+    check("dz", dz, dtype=src.dtype, shape=z.shape, out=True)
+    check("dsrc", dsrc, dtype=src.dtype, shape=src.shape, out=True)
     check_apart(dz, z=z, g=g)
     n_threads = threads() if (end - int(t_indptr[0])) * n_heads * (n_feat + 16) > 32768 else 1
     parts = np.zeros((n_threads, n_dst, n_heads)) if sums is None else sums
     check("sums", parts, dtype=np.float64, shape=(None, n_dst, n_heads), out=True)
     if sums is None:
-        check("ddst", ddst, dtype=z.dtype, shape=(n_dst, n_heads), out=True)
+        check("ddst", ddst, dtype=src.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}", dz, dsrc, parts, ends, g, attention,
-         accumulate, min(n_threads, len(parts)), n_dst)
+    call(f"sar_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}", dz, dsrc, parts, ends, g, attention, accumulate,
+         min(n_threads, len(parts)), n_dst)
     if sums is None:
         attend_backward_finish(parts, ddst)
 

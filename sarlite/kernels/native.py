@@ -16,12 +16,15 @@ except ImportError as error:
 
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+BFLOAT16 = np.dtype(np.uint16)  # NumPy has none: the bits
+ROWS = {**FLOATS, BFLOAT16: "bf16"}  # of rows that edges gather
 LINE = np.dtype([("made", np.int64), ("halo", np.int32), ("older", np.int32), ("newer", np.int32), ("end", np.int32)])
 _C_ARRAYS = {
     np.dtype(np.float32): "float[]",
     np.dtype(np.float64): "double[]",
     np.dtype(np.int32): "int32_t[]",
     np.dtype(np.int64): "int64_t[]",
+    BFLOAT16: "uint16_t[]",
     np.dtype(np.uint32): "uint32_t[]",
     np.dtype(np.uint64): "uint64_t[]",
     np.dtype(np.uint8): "uint8_t[]",
@@ -120,7 +123,8 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False):
 def _has_rows(a):
     """Whether each row of a matrix is contiguous, and begins behind the end of the one before."""
     row, value = a.strides
-    return value == a.itemsize and row % value == 0 and row >= a.shape[1] * value
+    one = a.shape[1] == 1  # value, whose stride may be any
+    return (value == a.itemsize or one) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
 
 
 def _fits(found, shape):
@@ -178,6 +182,18 @@ def check_apart(out, /, **inputs):
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
+
+
+def wide(dtype):
+    """Return the dtype in which rows of a dtype are summed: float32 for bfloat16, else the same."""
+    return np.dtype(np.float32) if dtype == BFLOAT16 else dtype
+
+
+def suffix_of(dtype, index):
+    """Return the suffix of a kernel over edges by the dtype of its rows and of its indices."""
+    if dtype == BFLOAT16 and index != np.int32:
+        raise ShapeError(f"indices must have dtype int32 with rows of bfloat16; got dtype {index}")
+    return f"{ROWS[dtype]}_{INDEXES[index]}"
 
 
 def index_dtype(*arrays):

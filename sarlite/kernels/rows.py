@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sarlite.kernels.native import (
+    BFLOAT16,
     FLOATS,
     INDEXES,
     call,
@@ -84,6 +85,9 @@ def copy_rows(x, rows, out):
         out[...] = x[rows]
     elif x.dtype in FLOATS:
         gather_rows(x, rows, out)
+    elif x.dtype == BFLOAT16 and x.size and row_width(x) % 2 == 0:  # copied in pairs
+        n = row_width(x)
+        copy_rows(x.reshape(-1, n).view(np.float32), rows, out.reshape(-1, n).view(np.float32))
     else:
         np.take(x, rows, 0, out)
 

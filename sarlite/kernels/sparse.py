@@ -6,6 +6,7 @@ from sarlite.errors import ShapeError
 from sarlite.kernels.native import (
     FLOATS,
     INDEXES,
+    ROWS,
     call,
     check,
     check_apart,
@@ -14,6 +15,8 @@ from sarlite.kernels.native import (
     check_rows,
     index_dtype,
     row_width,
+    suffix_of,
+    wide,
 )
 
 
@@ -23,12 +26,12 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
     `names` are the names of `dst_rows` and of `edge_rows`.
     """
     n_dst, end = check_csr(indptr, indices)
-    check_rows("x", x)
+    check_rows("x", x, dtype=ROWS)
     if indices is None and len(x) < end:
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
-    index = index_dtype(indices, eid, rows)
+    index, dtype = index_dtype(indices, eid, rows), wide(x.dtype)
     dst_name, edge_name = names
-    check_rows(dst_name, dst_rows, dtype=x.dtype, out=dst_name == "out")
+    check_rows(dst_name, dst_rows, dtype=dtype if dst_name == "out" else x.dtype, out=dst_name == "out")
     check(dst_name, dst_rows, shape=(None, *x.shape[1:]))
     check_csr_rows(rows, n_dst, len(dst_rows), index, dst_name)
     if eid is not None:
@@ -38,7 +41,7 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
             raise ShapeError(f"eid must have at least {end} edges (indptr[-1]); {found}")
     n_heads = 1
     if edge_rows is not None:
-        check(edge_name, edge_rows, dtype=x.dtype, out=edge_name == "out")
+        check(edge_name, edge_rows, dtype=dtype, out=edge_name == "out")
         n_heads = edge_rows.shape[1] if edge_rows.ndim == 2 else 1
         fits = edge_rows.ndim == 1 or (edge_rows.ndim == 2 and x.ndim > 1 and n_heads == x.shape[1])
         if not fits or (eid is None and len(edge_rows) < end):
@@ -47,7 +50,7 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
     n_feat = row_width(x) // n_heads if n_heads else 0
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
     shared = {"csr": csr, "x": x, "n_src": len(x), "n_heads": n_heads, "n_feat": n_feat}
-    return shared, f"{FLOATS[x.dtype]}_{INDEXES[index]}"
+    return shared, suffix_of(x.dtype, index)
 
 
 def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
@@ -60,9 +63,9 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64, or None
-    x : (n_src, ...) float32 or float64
+    x : (n_src, ...) float32, float64, or uint16 as bfloat16, of which all other values are float32
         Any trailing shape; (n_src, H, ...) with a weight per head.
-    out : (n_out, ...), x's dtype and trailing shape
+    out : (n_out, ...), x's dtype, or float32 of bfloat16, and trailing shape
         Accumulates; without `accumulate` the rows that the CSR has are overwritten.
     rows : (n_dst,), indices' dtype, optional
         Row of `out` of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
@@ -84,9 +87,9 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     """
     shared, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
     if src_scale is not None:
-        check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
+        check("src_scale", src_scale, dtype=wide(x.dtype), shape=(len(x),))
     if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(out),))
+        check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(out),))
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
     factors = {"weight": weight, "src_scale": src_scale, "dst_scale": dst_scale}
     call(f"sar_spmm_forward_{suffix}", out, {**shared, **factors}, accumulate)
@@ -103,8 +106,8 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
     indptr, indices, rows, eid, dst_scale
         As for spmm, with g in the place of its out; the values of `eid` are unique.
     g : (n_out, ...), x's dtype and trailing shape
-    x : (n_src, ...) float32 or float64
-    out : (n,) or (n, H), x's dtype
+    x : (n_src, ...) float32, float64, or uint16 as bfloat16
+    out : (n,) or (n, H), x's dtype, or float32 of bfloat16
         Accumulates.
 
     Raises
@@ -120,7 +123,7 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
         raise ShapeError("out must be a NumPy array, got NoneType")
     shared, suffix = _spmm_operands(indptr, indices, rows, g, x, eid, out, ("g", "out"))
     if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=x.dtype, shape=(len(g),))
+        check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(g),))
     check_apart(out, g=g, x=x, dst_scale=dst_scale)
     call(f"sar_edge_dot_forward_{suffix}", out, g, {**shared, "dst_scale": dst_scale})
 

@@ -43,9 +43,11 @@ class Loader(ABC):
         Whether each step has a batch of its own.
     fresh : bool
         Whether all rows of a batch are made in its step: none was made before, or comes from a cache.
+    divided : str
+        What makes steps depend on how rows are divided among ranks, as arguments; empty where nothing does.
     """
 
-    sampled, fresh = True, True
+    sampled, fresh, divided = True, True, ""
     _seeds: Seeds
 
     def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
@@ -144,6 +146,7 @@ class RowLoader(Loader):
         super().__init__(graph, x, labels, train, batch_size)
         agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
         self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
+        self.divided = _divided(batches)
         self._buffers = kernels.Buffers()
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
@@ -234,6 +237,7 @@ class NeighborLoader(Loader):
         channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
+        self.divided = _divided(batches, remote)
         self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
@@ -366,6 +370,10 @@ class NeighborLoader(Loader):
         if self.caches:
             return CachedLayer(self._part, layer, rows, self.caches, place, step, pushes)
         return layer_graph(self._part, layer, rows)
+
+
+def _divided(batches, remote="exact"):
+    return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 
 def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote):

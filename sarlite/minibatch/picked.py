@@ -9,11 +9,13 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import Edges
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import Layer
+from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
+from sarlite.tape.numerics import known
 from sarlite.types import Array, DType
 
 
@@ -82,7 +84,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
         own, loops, self.mistakable = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops, graph.mistakable
         loops = None if loops is None else loops[rows[: layer.n_dst]]
-        schedule = Schedule(plan, transport, graph.schedule.mode)
+        schedule, self.whole_edges = Schedule(plan, transport, graph.schedule.mode), transport.comm.size == graph.comm.size
         LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(transport.state), graph.n_nodes, own, loops)
         self._all_sizes = sizes or own
         sources = np.concatenate([rows, halo]) if len(halo) else rows
@@ -93,6 +95,15 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     @property
     def sizes(self) -> tuple[int, int, int]:
         return self._all_sizes
+
+    def dst(self, h: Any) -> Any:
+        if isinstance(h, Tensor) and known(len(h) > self.n_dst, True):
+            return destinations(h, self.n_dst)
+        return super().dst(h)
+
+    def most_edges(self) -> int:
+        """Return the edges of all ranks: no row has more, and nothing is sent to tell."""
+        return self.sizes[2]
 
     @property
     def in_degrees(self) -> Array:  # type: ignore[override]
@@ -196,7 +207,8 @@ class Estimate:
             return False
         if not self._alone:
             return self._part.has_loops
-        return self._loops is not None and bool(self._loops.any()) and self._share is not None
+        alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
+        return known(alone, self._part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return what a sum multiplies destinations and sources by, each (n,) float64 or None."""

@@ -142,7 +142,7 @@ class Flat:
         The gradients are the sums once the request is done. Until then nothing else collective may be called on `comm`:
         give it a channel.
         """
-        if not self.replicated.names or numerics.current() is not None:  # whose gradients are sums over ranks already
+        if not self.replicated.names or not numerics.sums_follow():
             return Staged(iter(()))
         return comm.start_allreduce(self.grad)
 

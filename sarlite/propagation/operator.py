@@ -14,8 +14,18 @@ from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
 from sarlite.types import Array, DType
 
-_POWERS = {"sym": (-0.5, -0.5), "row": (-1.0, 0.0), "column": (0.0, -1.0)}  # of D at the left and at the right of A
-NORMALIZATIONS = tuple(_POWERS)
+
+def _inverse(degrees):
+    return 1.0 / degrees
+
+
+def _inverse_root(degrees):
+    return 1.0 / np.sqrt(degrees)  # np.power's bits change with the processor
+
+
+_SCALES = {"sym": (_inverse_root, _inverse_root), "row": (_inverse, None), "column": (None, _inverse)}
+"""Of D, at the left and at the right of A."""
+NORMALIZATIONS = tuple(_SCALES)
 
 
 class Propagation:
@@ -49,7 +59,7 @@ class Propagation:
         self.graph, self.weight = graph, weight
         self._fits: set[DType] = set()  # dtypes in which every rank's weights are finite
         found = positive(graph.in_degrees if weight is None else degrees(graph, weight))
-        self.left, self.right = (found[:, None] ** power if power else None for power in _POWERS[normalization])
+        self.left, self.right = (scale and scale(found[:, None]) for scale in _SCALES[normalization])
 
     def __call__(self, x: Array) -> Array:
         """Return S x, a new (n_dst, ...) array of x's dtype. Collective.

@@ -5,7 +5,8 @@ An operator object (`operators`, `custom`) computes one block at a time; `schedu
 
 import numpy as np
 
-from sarlite import tape
+from sarlite import kernels, tape
+from sarlite.errors import ConfigError
 from sarlite.kernels import Rows
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.table_rows import TableRows
@@ -32,6 +33,10 @@ class Operator:
         Whether `backward` adds to d_rows in this pass; else it overwrites them.
     takes_rows : bool
         Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are arrays.
+    may_narrow : bool
+        Whether `forward` and `backward` may be given the first input's rows as bfloat16.
+    narrow : bool
+        Whether they are: what the graph's `rows` say. Set before `begin`.
     into : array or None
         What the output is wanted in; set before `begin`. An operator may add to it and return it from `end`, letting go of it; or
         return an array of its own, which the caller adds.
@@ -39,7 +44,7 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    reverses = overwrites = takes_rows = False
+    reverses = overwrites = takes_rows = may_narrow = narrow = False
     accumulate = True
     keeps_result = True
     flops_per_value = 1
@@ -60,6 +65,14 @@ class Operator:
     def end(self):
         """Return the output; drop what backward does not need."""
 
+    def gathered(self, rows, scale=None):
+        """Return rows that edges gather, or with a scale the rows times the scale: the one place where rows are narrowed.
+
+        These are the first input's rows, and backward the rows of the output's gradient. What edges or ranks add up is
+        float32, so a rounding depends on the row alone.
+        """
+        return kernels.narrow(rows, scale)
+
     def begin_backward(self, g):
         """Take the gradient of the output."""
 
@@ -68,6 +81,12 @@ class Operator:
         if at is not None and at.flags.c_contiguous:
             return at
         return (np.zeros if self.accumulate else np.empty)((n_rows, *shape), dtype)
+
+    def join(self, place, others):
+        """Let the gradients of the fetched input `place` be added up with those of other operators, (operator, place) each.
+
+        After `begin_backward` of all of them, on the operator whose `accumulator` and `finished` then serve.
+        """
 
     def finished(self, sums, dtype):
         """Return the gradients that an `accumulator` has summed up."""
@@ -116,11 +135,22 @@ class Operator:
 
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
-    if not operator.takes_rows:
+    if schedule.rows != "float32":
+        _narrow(schedule.rows, operator, inputs[0].dtype)
+    if operator.narrow or not operator.takes_rows:
         for x in inputs:
             if isinstance(x, TableRows):
                 x.gathered()
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
+
+
+def _narrow(rows, operator, dtype):
+    """Let an operator's rows be narrow; a ConfigError tells that they cannot."""
+    if not operator.may_narrow:
+        raise ConfigError(f"rows {rows}: messages that are evaluated as {type(operator).__name__} have no narrow rows yet")
+    if dtype != np.float32:
+        raise ConfigError(f"rows {rows}: stand for rows of float32, but these are {dtype}")
+    operator.narrow = True
 
 
 def forward(needs, *arrays, operator, schedule):
@@ -128,10 +158,13 @@ def forward(needs, *arrays, operator, schedule):
     keep = any(needs) and schedule.mode.keeps and not _reverses(schedule, operator)
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
+    templates = templates_of(rows)
+    if operator.narrow:
+        rows = (operator.gathered(rows[0]), *rows[1:])
     operator.look_ahead(schedule, rows)
     kept = schedule.run(rows, operator.forward, keep)
     local = rows if operator.needs_rows and not keep else None
-    return operator.end(), (operator, local, kept, templates_of(rows))
+    return operator.end(), (operator, local, kept, templates)
 
 
 def vjp(g, needs, residuals, into, operator, schedule):

@@ -9,6 +9,7 @@ a sum over ranks, and made there: what stands at a replicated tensor is whole, a
 """
 
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,10 @@ ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
     "clip", "concat", "cross_entropy", "destinations", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
     "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
-    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "relu", "reshape",
+    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece", "relations",
+    "relu", "reshape",
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
-    "transpose", "var", "where",
+    "to_columns", "to_rows", "transpose", "var", "where",
 ))  # fmt: skip
 """Primitives that have the same bits everywhere."""
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
@@ -44,9 +46,18 @@ class Exact:
 
     def __init__(self, comm):
         self.comm, self.across = comm.channel("exact"), False
+        self._on: dict[int, tuple[Any, Exact]] = {}
 
     def __repr__(self):
         return "Exact()"
+
+    def on(self, comm):
+        """Return this numerics of the ranks of another communicator, which are some of this one's. Collective there."""
+        if comm.size == self.comm.size:
+            return self
+        if id(comm) not in self._on:
+            self._on[id(comm)] = comm, type(self)(comm)
+        return self._on[id(comm)][1]
 
     # ---- what the tape tells
 
@@ -56,6 +67,9 @@ class Exact:
             raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
         if replicated:
             return
+        if name == "to_columns" and tensors[0].requires_grad and _shared(params["layout"].pieces):
+            raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned weight, "
+                              "whose gradients are then rounded before they are summed")
         if name in OVER_AXES and 0 in _axes(params["axis"], next(t for t in tensors if t is not None).ndim):
             raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
                               "are divided")
@@ -144,23 +158,36 @@ class Exact:
     def _sum(self, array, across):
         return self.comm.allreduce(np.ascontiguousarray(array)) if across else array
 
+    # ---- choices
+
+    def choices(self, *ways):
+        return tuple(way for way in ways if way != "inside")  # whose weight's gradient takes each rank's rounded sums
+
+    def known(self, alone, anywhere):
+        return anywhere
+
+    def sums_follow(self):
+        return False
+
     # ---- sums of products
 
     def product(self, a, b, trans_b=False, into=None):
         if b.ndim != 2 or a.dtype != b.dtype or a.dtype.kind != "f":
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
+        if into is not None:  # rounded before it is added: who owns a gradient, so that it may be added to, differs by rank
+            return np.add(into, self.product(a, b, trans_b), out=into)
         a = a.array() if isinstance(a, kernels.Rows) else a
         rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
         b = np.ascontiguousarray(b.T if trans_b else b)
-        out = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if into is None else into
+        out = np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
         to = out.reshape(len(rows), b.shape[1])
         if a.dtype == np.float64:
-            kernels.exact_gemm(rows, b, to, into is not None)
+            kernels.exact_gemm(rows, b, to)
             return out
         b = b.astype(np.float64)  # so that products are exact: a fused multiply-add is none too many
         for part in (slice(at, at + ROWS_AT_ONCE) for at in range(0, len(rows), ROWS_AT_ONCE)):
-            wide = np.zeros((len(rows[part]), b.shape[1])) if into is None else to[part].astype(np.float64)
-            kernels.gemm(rows[part].astype(np.float64), b, wide, accumulate=into is not None)
+            wide = np.zeros((len(rows[part]), b.shape[1]))
+            kernels.gemm(rows[part].astype(np.float64), b, wide)
             to[part] = wide
         return out
 
@@ -226,8 +253,8 @@ class Exact:
 
     # ---- functions
 
-    def exp(self, x):
-        return _function("exp", x)
+    def exp(self, x, out=None):
+        return _into(out, _function("exp", x))
 
     def log(self, x):
         return _function("log", x)
@@ -238,11 +265,7 @@ class Exact:
             return np.where(whole == 1, x, self.log(whole) * (x / (whole - 1))).astype(x.dtype)
 
     def expm1(self, x, out=None):
-        found = _function("expm1_negative", x)
-        if out is None:
-            return found
-        out[...] = found
-        return out
+        return _into(out, _function("expm1_negative", x))
 
     def power(self, base, n):
         found = 1.0
@@ -259,6 +282,19 @@ def named(name, comm):
 def _function(name, x):
     x = np.asarray(x)
     return kernels.exact_function(name, np.ascontiguousarray(x)).reshape(x.shape)
+
+
+def _into(out, found):
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
+def _shared(pieces):
+    """Whether two ranks have the same columns."""
+    some = [piece for piece in pieces if all(part.stop > part.start for part in piece)]
+    return any(piece in some[:k] for k, piece in enumerate(some))
 
 
 def _axes(axis, ndim):

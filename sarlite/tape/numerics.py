@@ -14,12 +14,18 @@ import numpy as np
 from sarlite.tape.recording import _set, state
 
 NUMERICS = ("fast", "exact")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def current() -> Any:
     """Return this thread's numerics; None is "fast"."""
     return state.numerics
+
+
+def name() -> str:
+    """Return the name of this thread's numerics."""
+    return "fast" if state.numerics is None else state.numerics.name
 
 
 def using(numerics: Any) -> AbstractContextManager[None]:
@@ -42,12 +48,24 @@ def by_numerics(function: F) -> F:
     return done  # type: ignore[return-value]
 
 
+@by_numerics
+def sums_follow() -> bool:
+    """Tell whether gradients of replicated parameters are a rank's own, which are summed over ranks after backward."""
+    return True
+
+
+@by_numerics
+def known(alone: T, anywhere: T) -> T:
+    """Return what a choice goes by: on one rank alone more may be known than anywhere."""
+    return alone
+
+
 # ---- functions of single values
 
 
 @by_numerics
-def exp(x):
-    return np.exp(x)
+def exp(x, out=None):
+    return np.exp(x, out=out)
 
 
 @by_numerics

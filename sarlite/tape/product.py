@@ -21,7 +21,7 @@ def dense(x):
 
 def _matmul(needs, a, b, *added, factors=2):
     c = dense(added[0]) if added else None
-    into = c if c is None or (c.base is None and c.flags.writeable) else c.copy()
+    into = c if c is None or (c.base is None and c.flags.writeable and c.flags.c_contiguous) else c.copy()
     matrices = a.ndim == b.ndim == 2 and a.dtype == b.dtype
     if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not matrices):
         a, b = dense(a), dense(b)

@@ -9,6 +9,7 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.tape.arithmetic import astype
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.numerics import known
 from sarlite.tape.reduce import is_float, scatter_rows
 from sarlite.types import Array, Axis
 
@@ -94,14 +95,15 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     """Return x[index].
 
     Integers, slices, None and Ellipsis return a view. An array of integers picks rows, as `take`; an array of bools
-    picks the rows where it is true. A slice of everything is `x` itself. """
+    picks the rows where it is true. A slice of everything is `x` itself, where rows of other ranks would not tell. """
     if isinstance(index, (list, np.ndarray, Tensor)):
         return take(x, _row_numbers(x, index))
     parts = index if isinstance(index, tuple) else (index,)
     for part in parts:
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))):
             raise TypeError(f"cannot index a Tensor with a {type(part).__name__} here; use take()")
-    if parts and all(_is_all(part, n) for part, n in zip(parts, x.shape)) and len(parts) <= x.ndim:
+    everything = parts and all(_is_all(part, n) for part, n in zip(parts, x.shape)) and len(parts) <= x.ndim
+    if known(everything, False):  # another tape would add up gradients in another order
         return x
     return apply("getitem", x, index=index)
 

@@ -42,12 +42,17 @@ REFUSED: list[tuple[str, str, str]] = [
     ("propagated", "nothing propagated", "{option} {propagated}: the model {model} propagates nothing before training"),
     ("fanouts", "propagated rows",
      "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
-    *(("numerics exact", other, "{option} does not go with {other}, which is not exact yet") for other in (
-        "batch_size", "mfg", "label_inputs", "columns", "correct_and_smooth", "edge_weights", "edge_features")),
-    ("numerics exact", "relational data", "{option}: relational graphs, as --data {data} is, are not exact yet"),
-    ("numerics exact", "propagated rows", "{option}: propagated features, as of --model {model}, are not exact yet"),
+    *(("numerics exact", other, "{option} does not go with {other}: its steps differ on other numbers of ranks")
+      for other in ("remote hec", "remote local", "batches balanced", "lr_scale sqrt", "lr_scale linear")),
+    ("numerics exact", "relation_weights inside",
+     "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
+    *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
+        "batch_size", "mfg", "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
+    ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
+    ("rows bfloat16", "relational data", "{option}: rows of relational graphs, as --data {data} is, are float32"),
+    ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
     *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
-        "batch_size", "mfg", "numerics exact", "columns", "label_inputs", "correct_and_smooth")),
+        "batch_size", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
     *(("task link", other, "{option}: costs of links, as for {other}, are not counted yet")
       for other in ("dry_run", "mode auto", "memory_limit")),
     ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),

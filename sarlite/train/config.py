@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -234,7 +235,10 @@ def read_toml(path: AnyPath) -> dict[str, Any]:
     with reading(f"--config {path}", kind=ConfigError):
         if regular(path).stat().st_size > _MAX_BYTES:
             raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it is no file of options")
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape"))
+    # paths as this locale has them, also of names that are no UTF-8
+    return {name: os.fsdecode(value.encode(errors="surrogateescape")) if isinstance(value, str) else value
+            for name, value in found.items()}
 
 
 def to_toml(config: argparse.Namespace) -> str:

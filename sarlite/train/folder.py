@@ -99,7 +99,7 @@ class Folder:
             Metrics of epochs up to this one stay; a run that is resumed writes the others again.
         """
         with _told(self.path):
-            write_whole(self.path / CONFIG, (MARK + options).encode(errors="backslashreplace"), new=not self.continues)
+            write_whole(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
             path = self.path / METRICS
             if self.continues:
                 write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())

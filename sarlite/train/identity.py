@@ -1,5 +1,7 @@
 """What tells one data set from another, however it is stored and divided."""
 
+import math
+
 import numpy as np
 
 from sarlite.graph.edges import destinations, row_chunks
@@ -50,12 +52,12 @@ def identity(graph, rows, n_classes):
 def _of_one_type(graph, rows):
     """The sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
-        sums = graph.with_edge_values().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
+        sums = graph.with_edge_values().wide().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):
         if array is not None:
-            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, -1)))
+            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, math.prod(array.shape[1:]))))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]

@@ -136,6 +136,8 @@ def _checked(graph, val, test, disjoint, negatives, eval_negatives, sampler, see
         raise ConfigError(f"links are of a Graph, but graph is a {type(graph).__name__}")
     if graph.bipartite or graph.grid is not None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
+    if graph.schedule.rows != "float32":
+        raise ConfigError(f"links: graphs with rows {graph.schedule.rows} are not done yet")
     shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test), ("disjoint", disjoint))]
     if shares[0] + shares[1] >= 1:
         raise ConfigError(f"val {val} and test {test} leave no links to train on")

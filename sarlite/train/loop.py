@@ -104,8 +104,8 @@ class Trainer:
         together(self.comm, lambda: check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
         together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: check_links(graph, task, others))
-        together(self.comm, lambda: check_numerics(numerics, graph, others))
+        together(self.comm, lambda: check_links(graph, task, numerics, others))
+        together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))

@@ -10,6 +10,7 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.links import LinkOptions
 from sarlite.train.metrics import EVERY
@@ -134,7 +135,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     "ranks": {
         "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that "
-                     "they went to [push; in broadcast fetch, of GCN and GraphSAGE]"),
+                     "they went to [push; in broadcast fetch, of GCN and GraphSAGE; with --rows bfloat16 fetch]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the "
                     "structure of them all"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a "
@@ -151,6 +152,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "dry-run": (False, bool, "print what each mode would take, memory and bytes by rank, and train nothing"),
         "numerics": ("fast", NUMERICS, "exact: the same bits on any number of ranks, mode, partition, threads and "
                      "processor"),
+        "rows": ("float32", ROWS, "as what rows that edges gather are stored and sent; sums and all else stay float32"),
         "threads": (0, int, "threads of each rank; 0 divides the node's cores"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),
         "stall-timeout": (300.0, float, "seconds without progress on any rank before the run is ended; 0 never"),

@@ -18,6 +18,7 @@ from sarlite.data.writer import META, meta_hash, write_meta
 from sarlite.errors import ConfigError, DataError, reading, regular
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
+from sarlite.tape import numerics
 from sarlite.train.identity import difference
 
 ARGUMENT = "propagated"
@@ -61,7 +62,7 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
     if folder is None:
         return _joined(_hops(graph, x, powers), x, powers)
     loops = bool(sum(comm.allgather(0 if graph.added_loops is None else 1)))
-    facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype)}
+    facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype), "numerics": numerics.name()}
     folder = Path(folder)
     if not comm.bcast(together(comm, lambda: comm.rank == 0 and os.path.lexists(folder / META))):
         _keep(comm, folder, facts, graph, x, powers)
@@ -153,7 +154,8 @@ def _read_meta(folder, facts, powers):
             raise DataError(f"{path}: the folder holds no propagated features of this version")
         if meta.pop("sha256", None) != meta_hash(meta):
             raise DataError(f"{path}: its sha256 is not that of the rest: the file was changed")
-    for name in ("added_self_loops", "dtype"):
+    meta.setdefault("numerics", "fast")  # of a folder from before there was another
+    for name in ("added_self_loops", "dtype", "numerics"):
         if meta[name] != facts[name]:
             words = name.replace("_", " ")
             raise _other(folder, f"{words} {meta[name]} there and {facts[name]} here; name another folder")

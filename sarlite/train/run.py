@@ -12,6 +12,8 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.profile import trim
+from sarlite.tape.exact import named
+from sarlite.tape.numerics import using
 from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags, to_toml
@@ -156,14 +158,16 @@ def make_trainer(comm, run, part, model, rng, data=None):
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     with errors_of(run.model.spec):
         optimizer = together(comm, lambda: training.make_optimizer(model, lr))
-    features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
+    numerics = named(training.numerics, comm)
+    with using(numerics):
+        features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     batches = minibatch.batches(comm, run, part, model, features)
     if run.batches:
         features = batches["batches"].x  # where they were copied, that copy alone stays
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
                    optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
-                   clip_norm=training.clip_norm, label_inputs=shown, numerics=training.numerics)
+                   clip_norm=training.clip_norm, label_inputs=shown, numerics=numerics or training.numerics)
 
 
 def _task(training, part):
@@ -214,7 +218,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     comm, folder, smooth = trainer.comm, saving.folder.path, run.training.smooth
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded)
-    if saving.signum:
+    if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
     smoothed = smoothing.after_training(trainer, saving.best, smooth, folder) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
@@ -230,6 +234,8 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times)
     if seconds:  # else the run was complete, and stays as it was
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
+    if saving.signum:
+        saving.leave(complete=True)
     return counted
 
 

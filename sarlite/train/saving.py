@@ -89,7 +89,7 @@ class Saving:
         if failed:
             raise_together(self.comm, self._error)
         last = self.epoch == self._last
-        if any(signals) and not last:
+        if any(signals):
             self.signum = next(int(number) for number, votes in zip(SIGNALS, signals) if votes)
         every = self._output.every_epochs
         if not last and (self.signum or due or (every and self.epoch % every == 0)):
@@ -119,14 +119,16 @@ class Saving:
         if self.comm.rank == 0:
             self.interrupts.answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n" if slow else ""
 
-    def leave(self):
-        """Tell how the interrupted run goes on, and exit."""
-        if self.comm.rank == 0:
+    def leave(self, complete=False):
+        """Tell how the interrupted run goes on, or that it is complete, and exit."""
+        name = signal.Signals(self.signum).name
+        if self.comm.rank == 0 and complete:
+            tell(f"interrupted by {name} in epoch {self.epoch}, the last one: the run is complete")
+        elif self.comm.rank == 0:
             launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
             model = self.about["model"]
             command += f" --model {shlex.quote(model)}" if ".py:" in model else ""  # which a checkpoint may not say
-            name = signal.Signals(self.signum).name
             tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)
 

@@ -61,7 +61,7 @@ def source_of(options: Any, cls: Any, **others: Any) -> Source:
 def graph_of(options: Any) -> Options:
     """Return how the options say that a graph is computed with; without a number of rows fetched ahead 0 are."""
     mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
-    return Options(mode, options.prefetch or 0, options.backward, options.columns)
+    return Options(mode, options.prefetch or 0, options.backward, options.columns, options.rows)
 
 
 def model_of(options: Any, cls: Any = None) -> ModelSpec:

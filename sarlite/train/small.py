@@ -159,8 +159,8 @@ def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, shape: Shape, 
     if facts.loops:
         indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
     made = Graph.from_part(comm, indptr, indices, added_loops=added, mode=mode, prefetch=config.prefetch, backward="push",
-                           columns=config.columns)
-    _reverse(made if made.grid is None else made.grid.graph, Options(mode, backward=config.backward))
+                           columns=config.columns, rows=config.rows)
+    _reverse(made if made.grid is None else made.grid.graph, Options(mode, backward=config.backward, rows=config.rows))
     values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values]
     made = made if values[0] is values[1] else made.with_edge_values(*values)
     for block in (made if made.grid is None else made.grid.graph).plan.blocks:
@@ -173,7 +173,7 @@ def _reverse(graph, options):
     if graph.comm.size > 1 and options.reverses:
         made = graph.schedule
         turned = made._replace(plan=made.plan._replace())
-        graph._schedule = made._replace(reverse=turned, reverses_attention=options.backward == "fetch")
+        graph._schedule = made._replace(reverse=turned, reverses_attention=options.reverses_attention)
 
 
 def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: float) -> Shard:

@@ -8,6 +8,7 @@ import numpy as np
 from sarlite.data import node_rows
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
+from sarlite.tape.numerics import using
 from sarlite.train.folder import PREDICTIONS
 from sarlite.types import Array
 
@@ -43,7 +44,8 @@ def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Pa
 def smoothed(trainer: Any, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Any, Any]:
     """Return the probabilities of a trainer's output, the smoothed scores, and the accuracies of both. Collective."""
     graph = trainer.graph
-    with trainer.buffers, no_grad(), graph.profile.span("correct and smooth"), graph.profile.phase("smoothing"):
+    spans = graph.profile.span("correct and smooth"), graph.profile.phase("smoothing")
+    with trainer.buffers, no_grad(), using(trainer.numerics), spans[0], spans[1]:
         probabilities = ops.softmax(Tensor(logits)).data
         scores = smooth(graph, probabilities, trainer.labels, trainer.rows["train"])
     return probabilities, scores, _accuracies(trainer, probabilities), _accuracies(trainer, scores)

@@ -4,7 +4,6 @@ from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
-from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
@@ -40,7 +39,7 @@ def check_sources(**given):
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
 
 
-def check_links(graph, task, others):
+def check_links(graph, task, numerics, others):
     """Raise a ConfigError where links go with something that is not of links, or not done yet."""
     if isinstance(graph, LinkGraph):
         if (task is None or task.name != "link") and others["loss"] is None:
@@ -50,6 +49,8 @@ def check_links(graph, task, others):
         for name in ("batches", "scoring", "label_inputs"):
             if others[name] is not None:
                 raise ConfigError(f"{name}: of links it is not done yet: they are trained full-batch")
+        if numerics != "fast":
+            raise ConfigError("numerics exact: links are not exact yet")
     elif task is not None and task.name == "link":
         raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
 
@@ -64,21 +65,17 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, graph, others):
-    """Raise a ConfigError of another numerics, or where `others`, a graph or columns are not exact yet."""
+def check_numerics(numerics, loss, *sources):
+    """Raise a ConfigError of another numerics, or where a loss or a source of batches is not exact."""
     if numerics not in NUMERICS and not isinstance(numerics, Exact):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return
-    if isinstance(graph, LinkGraph):
-        raise ConfigError("numerics exact: links are not exact yet")
-    for name, given in others.items():
-        if given is not None:
-            raise ConfigError(f"numerics exact: {name} is not exact yet")
-    if not isinstance(graph, Graph):
-        raise ConfigError("numerics exact: relational graphs are not exact yet")
-    if graph.grid is not None:
-        raise ConfigError("numerics exact: columns divided among ranks are not exact yet")
+    if loss is not None:
+        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are divided")
+    for source in sources:
+        if getattr(source, "divided", ""):
+            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
 
 
 def each_input(x):

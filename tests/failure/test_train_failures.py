@@ -209,9 +209,16 @@ def test_a_signal_to_one_rank_is_every_ranks(fail, tmp_path, n_ranks):
     assert interrupted(job, "SIGTERM", tmp_path)[0] == 2
 
 
-def test_a_signal_in_the_last_epoch_changes_nothing(fail, tmp_path):
+def test_a_signal_in_the_last_epoch_is_told_once_the_run_is_complete(fail, tmp_path):
     job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), flags=["--epochs", 2])
-    assert job.status == 0 and job.err == "" and "accuracy" in job.out
+    assert job.status == 128 + signal.SIGTERM and "accuracy" in job.out
+    assert job.err == "interrupted by SIGTERM in epoch 2, the last one: the run is complete\n"
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_signal_in_the_last_epoch_leaves_what_comes_after_it(fail, tmp_path):
+    job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), flags=["--epochs", 2, "--correct-and-smooth"])
+    assert interrupted(job, "SIGTERM", tmp_path)[0] == 2 and "smoothed" not in job.out
 
 
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])

@@ -5,25 +5,134 @@
 
 import hashlib
 import sys
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite import Graph, Trainer, kernels, nn, optim
+from sarlite import Graph, HeteroGraph, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
-from sarlite.models import APPNP, GAT, GCN, SAGE
+from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
+from sarlite.models import APPNP, GAT, GCN, PNA, RGAT, RGCN, SAGE, SGC, SIGN, GATv2
+from sarlite.propagation import CorrectAndSmooth
+from sarlite.tape.exact import named
+from sarlite.tape.numerics import using
+from sarlite.train import propagated
+from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.smoothing import smoothed
+from sarlite.train.tasks import Task
 
-N_NODES, N_FEAT, N_CLASSES, HUB = 330, 10, 4, 300
-MODELS = {
-    "gcn": lambda **given: GCN(N_FEAT, N_CLASSES, layers=2, hidden=9, dropout=0.3, **given),
-    "sage": lambda **given: SAGE(N_FEAT, N_CLASSES, layers=3, hidden=17, dropout=0.4, batch_norm=True, **given),
-    "sage elu": lambda **given: SAGE(N_FEAT, N_CLASSES, layers=2, hidden=8, batch_norm=False, activation="elu", **given),
-    "sage pool": lambda **given: SAGE(N_FEAT, N_CLASSES, layers=2, hidden=6, aggregator="max-pool", **given),
-    "gat": lambda **given: GAT(N_FEAT, N_CLASSES, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4,
-                               residual=True, batch_norm=True, **given),
-    "gat paper": lambda **given: GAT(N_FEAT, N_CLASSES, form="paper", layers=2, hidden=4, heads=2, dropout=0.1,
-                                     attention_dropout=0.1, **given),
-    "appnp": lambda **given: APPNP(N_FEAT, N_CLASSES, hops=3, hidden=8, **given),
+N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
+class Functions(nn.Module):
+    """Messages that are functions, of sources, destinations and edges, that learn; and edge weights that do."""
+
+    def __init__(self, n_in, n_out, *, rng, dtype):
+        self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(6, n_out, rng=rng, dtype=dtype)
+        self.inside, self.by_edge = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (1, 3)))
+
+    def __call__(self, graph, x):
+        h = self.linear(x)
+        e = Tensor(graph.edge_weight[:, None]) @ self.by_edge
+        h = graph.aggregate(lambda s, d, e: s["h"] @ self.inside - d["h"] * e["w"][:, :1], "mean", {"h": h}, {"h": h}, {"w": e})
+        h = h + graph.aggregate(lambda s, d, e: s["h"] * e["w"][:, 1:2], "max", {"h": h}, edge={"w": e})
+        return self.out(graph.aggregate(fn.mul_edge(h, e[:, 2]), "sum"))
+
+
+class Relations(nn.Module):
+    """Relations whose messages differ in kind: functions that learn, products with edge values, and the largest."""
+
+    def __init__(self, n_in, n_out, nodes, *, rng, dtype):
+        self.linear = nn.Linear(n_in["a"], 6, rng=rng, dtype=dtype)
+        self.inside, self.out = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (6, n_out)))
+
+    def __call__(self, nodes, x):
+        graph, h = nodes.graph, self.linear(x["a"])
+        cites, likes, to, back = graph.relations
+        weight = (1e-7 * np.cos(graph.edge_ids[likes])).astype(h.dtype)  # which wants another grid
+        product = fn.message(lambda s, d, e: (s["h"] @ self.inside) * d["h"], {"h": h}, {"h": h})
+        h = graph.aggregate({cites: product, likes: fn.mul_edge(h, weight)}, "mean")["a"]
+        return graph.aggregate({cites: fn.copy_src(h), likes: fn.copy_src(h * 0.5), to: fn.copy_src(h)}, "max")["a"] @ self.out
+
+
+class Case(NamedTuple):
+    """A training: its model, and what it has beside features, classes and edges.
+
+    Attributes
+    ----------
+    model : callable (n_in, n_out, rng=, dtype=) -> Module
+    loops, values, relational : bool
+        Self loops; weights and three features on the edges; four relations, also from and to nodes without features.
+    shown : bool
+        Label inputs.
+    batches : callable (graph, x, labels, train, splits) -> dict of a Trainer's batches and scoring
+    smooth : CorrectAndSmooth, optional
+    task : Task
+    clip_norm, decay : float
+    """
+
+    model: Any
+    loops: bool = True
+    values: bool = False
+    relational: bool = False
+    shown: bool = False
+    batches: Any = None
+    smooth: Any = None
+    task: Any = None
+    clip_norm: float | None = None
+    decay: float = 0.0
+
+
+def _of(cls, **options):
+    return partial(cls, **options)
+
+
+def _sampled(*fanouts, scored=False, **options):
+    """Minibatches of neighbours, also to score on; without fanouts of rows alone."""
+    def made(graph, x, labels, train):
+        given = {"batch_size": 33, "seed": 2, **options}
+        if not fanouts:
+            return {"batches": RowLoader(graph, x, labels, train, **given)}
+        found = {"batches": NeighborLoader(graph, x, labels, train, fanouts=fanouts, **given)}
+        every = NeighborLoader(graph, x, labels, slice(None), fanouts=fanouts, batch_size=90) if scored else None
+        return {**found, "scoring": every}
+
+    return made
+
+
+def _flow(graph, x, labels, train):
+    return {"batches": message_flow(graph, train, 2, x, labels), "scoring": message_flow(graph, slice(None), 2, x, labels)}
+
+
+CASES = {
+    "gcn": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), clip_norm=0.01),
+    "sage": Case(_of(SAGE, layers=3, hidden=17, dropout=0.4, batch_norm=True), loops=False),
+    "sage elu": Case(_of(SAGE, layers=2, hidden=8, batch_norm=False, activation="elu"), decay=0.1),
+    "sage pool": Case(_of(SAGE, layers=2, hidden=6, aggregator="max-pool"), task=Task("multilabel")),
+    "gat": Case(_of(GAT, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4, residual=True, batch_norm=True)),
+    "gat paper": Case(_of(GAT, form="paper", layers=2, hidden=4, heads=2, dropout=0.1, attention_dropout=0.1)),
+    "gat heads": Case(_of(GAT, layers=2, hidden=3, heads=2, out_heads=2, dropout=0.1, attention_dropout=0.0)),
+    "gatv2": Case(_of(GATv2, layers=2, hidden=3, heads=2), decay=0.01),
+    "pna": Case(_of(PNA, layers=2, hidden=4)),
+    "appnp": Case(_of(APPNP, hops=3, hidden=8)),
+    "gcn of weights": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), values=True),
+    "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=Task("regress", "absolute", "mae")),
+    "gat of edge values": Case(_of(GAT, layers=2, hidden=3, heads=2, edge_features=3, attention_dropout=0.4), values=True),
+    "functions": Case(Functions, values=True, task=Task("multilabel")),
+    "shown labels": Case(_of(SAGE, layers=2, hidden=5, batch_norm=True), shown=True, task=Task(metric="macro-f1")),
+    "sgc": Case(_of(SGC, hops=2), values=True, smooth=CorrectAndSmooth(correct_iterations=5, smooth_iterations=4)),
+    "sign": Case(_of(SIGN, hops=2, hidden=5),
+                 smooth=CorrectAndSmooth(correct_iterations=3, smooth_iterations=3, scale=1.5, correct_normalization="row")),
+    "message flow": Case(_of(GAT, layers=2, hidden=3, heads=2), batches=_flow),
+    "minibatch sage": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True, dropout=0.3), batches=_sampled(4, 3), shown=True),
+    "minibatch pool": Case(_of(SAGE, layers=1, aggregator="max-pool"), batches=_sampled(5, sampler="replace"), task=Task("regress")),
+    "minibatch gcn": Case(_of(GCN, layers=2, hidden=7), batches=_sampled(4, -1, scored=True), values=True),
+    "minibatch gat": Case(_of(GAT, layers=2, hidden=3, heads=2, attention_dropout=0.2), batches=_sampled(4, 6, sampler="labor")),
+    "minibatch sgc": Case(_of(SGC, hops=2), batches=_sampled(batch_size=20)),
+    "rgcn": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, clip_norm=0.1),
+    "rgcn of bases": Case(_of(RGCN, layers=2, hidden=4, n_bases=2, embedding=4), relational=True),
+    "rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True),
+    "relations": Case(Relations, relational=True),
 }  # fmt: skip
 
 
@@ -42,6 +151,15 @@ def data(dtype):
     return (src, dst), x.astype(dtype), labels, train
 
 
+def relational_edges(dtype):
+    """Edges by relation: two among the nodes with features, and one each way to nodes without."""
+    (src, dst), rng = data(dtype)[0], np.random.default_rng(6)
+    n = len(src) // 2
+    a, b = rng.zipf(1.7, 900) % (N_NODES - 20), rng.integers(0, N_OTHERS, 900)
+    return {("a", "cites", "a"): (src[:n], dst[:n]), ("a", "likes", "a"): (src[n:], dst[n:]), ("a", "in", "b"): (a, b),
+            ("b", "of", "a"): (b[::-1], a)}
+
+
 def division(name, n_ranks):
     """Parts of the nodes: by a method, or by hand with a part of 1, one of 7 and one of no node."""
     if name != "by hand":
@@ -53,32 +171,74 @@ def division(name, n_ranks):
     return np.random.default_rng(1).permutation(parts)
 
 
-def work(comm, case, dtype, parts="random", order=None, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train on one rank; return (ids, what each rank has of its rows, what all ranks have alike)."""
+def graph_of(comm, case, dtype, parts="random", order=None, **options):
+    """This rank's part of the graph, or its nodes that have labels."""
+    if case.relational:
+        wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
+        method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
+        edges, n_nodes = relational_edges(dtype), {"a": N_NODES, "b": N_OTHERS}
+        return HeteroGraph.from_edges(edges, n_nodes, comm=comm, parts=method, **wanted).of("a")
+    if case.batches:
+        options.pop("backward", None)  # parts of the graph have no reversed edges
+    graph = Graph.from_edges(*data(dtype)[0], N_NODES, self_loops=case.loops)
+    if case.values:
+        rng = np.random.default_rng(5)
+        graph = graph.with_edge_values(*((10.0 ** rng.uniform(-3, 2, shape)).astype(dtype)
+                                         for shape in (graph.n_edges, (graph.n_edges, 3))))
+    return graph.shard(comm, division(parts, comm.size), order=order, **options) if comm.size > 1 else graph
+
+
+def labels_of(case, labels):
+    """Classes, or what the task has in their place."""
+    name = "classify" if case.task is None else case.task.name
+    values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
+    return values[name]
+
+
+def make_trainer(comm, case, graph, dtype, numerics):
+    """A trainer on this rank."""
+    _, x, labels, train = data(dtype)
+    ids, rng, labels = graph.node_ids, nn.Random(3), labels_of(case, labels)
+    n_out = labels.shape[1] if labels.ndim == 2 else N_CLASSES
+    n_in = ({"a": N_FEAT}, n_out, graph) if case.relational else (N_FEAT + N_CLASSES * case.shown, n_out)
+    model = case.model(*n_in, rng=rng, dtype=dtype)
+    with using(named(numerics, comm) if isinstance(numerics, str) else numerics):
+        x = {"a": x[ids]} if case.relational else x[ids]
+        x = propagated.inputs(comm, model, SimpleNamespace(graph=graph, rows=SimpleNamespace(features=x)))
+    batches = case.batches(graph, x, labels[ids], train[ids]) if case.batches else {}
+    return Trainer(graph, model, x, labels[ids], train[ids], ~train[ids], rng=rng, clip_norm=case.clip_norm, task=case.task,
+                   label_inputs=LabelInputs(0.5, N_CLASSES) if case.shown else None, numerics=numerics,
+                   optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay), **batches)
+
+
+def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
+    """Train on one rank; return [(ids, what each rank has of its rows), ...], and what all ranks have alike."""
     kernels.set_threads(n_threads)
-    edges, x, labels, train = data(dtype)
-    graph = Graph.from_edges(*edges, N_NODES, self_loops=case != "sage")
-    if comm.size > 1:
-        graph = graph.shard(comm, division(parts, comm.size), order=order, **options)
-    ids, rng = graph.node_ids, nn.Random(3)
-    model = MODELS[case](rng=rng, dtype=dtype)
-    trainer = Trainer(graph, model, x[ids], labels[ids], train[ids], ~train[ids], optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng,
-                      clip_norm=0.01 if case == "gcn" else None,
-                      numerics=numerics if isinstance(numerics, str) else numerics(comm))
+    case = CASES[name]
+    graph = graph_of(comm, case, dtype, **options)
+    trainer = make_trainer(comm, case, graph, dtype, numerics if isinstance(numerics, str) else numerics(comm))
     losses = [trainer.step() for _ in range(epochs)]
     scores = trainer.evaluate()
-    alike = [trainer.flat.data, trainer.flat.grad, np.array(losses), np.array([scores["val_loss"], scores["val_accuracy"]])]
-    alike += [array for _, array in sorted(model.state_dict().items())]
-    return ids, trainer.predict(), [a.copy() for a in alike]
+    rows = trainer.predict()
+    if case.smooth:
+        rows = np.concatenate([rows, *smoothed(trainer, case.smooth, rows)[:2]], 1)
+    alike = [trainer.flat.data, trainer.flat.grad, np.array(losses), np.array([scores[f"val_{key}"] for key in ("loss", trainer.task.key)])]
+    owned = {name: p for name, p in trainer.model.named_parameters() if p.ids is not None}
+    alike += [array for name, array in sorted(trainer.model.state_dict().items()) if name not in owned]
+    by_ids = [(graph.node_ids, rows), *((p.ids, p.data.copy()) for _, p in sorted(owned.items()))]
+    return by_ids, [a.copy() for a in alike]
 
 
 def digest(n_ranks, case, dtype=np.float32, **options):
     """Return the hash of a training on n ranks, after a look at whether all ranks have the same."""
     found = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
-    output = np.concatenate([rows for _, rows, _ in found])[np.argsort(np.concatenate([ids for ids, _, _ in found]))]
-    hashes = {_hash([output, *alike]) for _, _, alike in found}
+    rows = []
+    for of_ranks in zip(*(by_ids for by_ids, _ in found)):
+        ids, values = (np.concatenate(arrays) for arrays in zip(*of_ranks))
+        rows.append(values[np.argsort(ids)])
+    hashes = {_hash([*rows, *alike]) for _, alike in found}
     assert len(hashes) == 1, "ranks differ"
-    assert np.isfinite(output).all()
+    assert np.isfinite(rows[0]).all()
     return hashes.pop()
 
 

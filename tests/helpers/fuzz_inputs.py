@@ -16,6 +16,7 @@ from sarlite.data.divide import divide
 from sarlite.data.summary import summary, summary_lines
 from sarlite.data.textfile import read_parts
 from sarlite.train import checkpoint, config
+from tests.helpers import fuzz_runs
 
 ALL = ("train", "val", "test")
 
@@ -32,8 +33,8 @@ def formats():
         folder = Path(folder)
         found = {}
         for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options,
-                     _pigo, _mggcn, _roc, _reddit):
-            name = make.__name__[1:]
+                     _pigo, _mggcn, _roc, _reddit, *fuzz_runs.FORMATS):
+            name = make.__name__.removeprefix("_")
             (folder / name).mkdir()
             read = make(folder / name, rng)
             paths = [path for path in sorted((folder / name).rglob("*")) if path.is_file()]

@@ -16,7 +16,10 @@ RELATIONAL = {"cls": RGCN, "relational": True}
 ROWS = {"cls": SGC, "relational": False}
 VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first": "first", "columns": 2, "memory_limit": 9,
           "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
-          "batches": "global", "numerics exact": "exact", "task link": "link"}  # fmt: skip
+          "batches": "global", "numerics exact": "exact", "task link": "link",
+          "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
+          "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
+          "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
 """Of an option its value; of others True."""
 
 

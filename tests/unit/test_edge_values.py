@@ -358,3 +358,21 @@ def test_scipys_weights_train_the_models():
     loss = ops.cross_entropy(model(graph.with_edge_values(weights), x), LABELS, np.flatnonzero(TRAIN))
     loss.backward()
     assert all(np.abs(p.grad).max() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("owner", [np.array([1, 1, 1]), np.array([0, 1, 1])])
+def test_a_rank_without_rows_or_edges_has_weights_too(owner):
+    """Rank 0 has no node, or node 0 alone, which has no in-edges."""
+    graph, x, w = Graph.from_edges([0, 1, 2], [1, 2, 1], 3).with_edge_values([0.5, 2.0, 1.0]), values(1, 3, 4), values(2, 4, 6)
+    src_w, q = values(3, 4, 2), values(4, 3, 2)
+
+    def on_rank(comm):
+        part = graph.shard(comm, owner) if comm.size > 1 else graph
+        rows = Rows(x[part.dst_ids], np.zeros(part.n_dst, int), *[np.ones(part.n_dst, bool)] * 3)
+        out = part.aggregate(fn.attend_linear(Tensor(x[part.src_ids]), Tensor(w), Tensor(src_w), Tensor(q[part.dst_ids])), "sum")
+        return part.dst_ids, out.data, identity(part, rows, 2)
+
+    (_, expected, whole_identity), = threads.run(1, on_rank)
+    for ids, out, found in threads.run(2, on_rank):
+        np.testing.assert_allclose(out, expected[ids], rtol=1e-12)
+        assert found == whole_identity

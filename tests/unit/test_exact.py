@@ -1,23 +1,30 @@
 """Exact numerics: one hash of a training, however it is run; each of the reductions is needed for it; what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 
 from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
+from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
+from sarlite.sar.aggregate import Operator
+from sarlite.sar.graph.weights import row_sums
 from sarlite.sar.operators.attention import Attend
-from sarlite.sar.operators.exact import EXACT
+from sarlite.sar.operators.custom import Custom
+from sarlite.sar.operators.exact_functions import AllEdges, ExactCustom
 from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
 from sarlite.tape import Tensor, numerics, ops, reduce
 from sarlite.tape.exact import Exact
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
-from tests.helpers.exact_runs import MODELS, N_NODES, digest
+from tests.helpers.exact_runs import CASES, N_NODES, digest, work
 from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(120)
@@ -46,21 +53,56 @@ def instruction_set():
     kernels.set_threads(n_threads)
 
 
-def hashes(case, dtype, ways=WAYS, **options):
+def hashes(case, dtype, ways=WAYS, sets=None, **options):
     """Yield the hash of one rank on each instruction set, and of each way."""
-    for name in kernels.instruction_sets():
+    for name in kernels.instruction_sets() if sets is None else sets:
         kernels.set_instruction_set(name)
         yield digest(1, case, dtype, **options)
     for n_ranks, way in ways:
         yield digest(n_ranks, case, dtype, **way, **options)
 
 
-@pytest.mark.parametrize("case", MODELS)
-def test_one_hash(case, instruction_set):
-    """Half of the ways for each model; the other half for the next one."""
-    some = list(MODELS).index(case) % 2
-    assert len(set(hashes(case, np.float32, WAYS[some::2]))) == 1
-    assert len(set(hashes(case, np.float64, WAYS[1 - some :: 4]))) == 1
+@pytest.mark.parametrize("case", CASES)
+def test_one_hash_near_the_fast_numbers(case, instruction_set):
+    """Three of the ways for each case; others for the next one."""
+    number, last = list(CASES).index(case), kernels.instruction_sets()[-1:]
+    first, second, third = (WAYS[(number + more) % len(WAYS)] for more in (0, 5, 3))
+    assert len(set(hashes(case, np.float32, [first, second], last if number % 3 else None))) == 1
+    assert len(set(hashes(case, np.float64, [third], last, epochs=1))) == 1
+    exact, fast = (work(Solo(), case, np.float64, epochs=1, numerics=numerics) for numerics in ("exact", "fast"))
+    for a, b in zip([exact[0][0][1], *exact[1]], [fast[0][0][1], *fast[1]]):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", ["gcn of weights", "sage pool", "gat heads"])
+def test_columns_have_the_same_hash(case, instruction_set):
+    ways = [(2, {"columns": 2}), (4, {"columns": 2, "mode": "broadcast", "parts": "by hand"}), (3, {"columns": 3, "parts": "by hand"})]
+    assert len({digest(1, case), *(digest(n, case, **way) for n, way in ways[: 2 if case == "gat heads" else 3])}) == 1
+
+
+def bipartite(comm, reducer):
+    """Sums over weighted edges between other nodes, and their gradients, by id."""
+    rng = np.random.default_rng(0)
+    n_src, n_dst, weight = 90, 50, 10.0 ** rng.uniform(-6, 6, 700)
+    edges, x = (rng.zipf(1.6, 700) % n_src, rng.zipf(1.6, 700) % n_dst), rng.standard_normal((n_src, 4))
+    graph = Graph.from_edges(*edges, n_src=n_src, n_dst=n_dst).with_edge_values(weight)
+    if comm.size > 1:
+        graph = graph.shard(comm, rng.integers(0, comm.size, n_dst), src_parts=rng.integers(0, comm.size, n_src))
+    rows = Tensor(x[graph.src_ids], True)
+    with numerics.using(Exact(comm)):
+        out = graph.aggregate(fn.copy_src(rows), reducer)
+        out.backward(np.cos(np.add.outer(graph.dst_ids, np.arange(4))))
+    return (graph.dst_ids, out.data), (graph.src_ids, rows.grad)
+
+
+@pytest.mark.parametrize("reducer", ["mean", "sym"])
+def test_a_bipartite_graph(reducer):
+    found = []
+    for n_ranks in (1, 2, 3):
+        of_ranks = zip(*threads.run(n_ranks, bipartite, reducer))
+        arrays = [[np.concatenate(of) for of in zip(*pairs)] for pairs in of_ranks]
+        found.append([values[np.argsort(ids)].tobytes() for ids, values in arrays])
+    assert found[0] == found[1] == found[2]
 
 
 # ---- each reduction done fast, one at a time
@@ -83,6 +125,15 @@ def _share(self, x):
     return self.comm.allreduce(np.array(x.sum())) if self.comm.rank == 0 else self.comm.allreduce(np.array(x.sum())) * 0
 
 
+class FastEdges(AllEdges):
+    """Sums over a function's edges in the order in which these stand."""
+
+    def sum_to_dst(self, values, out=None, **scale):
+        out = np.zeros((self.n_dst, *values.shape[1:]), values.dtype) if out is None else out
+        kernels.spmm(self.indptr, None, np.ascontiguousarray(values), out, **scale)
+        return out
+
+
 def _fast_operator(kind):
     return {"operators": {**EXACT, kind: lambda numerics, n_terms, *arguments: kind(*arguments)}}
 
@@ -102,6 +153,11 @@ BROKEN = {
     "sums of float64": ("sage", np.float64, _fast_operator(Sum)),
     "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
     "attention": ("gat", np.float32, _fast_operator(Attend)),
+    "relations": ("relations", np.float64, {"operators": {**EXACT, Custom: type("Apart", (ExactCustom,), {"join": Operator.join})}}),
+    "sums of relations": ("rgat", np.float32, _fast_operator(Attend)),
+    "sums of picks": ("minibatch gcn", np.float64, _fast_operator(Sum)),
+    "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
+    "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
 }  # fmt: skip
 
 
@@ -111,11 +167,20 @@ def _total(self, x, axis, keepdims):
     return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
 
 
+def test_degrees_of_weights_do_not_know_the_order_of_edges():
+    rng = np.random.default_rng(2)
+    indptr, values = np.array([0, 0, 900, 1000, 1001]), 10.0 ** rng.uniform(-9, 9, 1001)
+    order = np.concatenate([rng.permutation(900), 900 + rng.permutation(100), [1000]])
+    found = row_sums(indptr, lambda edges: values[edges])
+    assert (found == row_sums(indptr, lambda edges: values[order][edges])).all()
+    assert (found == [math.fsum(values[a:b]) for a, b in zip(indptr, indptr[1:])]).all()
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set):
     case, dtype, methods = BROKEN[name]
     broken = type("Broken", (Exact,), methods)
-    found = hashes(case, dtype, numerics=broken)
+    found = hashes(case, dtype, WAYS[::-1], numerics=broken)
     first = next(found)
     assert any(other != first for other in found)
 
@@ -173,14 +238,21 @@ def test_what_is_not_exact_is_refused_on_every_rank():
         graph = Graph.from_edges(*edges).shard(comm, "contiguous")
         with pytest.raises(ConfigError, match="loss is not exact yet"):
             trainer(graph, loss=lambda output, targets: output.mean())
-        with pytest.raises(ConfigError, match="columns divided among ranks are not exact yet"):
-            trainer(Graph.from_edges(*edges).shard(comm, "contiguous", columns=2))
-        with pytest.raises(ConfigError, match="edge weights are not exact yet"):
-            trainer(graph.with_edge_values(np.ones(graph.n_edges))).step()
+        by_columns = Graph.from_edges(*edges).shard(comm, "contiguous", columns=2)
+        one_head = [Tensor(np.ones((2, *shape)), True) for shape in ((1, 4), (1,), (1,))]
+        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="columns that divide the features of a head"):
+            by_columns.aggregate(fn.attend(*one_head), "sum")
+        for options, words in (({"remote": "local"}, "remote='local'"), ({"remote": HEC()}, "remote=HEC"),
+                               ({"batches": "balanced"}, "batches='balanced'")):
+            rows = np.ones((graph.n_dst, 3), np.float32), np.zeros(graph.n_dst, int), slice(None)
+            loader = NeighborLoader(graph, *rows, fanouts=(2, 2), batch_size=2, **options)
+            for name in ("batches", "scoring"):
+                with pytest.raises(ConfigError, match=f"a loader with {words}"):
+                    trainer(graph, **{name: loader})
         with numerics.using(Exact(comm)):
             x = Tensor(np.ones((graph.n_src, 2)))
-            with pytest.raises(ConfigError, match="evaluated as Custom are not exact yet"):
-                graph.aggregate(lambda src, dst, edge: src["x"], "sum", src={"x": x})
+            with pytest.raises(ConfigError, match="evaluated as Transformed are not exact yet"):
+                graph.aggregate(fn.linear(x, nn.Parameter(np.ones((2, 2))), evaluation="inside"), "sum")
             with pytest.raises(ConfigError, match="'tanh' is not exact yet"):
                 ops.tanh(x)
             with pytest.raises(ConfigError, match="sum over axis 0 is of one rank's rows"):
@@ -189,11 +261,13 @@ def test_what_is_not_exact_is_refused_on_every_rank():
                 ops.mul(x, nn.Parameter(np.ones((1, 2))))
             with pytest.raises(DataError, match="leave no room"):
                 ops.matmul(x * 1e200, nn.Parameter(np.ones((2, 2)))).backward(np.full((graph.n_dst, 2), 1e200))
-        edges_by_relation = {("a", "to", "a"): edges}
+        edges_by_relation = {("a", "to", "a"): edges, ("a", "too", "a"): edges}
         hetero = HeteroGraph.from_edges(edges_by_relation, {"a": 4}, comm=comm, parts="contiguous")
-        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="sums over a RelationGraph are not exact yet"):
-            rows = Tensor(np.ones((hetero.of("a").n_dst, 2)))
-            hetero.aggregate({("a", "to", "a"): fn.copy_src(rows)}, "sum")
+        rows, weight = Tensor(np.ones((hetero.of("a").n_dst, 2)), True), nn.Parameter(np.ones((2, 2)))
+        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="evaluated as Transformed are not exact yet"):
+            hetero.aggregate(dict.fromkeys(hetero.relations, fn.linear(rows, weight)), "sum", evaluation="inside")
+        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="'sym' of several relations at once"):
+            hetero.aggregate(dict.fromkeys(hetero.relations, fn.copy_src(rows)), "sym")
 
     threads.run(2, work)
 
@@ -212,14 +286,17 @@ def checkpoint_of(folder):
     return {name: array.tobytes() for name, array in tensors.items()}
 
 
-def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_path):
-    flags = ["--numerics", "exact", "--model", "sage", "--epochs", 3]
+@pytest.mark.parametrize("more", [[], ["--batch-size", "40", "--fanouts", "4,5"]], ids=["full batch", "minibatches"])
+def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_path, more):
+    flags = ["--numerics", "exact", "--model", "sage", *more, "--epochs", 3]
     train_here(tmp_path / "one", *flags)
     train_here(tmp_path / "two", *flags[:-1], 2, "--ranks", 2, "--mode", "oneshot")
     resumed = ["--resume", str(tmp_path / "two" / "checkpoint.safetensors"), "--epochs", "3", "--ranks", "3", "--mode", "sa"]
     options = config.parse([*resumed, "--run-dir", str(tmp_path / "three"), "--threads", "1", "--progress", "none"])
     threads.run(3, run.train, options)
     assert checkpoint_of(tmp_path / "three") == checkpoint_of(tmp_path / "one")
+    if more:
+        return
     with pytest.raises(ConfigError, match="--numerics fast: cannot change"):
         fast = config.parse([*resumed, "--numerics", "fast", "--run-dir", str(tmp_path / "four")])
         threads.run(3, run.train, fast)

@@ -179,3 +179,12 @@ def test_gradients_that_are_new_are_added_in_place_and_right():
     g = rng.standard_normal((50, 4))
     (h @ ws[0] + h @ ws[1] + h @ ws[2]).backward(g)
     np.testing.assert_allclose(x.grad, g @ (ws[0] + ws[1] + ws[2]).T, rtol=1e-12)
+
+
+def test_heads_of_one_value_whose_stride_is_another():
+    """An axis of one value has any stride, in arrays that NumPy calls contiguous too."""
+    x, w = np.asfortranarray(np.arange(8.0).reshape(2, 1, 4)).transpose(2, 0, 1), np.arange(6.0).reshape(2, 1, 3)
+    assert x.flags.c_contiguous and x[:, 0].strides[1] != x.itemsize
+    out = ops.matmul_by_head(Tensor(x, requires_grad=True), w)
+    np.testing.assert_array_equal(out.data, np.einsum("nhi,hio->nho", x, w))
+    out.backward(np.ones(out.shape))

@@ -289,3 +289,12 @@ def test_what_a_product_was_added_to_is_not_read_again():
     out = ops.matmul(a, b, c)
     with pytest.raises(RuntimeError, match="changed"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
+def test_a_product_is_added_to_values_of_any_layout(shape):
+    """Of 3-D values that are not contiguous the sum was written to a copy, and lost."""
+    a, w = np.ones((*shape[:-1], 5)), Tensor(np.ones((5, 3)), requires_grad=True)
+    for c in (np.zeros(shape), np.zeros(shape[::-1]).T, np.asfortranarray(np.zeros(shape)), np.zeros((*shape[:-1], 6))[..., ::2]):
+        out = ops.matmul(a, w, add_to=Tensor(c) + 1.0)
+        np.testing.assert_array_equal(out.data, np.full(shape, 6.0))

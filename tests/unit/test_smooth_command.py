@@ -50,6 +50,13 @@ def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name
     assert "out.npy: 41 nodes, 3 classes" in capsys.readouterr().out
 
 
+def test_exact_numerics_have_one_result(data):
+    found = [run(data, "weighted", ranks, "--numerics", "exact", *flags).tobytes()
+             for ranks, *flags in ((1,), (2, "--mode", "sa"), (3, "--mode", "broadcast", "--partition", "random"))]
+    assert len(set(found)) == 1
+    assert len({run(data, "weighted", ranks).tobytes() for ranks in (1, 3)}) == 2  # else the test says nothing
+
+
 def test_added_self_loops_weigh_one(data):
     looped = np.zeros(EDGES.n_nodes, bool)
     looped[EDGES.src[EDGES.src == EDGES.dst]] = True

@@ -46,7 +46,7 @@ def outside(name, data):
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
               n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
-              prefetch: int = 1, backward: str | None = None, columns: int = 1) -> "Graph":
+              prefetch: int = 1, backward: str | None = None, columns: int = 1, rows: str = "float32") -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
@@ -73,11 +73,17 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         How the gradients of source rows come to their owners: computed by the destinations' owner and pushed; or
         computed by the sources', who fetches the destinations' gradients over the reversed edges (4 bytes an edge, none
         where the structure is symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are
-        pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed.
+        pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed; with
+        narrow rows all are fetched that can be.
     columns : int
         C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a
         C-th of the columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the
         whole graph.
+    rows : {"float32", "bfloat16"}
+        As what the rows that edges gather are stored and sent: the sources' of `copy_src`, `linear`, `mul_edge` and
+        `attend` (its z), float32 given, and those of their outputs' gradients. "bfloat16" rounds each value to nearest,
+        ties to even, once; sums and all else stay float32. Other messages are then refused. Gradients that are pushed
+        are sums, and stay float32.
 
     Returns
     -------
@@ -90,7 +96,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         rows.
     """
     comm = wrap(comm)
-    options = Options(mode, prefetch, backward, columns)
+    options = Options(mode, prefetch, backward, columns, rows)
     options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:

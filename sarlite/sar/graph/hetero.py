@@ -19,7 +19,7 @@ from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, numerics
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
@@ -61,6 +61,8 @@ class RelationGraph(LayerGraph):
     relation : (str, str, str)
     """
 
+    whole_edges = True
+
     def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule,
                  n_halo: int) -> None:
         self.relation, self.place = chosen[place], place
@@ -80,7 +82,8 @@ class RelationGraph(LayerGraph):
         return self._sizes
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-        found, key = self._of_all.get("evaluations", dict), (self.relation, *weight.shape, x.constant, forced)
+        found = self._of_all.get("evaluations", dict)
+        key = self.relation, *weight.shape, x.constant, forced, numerics.name()
         if key not in found:
             n_in, n_out = weight.shape
             found[key] = evaluate(self.relation, self._sizes, n_in, n_out, x.dtype.itemsize, constant=x.constant,
@@ -88,7 +91,8 @@ class RelationGraph(LayerGraph):
         return found[key].name
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        return self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
+        kept = self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
+        return kept.setdefault(numerics.name(), {})
 
 
 class Fetch(NamedTuple):

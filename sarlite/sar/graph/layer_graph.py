@@ -1,12 +1,12 @@
 """LayerGraph: the graph that one layer computes on."""
 
+import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.profile import Profile
@@ -14,14 +14,15 @@ from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.operators import fn, table
-from sarlite.sar.operators.evaluation import Sizes, attends_products, costs
+from sarlite.sar.operators.evaluation import Sizes, attends_products, choices, costs
+from sarlite.sar.operators.made import made
 from sarlite.sar.operators.relations import sets_of
+from sarlite.sar.operators.sums import Sum
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, ops
+from sarlite.tape import Tensor, numerics, ops
 from sarlite.tape.engine import as_array, grad_enabled
-from sarlite.tape.numerics import current
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -140,7 +141,9 @@ class LayerGraph:
             return h[1]
         if self.bipartite:
             raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
-        return destinations(h, self.n_dst) if isinstance(h, Tensor) and len(h) > self.n_dst else h[: self.n_dst]
+        if len(h) <= self.n_dst:
+            return h
+        return destinations(h, self.n_dst) if isinstance(h, Tensor) else h[: self.n_dst]
 
     def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
                   edge: Inputs | None = None) -> Tensor:
@@ -220,8 +223,15 @@ class LayerGraph:
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        by_numerics = self.kept.get("sums", TensorMap).setdefault(x, {})
-        return by_numerics.setdefault(current() and current().name, {})
+        return self.kept.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
+
+    def wide(self) -> Any:
+        """Return the graph whose rows are not narrowed, for sums that nothing may round."""
+        if self.grid is not None or self.schedule.rows == "float32":
+            return self
+        made = copy.copy(self)
+        made._schedule, made.kept = self.schedule._replace(rows="float32"), Kept(self.kept.state)
+        return made
 
     def recover(self) -> None:
         """Make the graphs of the communicator usable again after an aggregation that failed. Collective.
@@ -238,8 +248,8 @@ class LayerGraph:
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
-        alone = self.comm.size == 1 and current() is None  # exact numerics take one way on any number of ranks
-        return (self.n_src, self.n_dst, self.n_edges) if alone else (0, 0, 1)
+        nobody = (0, 0, 1)
+        return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
@@ -250,7 +260,7 @@ class LayerGraph:
         needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
         n_in, n_out = weight.shape
         found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
-        return min(("product", "first"), key=found.__getitem__)
+        return min(choices("product", "first"), key=found.__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
@@ -293,15 +303,16 @@ class LayerGraph:
 
     def out_degrees(self, weight: Array | None = None) -> Array:
         """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""
-        found, one = np.zeros((self.n_src, 1)), np.ones((self.n_dst, 1))
+        sums: Any = Sum(self.n_dst) if weight is None else made(Sum, self, self.n_dst, True)
+        sums.begin([True, False], [np.zeros((self.n_src, 1)), weight], False)
+        sums.begin_backward(np.ones((self.n_dst, 1)))
+        found = sums.accumulator(self.n_src, (1,), np.dtype(np.float64), None)
 
         def count(block, rows, kept, d_rows):
-            edges = self.edges_of(block)
-            values = {} if weight is None else {"weight": weight, "eid": edges.transpose_eid}
-            kernels.spmm(*edges.transpose, one, d_rows[0], **values)
+            sums.backward(self.edges_of(block), rows, kept, d_rows)
 
         self.schedule.run_backward(None, None, count, [found])
-        return found[:, 0]
+        return sums.finished(found, np.float64)[:, 0]
 
     def of_columns(self, values: Array) -> list[Array]:
         """Return by block what each column has, of a value a source row. Collective."""

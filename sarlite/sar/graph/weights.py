@@ -12,6 +12,7 @@ from sarlite.graph.edges import destinations, row_chunks
 from sarlite.sar.graph.construct import outside
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
+from sarlite.tape.numerics import name as numerics_name
 from sarlite.types import Array, DType
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
     DataError
         On every rank that aggregates over the graph: a weight is no finite number of this dtype.
     """
-    return graph.kept.get(("weights", reducer, np.dtype(dtype)), lambda: _normalised(graph, reducer, dtype))
+    key = "weights", reducer, np.dtype(dtype), numerics_name()
+    return graph.kept.get(key, lambda: _normalised(graph, reducer, dtype))
 
 
 def _normalised(graph, reducer, dtype):
@@ -146,12 +148,30 @@ def degrees(graph: "LayerGraph", weight: Array) -> Array:
 
 
 def row_sums(indptr: Array, values: Any) -> Array:
-    """Return (n_rows,) float64: of a CSR the sum over each row of values(slice of edges), a piece at a time."""
+    """Return (n_rows,) float64: of a CSR the sum over each row of values(slice of edges), a piece at a time.
+
+    A row's sum has the same bits in any order of its edges, which differs between divisions.
+    """
     out = np.zeros(len(indptr) - 1)
     for low, high in row_chunks(indptr, _PIECE):
-        found = values(slice(int(indptr[low]), int(indptr[high])))
-        out[low:high] = np.bincount(destinations(indptr[low : high + 1]), found, minlength=high - low)
+        found = np.asarray(values(slice(int(indptr[low]), int(indptr[high]))), np.float64)
+        out[low:high] = _sums(indptr[low : high + 1] - indptr[low], found)
     return out
+
+
+def _sums(indptr, values):
+    """The sum of each row on two grids of its own, which hold any partial sum without rounding: see `kernels.exact`."""
+    n, dst = np.diff(indptr), destinations(indptr)
+    largest = np.zeros(len(n))
+    largest[n > 0] = np.maximum.reduceat(np.abs(values), indptr[:-1][n > 0]) if len(values) else 0
+    n_bits, exponents = np.frexp(n)[1], np.frexp(largest)[1]
+    left, total = np.ldexp(values, -exponents[dst]), np.zeros(len(n))
+    for at in (n_bits + 2, 2 * n_bits - 49):
+        grid = np.ldexp(1.5, at)[dst]
+        on_grid = (left + grid) - grid
+        left -= on_grid
+        total += np.bincount(dst, on_grid, minlength=len(n))
+    return np.ldexp(total, exponents)
 
 
 def check_negative(graph: "LayerGraph") -> None:

@@ -6,6 +6,9 @@ from sarlite import kernels
 from sarlite.sar.aggregate import Operator
 from sarlite.tape.engine import retained
 
+WIDENED_ROWS = 4096
+"""Rows of a gradient that are made float32 again at a time."""
+
 
 class Attend(Operator):
     """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
@@ -14,7 +17,7 @@ class Attend(Operator):
     """
 
     n_fetched = 2
-    needs_rows = reverses = overwrites = True
+    needs_rows = reverses = overwrites = may_narrow = True
     flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
@@ -44,24 +47,45 @@ class Attend(Operator):
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
-        self.ends = kernels.attend_ends(self.dst, self.m, self.l, self.g, self.out)
+        if self.narrow:
+            self.g = self.gathered(self.g)
+        self.ends = self._ends()
         if not retained():
             self.out = self.m = self.l = None
         self.sums, self.d_dst = None, np.zeros_like(self.dst)
+
+    def _ends(self):
+        """What the kernel reads of each destination.
+
+        Its delta is of the gradient that edges gather, some rows at a time: of one that is not rounded the scores'
+        gradients would not cancel.
+        """
+        if not self.narrow:
+            return kernels.attend_ends(self.dst, self.m, self.l, self.g, self.out)
+        found, ends = np.empty((*self.dst.shape, 4), self.dst.dtype), (self.dst, self.m, self.l)
+        for a in range(0, len(found), WIDENED_ROWS):
+            some = slice(a, a + WIDENED_ROWS)
+            found[some] = kernels.attend_ends(*(end[some] for end in ends), kernels.widen(self.g[some]), self.out[some])
+        return found
 
     def backward(self, block, rows, kept, d_rows):
         if self.sums is None:
             self.sums = np.zeros((kernels.threads(), *self.dst.shape))
         z, src = rows or kept
-        dz, d_src = (np.zeros_like(x) if d is None else d for x, d in zip((z, src), d_rows))
+        dz, d_src = (_zeros(x) if d is None else d for x, d in zip((z, src), d_rows))
         kernels.attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, None, sums=self.sums,
                                 slope=self.slope, dropout=self.coins(block), accumulate=self.accumulate)
 
     def reversed_operator(self, rows, d_rows):
         """Of a destination g and `ends` say all that its sources' owners need of it."""
-        coins = (self.key, self.p, self.src_ids, self.n_nodes)
-        d_ends = [self.d_dst if self.needs[2] else None]
-        return AttendBySource(rows, d_rows, self.slope, coins), (self.g, self.ends), d_ends
+        d_rows = [self.accumulator(len(x), x.shape[1:], kernels.wide(x.dtype), None) if d is None else d
+                  for x, d in zip(rows, d_rows)]
+        return AttendBySource(self, rows, d_rows), (self.g, self.ends), [self.d_dst if self.needs[2] else None]
+
+    def add_by_source(self, csr, rows, ends, g, d_rows, d_dst, dropout):
+        """Add dz and dsrc to `d_rows`, and ddst of the columns, which are destinations, to `d_dst`."""
+        d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
+        kernels.attend_backward(*csr, *rows, ends, g, *d_rows, d_dst, slope=self.slope, dropout=dropout)
 
     def end_backward(self):
         if self.sums is not None:
@@ -80,23 +104,25 @@ class AttendBySource(Operator):
 
     Parameters
     ----------
+    attend : Attend
+        After its `begin_backward`.
     rows : (z, src)
         The local source rows.
-    d_rows : [dz, dsrc], of arrays or None
-    slope : float
-    coins : (key, p, src_ids, n_nodes)
-        As `kernels.Dropout` has them; src_ids are the local rows'.
+    d_rows : [dz, dsrc]
     """
 
-    def __init__(self, rows, d_rows, slope, coins):
-        self.rows, self.slope, self.coins = rows, slope, coins
-        self.d_rows = [np.zeros_like(x) if d is None else d for x, d in zip(rows, d_rows)]
+    def __init__(self, attend, rows, d_rows):
+        self.attend, self.rows, self.d_rows = attend, rows, d_rows
 
     def backward(self, block, rows, kept, d_rows):
         """`rows` are (g, ends) of the block's columns, destinations."""
-        (g, ends), (d_dst,), (key, p, src_ids, n_nodes) = rows, d_rows, self.coins
+        (g, ends), attend = rows, self.attend
         block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        dropout = kernels.Dropout(key, p, src_ids, block.src_ids, n_nodes) if p else None
-        d_dst = np.zeros(ends.shape[:2], ends.dtype) if d_dst is None else d_dst
-        kernels.attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, d_dst,
-                                slope=self.slope, dropout=dropout)
+        coins = attend.key, attend.p, attend.src_ids, block.src_ids, attend.n_nodes
+        dropout = kernels.Dropout(*coins) if attend.p else None
+        attend.add_by_source((block.whole_indptr, block.indices), self.rows, ends, g, self.d_rows, d_rows[0], dropout)
+
+
+def _zeros(rows):
+    """What gradients of rows are added up in."""
+    return np.zeros(rows.shape, kernels.wide(rows.dtype))

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from sarlite.errors import ConfigError
+from sarlite.tape.numerics import by_numerics
 
 WAYS = ("product", "first", "inside")
 """A (X W); (A X) W; or x_j W inside of the message, so that x travels, once for all relations out of its type."""
@@ -79,11 +80,17 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
     }
 
 
+@by_numerics
+def choices(*ways: str) -> tuple[str, ...]:
+    """Return those of some ways that there are."""
+    return ways
+
+
 def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
     """Return a relation's `Evaluation` in a training step: the way that costs fewer bytes, or the forced one."""
     found = costs(sizes, n_in, n_out, not constant, True, constant)
     inside, first = (found[way] * itemsize // EDGE_VALUE for way in EVALUATIONS)
-    name = forced or ("inside" if found["inside"] < found["first"] else "first")
+    name = forced or min(choices("first", "inside"), key=found.__getitem__)
     return Evaluation(relation, n_in, n_out, constant, name, inside, first)
 
 

@@ -3,7 +3,7 @@
 Sums are float64, (rows, levels, ...), and any rank adds them without rounding; their owner makes them the rows' dtype.
 """
 
-from typing import Any
+from functools import reduce
 
 import numpy as np
 
@@ -14,28 +14,6 @@ from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.sums import Sum, columns_of
 from sarlite.tape.engine import retained
-from sarlite.tape.numerics import current
-
-
-def made(kind: Any, graph: Any, *arguments: Any) -> Any:
-    """Return an operator of a kind over a graph, as the numerics in use has it. Collective.
-
-    Raises
-    ------
-    ConfigError
-        The numerics has no such operator, or not over such a graph.
-    """
-    numerics = current()
-    if numerics is None:
-        return kind(*arguments)
-    kinds = getattr(numerics, "operators", EXACT)
-    if kind not in kinds:
-        raise ConfigError(f"numerics exact: messages that are evaluated as {kind.__name__} are not exact yet")
-    if not graph.whole_edges:
-        raise ConfigError(f"numerics exact: sums over a {type(graph).__name__} are not exact yet")
-    if graph.edge_weight is not None:
-        raise ConfigError("numerics exact: a graph's edge weights are not exact yet")
-    return kinds[kind](numerics, graph.most_edges(), *arguments)
 
 
 class OnGrid:
@@ -48,25 +26,36 @@ class OnGrid:
         The most edges of a row, in or out, over all ranks.
     """
 
-    takes_rows = overwrites = False
+    overwrites = may_narrow = False
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
-        self.numerics, self.n_terms = numerics, n_terms
+        self.numerics, self.n_terms, self.takes_rows = numerics, n_terms, False
 
     def accumulator(self, n_rows, shape, dtype, at):
         return np.zeros((n_rows, kernels.levels(dtype), *shape))
 
+    def stand_on(self, *bounds):
+        """Take for each fetched input a bound of what is added up to its gradients: the largest, how many, dtype."""
+        self.bounds, self.grids = bounds, [self.numerics.grid_of(*bound) for bound in bounds]
+
+    def join(self, place, others):
+        operators = [(self, place), *others]
+        largest, n_terms, dtypes = zip(*(operator.bounds[at] for operator, at in operators))
+        grid = self.numerics.grid_of(reduce(np.maximum, largest), sum(n_terms), dtypes[0])
+        for operator, at in operators:
+            operator.grids[at] = grid
+
     def finished(self, sums, dtype):
-        return _whole(sums).astype(dtype)
+        return whole(sums).astype(dtype)
 
 
-def _whole(sums):
+def whole(sums):
     """The sums of the levels, axis 1; of one level a view."""
     return sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
 
-def _by_row(scale, array):
+def by_row(scale, array):
     """A scale a row, as it multiplies an array."""
     return scale.reshape(-1, *[1] * (array.ndim - 1))
 
@@ -76,24 +65,26 @@ class ExactSum(OnGrid, Sum):
 
     def begin(self, needs, arrays, keep):
         x = arrays[0]
-        self.weight, self.factor = None, 1.0
+        if self.src_scale is not None and self.into is not None:  # each would scale what all have added up
+            raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
+        self.weight, self.factor, self.dtype = None, 1.0, x.dtype
+        self.needs_rows = self.weighted and needs[1]
         if self.weighted:
-            if needs[1]:
-                raise ConfigError("numerics exact: learned edge weights are not exact yet")
             self.weight = arrays[1]
-            self.factor = float(self.numerics.largest(self.weight).max(initial=0))
-        self.needs_rows, self.dtype = False, x.dtype
+            of_heads = self.numerics.largest(self.weight)  # of ranks that divide columns each may have other heads
+            self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
         self.sums = self.accumulator(self.n_dst, x.shape[1:], x.dtype, None)
 
     def forward(self, block, rows):
         kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows,
                            src_scale=columns_of(block, self.src_scale, self.dtype), **self.weights(block, "eid"))
+        return rows if self.needs_rows else None
 
     def end(self):
-        out = _whole(self.sums)
+        out = whole(self.sums)
         if self.dst_scale is not None:
-            out *= _by_row(self.dst_scale, out)
+            out *= by_row(self.dst_scale, out)
         out, self.sums, into = out.astype(self.dtype), None, self.into
         self.into = None
         return out if into is None else np.add(into, out, out=into)
@@ -101,24 +92,27 @@ class ExactSum(OnGrid, Sum):
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
         if self.dst_scale is not None:
-            self.g = self.g * _by_row(self.dst_scale.astype(self.dtype), self.g)
-        self.grid = self.numerics.edge_grid(self.g, self.n_terms, self.factor)
+            self.g = self.g * by_row(self.dst_scale.astype(self.dtype), self.g)
+        self.stand_on((self.numerics.largest(self.g) * self.factor, self.n_terms, self.g.dtype))
+        self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grid, **self.weights(block, "transpose_eid"))
+            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0],
+                               **self.weights(block, "transpose_eid"))
+        if self.needs_rows:
+            kernels.edge_dot(block.indptr, block.indices, self.g, (rows or kept)[0], self.d_weight, rows=block.rows,
+                             eid=block.eid)
 
     def finished(self, sums, dtype):
-        found = _whole(sums)
+        found = whole(sums)
         if self.src_scale is not None:
-            found *= _by_row(self.src_scale[: len(found)], found)
+            found *= by_row(self.src_scale[: len(found)], found)
         return found.astype(dtype)
 
     def reversed_operator(self, rows, d_rows):
-        return SumOverReversed(d_rows[0], self.grid), (self.g,), []
+        return SumOverReversed(d_rows[0], self.grids[0]), (self.g,), []
 
-    def end_backward(self):
-        return [None] if self.weighted else []
 
 
 class SumOverReversed(Operator):
@@ -136,13 +130,21 @@ class ExactExtremum(OnGrid, Extremum):
 
     def begin_backward(self, g):
         super().begin_backward(g)
-        grid = self.numerics.edge_grid(self.g, self.n_terms)
-        left, levels = self.g.astype(np.float64), []
-        for m in grid:
-            levels.append((left + m) - m)
-            left = left - levels[-1]
-        self.argument = np.concatenate([self.argument] * len(levels), 1)
-        self.g = np.ascontiguousarray(np.concatenate(levels, 1))
+        largest = self.numerics.largest(self.g).reshape(self.shape[1:])
+        self.stand_on((largest, self.n_terms, self.g.dtype))
+        self.on_grid = None
+
+    def backward(self, block, rows, kept, d_rows):
+        if self.on_grid is None:
+            left, levels, grids = self.g.astype(np.float64), [], self.grids[0].reshape(-1, self.g.shape[1])
+            for m in grids:
+                levels.append((left + m) - m)
+                left = left - levels[-1]
+            argument = np.concatenate([self.argument] * len(levels), 1)
+            self.on_grid = np.ascontiguousarray(np.concatenate(levels, 1)), argument
+        if d_rows[0] is not None:
+            g, argument = self.on_grid
+            kernels.extremum_backward(g, argument, d_rows[0].reshape(len(d_rows[0]), g.shape[1]), block.offset)
 
 
 class ExactAttend(OnGrid, Attend):
@@ -168,14 +170,14 @@ class ExactAttend(OnGrid, Attend):
         self.l = self.accumulator(n, (self.heads,), z.dtype, None)
 
     def look_ahead(self, schedule, rows):
-        top, src = np.full_like(self.dst, -np.inf), rows[1]
-        argument = np.full(top.shape, -1, schedule.plan.local.indices.dtype)
+        top, arguments = np.full_like(self.dst, -np.inf), []
 
         def largest(block, found):
-            kernels.extremum(block.indptr, block.indices, found[0], top, argument, rows=block.rows, sign=1,
+            arguments.append(arguments[0] if arguments else np.full(top.shape, -1, block.indices.dtype))
+            kernels.extremum(block.indptr, block.indices, found[0], top, arguments[0], rows=block.rows, sign=1,
                              offset=block.offset)
 
-        schedule.run((src,), largest)
+        schedule.run((rows[1],), largest)
         top += self.dst
         top = np.where(top > 0, top, top.dtype.type(self.slope) * top)
         self.m = np.where(np.isneginf(top), 0, top).astype(self.dst.dtype)
@@ -186,10 +188,10 @@ class ExactAttend(OnGrid, Attend):
         return rows
 
     def end(self):
-        total, dtype = _whole(self.l), self.dst.dtype
+        total, dtype = whole(self.l), self.dst.dtype
         with np.errstate(divide="ignore"):
             inverse = np.where(total == 0, 0, 1 / total)
-        self.out = (_whole(self.sums) * inverse[:, :, None]).astype(dtype)
+        self.out = (whole(self.sums) * inverse[:, :, None]).astype(dtype)
         self.m[total == 0] = 0
         self.l, self.sums = inverse.astype(dtype), None
         return self.out
@@ -201,52 +203,31 @@ class ExactAttend(OnGrid, Attend):
             self.out = self.m = self.l = None
         largest = self.numerics.largest(self.g)
         of_z, times = (largest.max(0, keepdims=True), self.heads) if len(self.largest) < self.heads else (largest, 1)
-        self.grid = self.numerics.grid_of(self.keep * of_z, self.n_terms * times, self.g.dtype)
         # a score's gradient is at most a factor and a slope times |g . z| + |g . out|, both at most sum_d |g_d| |z_d|
         of_dot = np.empty(self.heads)
         kernels.row_dot(largest, np.ascontiguousarray(np.broadcast_to(self.largest, largest.shape)), of_dot)
         of_score = 2.5 * self.keep * self.keep * max(1.0, self.slope) * of_dot
-        self.grid_l = self.numerics.grid_of(of_score, self.n_terms, self.g.dtype)
-        self.sums, self.d_ends = None, None
+        dtype = self.g.dtype
+        self.stand_on((self.keep * of_z, self.n_terms * times, dtype), (of_score, self.n_terms, dtype))
+        self.sums, self.d_dst = None, self.accumulator(len(self.dst), (self.heads,), dtype, None)
 
     def backward(self, block, rows, kept, d_rows):
         if self.sums is None:
-            self.sums = np.zeros((kernels.threads(), len(self.dst), *self.grid_l.shape))
+            self.sums = np.zeros((kernels.threads(), len(self.dst), *self.grids[1].shape))
         z, src = rows or kept
         dz, d_src = (self.accumulator(len(x), x.shape[1:], x.dtype, None) if d is None else d
                      for x, d in zip((z, src), d_rows))
-        kernels.exact_attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, self.sums, self.grid,
-                                      self.grid_l, slope=self.slope, dropout=self.coins(block))
+        kernels.exact_attend_backward(*block.transpose, z, src, self.ends, self.g, dz, d_src, self.sums, *self.grids,
+                                      slope=self.slope, dropout=self.coins(block))
 
-    def reversed_operator(self, rows, d_rows):
-        d_rows = [self.accumulator(len(x), x.shape[1:], x.dtype, None) if d is None else d
-                  for x, d in zip(rows, d_rows)]
-        self.d_ends = self.accumulator(len(self.dst), (self.heads,), self.dst.dtype, None)
-        return AttendOverReversed(self, rows, d_rows), (self.g, self.ends), [self.d_ends]
+    def add_by_source(self, csr, rows, ends, g, d_rows, d_dst, dropout):
+        sums = np.zeros((kernels.threads(), len(ends), *self.grids[1].shape))
+        kernels.exact_attend_backward(*csr, *rows, ends, g, *d_rows, sums, *self.grids, slope=self.slope,
+                                      dropout=dropout)
+        if d_dst is not None:
+            d_dst += sums.sum(0)
 
     def end_backward(self):
-        sums = self.d_ends if self.sums is None else self.sums.sum(0)
-        found = np.zeros_like(self.dst) if sums is None else _whole(sums).astype(self.dst.dtype)
-        self.sums = self.d_ends = None
-        return [found]
-
-
-class AttendOverReversed(Operator):
-    """`AttendBySource` on grids: adds dz and dsrc of local source rows; each block's ddst is its columns' gradient."""
-
-    def __init__(self, attend, rows, d_rows):
-        self.attend, self.rows, self.d_rows = attend, rows, d_rows
-
-    def backward(self, block, rows, kept, d_rows):
-        (g, ends), attend = rows, self.attend
-        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        coins = attend.key, attend.p, attend.src_ids, block.src_ids, attend.n_nodes
-        dropout = kernels.Dropout(*coins) if attend.p else None
-        sums = np.zeros((kernels.threads(), len(ends), *attend.grid_l.shape))
-        kernels.exact_attend_backward(block.whole_indptr, block.indices, *self.rows, ends, g, *self.d_rows, sums,
-                                      attend.grid, attend.grid_l, slope=attend.slope, dropout=dropout)
-        (d_dst,) = d_rows
-        d_dst += sums.sum(0)
-
-
-EXACT = {Sum: ExactSum, Extremum: ExactExtremum, Attend: ExactAttend}
+        sums = self.d_dst if self.sums is None else self.sums.sum(0)
+        self.sums = self.d_dst = None
+        return [whole(sums).astype(self.dst.dtype)]

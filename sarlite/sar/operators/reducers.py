@@ -4,6 +4,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from sarlite.tape import numerics
 
 
 class SumReducer:
@@ -128,7 +129,7 @@ class SoftmaxReducer:
         """exp(score_e - top_i), in one new array."""
         out = block.at_dst(top)
         np.subtract(score, out, out=out)
-        return np.exp(out, out=out)
+        return numerics.exp(out, out=out)
 
 
 REDUCERS = {

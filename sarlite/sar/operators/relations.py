@@ -66,6 +66,10 @@ class Fetched(Operator):
             member.operator.begin([needs[i] for i in member.inputs], self._own(arrays, member, len(arrays)), keep)
         self.needs_rows = any(member.operator.needs_rows for member in self.members)
 
+    def look_ahead(self, schedule, rows):
+        for member in self.members:
+            member.operator.look_ahead(OfMember(schedule, member.place), self._rows(rows, member))
+
     def forward(self, block, rows):
         return [member.operator.forward(edges, self._rows(rows, member)) for member, edges in self._each(block)]
 
@@ -80,6 +84,16 @@ class Fetched(Operator):
     def begin_backward(self, g):
         for member in self.members:
             member.operator.begin_backward(self.view(g, member))
+        for x in range(self.n_fetched):
+            takes = [member for member in self.members if x in member.inputs]
+            (operator, place), *others = [(member.operator, member.inputs.index(x)) for member in takes]
+            operator.join(place, others)
+
+    def accumulator(self, *about):
+        return self.members[0].operator.accumulator(*about)
+
+    def finished(self, sums, dtype):
+        return self.members[0].operator.finished(sums, dtype)
 
     def backward(self, block, rows, kept, d_rows):
         for k, (member, edges) in enumerate(self._each(block)):
@@ -113,6 +127,16 @@ class Fetched(Operator):
     def _own(self, arrays, member, n):
         """A member's items of the first n."""
         return [arrays[i] for i in member.inputs if i < n]
+
+
+class OfMember(NamedTuple):
+    """A schedule as a member's operator sees it: each block is the member's set of edges."""
+
+    schedule: Any
+    place: int
+
+    def run(self, arrays, on_block):
+        return self.schedule.run(arrays, lambda block, rows: on_block(sets_of(block)[self.place], rows))
 
 
 def sets_of(block):
@@ -209,6 +233,8 @@ def _vjp(g, needs, residuals, into, operator):
         if not retained():
             fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
         for i, d in zip(numbers, d_own):
+            if d is not None and found[i] is not None and found[i] is not d:  # an operator need not add to what is there
+                d = np.add(found[i], d, out=found[i])
             found[i] = d
     multiply(left)
     return found

@@ -23,7 +23,7 @@ class Sum(Operator):
     """
 
     keeps_result = False
-    overwrites = True
+    overwrites = may_narrow = True
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
         self.n_dst, self.weighted, self.into = n_dst, weighted, into
@@ -38,7 +38,7 @@ class Sum(Operator):
     def begin(self, needs, arrays, keep):
         self.needs_rows = self.weighted and needs[1]
         self.weight = arrays[1] if self.weighted else None
-        self.scale = None if self.dst_scale is None else self.dst_scale.astype(arrays[0].dtype)
+        self.scale = None if self.dst_scale is None else self.dst_scale.astype(kernels.wide(arrays[0].dtype))
         self.out, self.begun = self.into, self.into is not None
         if self.into is None:
             self.out = np.empty(*self.output(arrays))
@@ -47,7 +47,7 @@ class Sum(Operator):
         if not self.begun and block.rows is not None:
             self.out[...] = 0
             self.begun = True
-        src_scale = columns_of(block, self.src_scale, rows[0].dtype)
+        src_scale = columns_of(block, self.src_scale, kernels.wide(rows[0].dtype))
         kernels.spmm(block.indptr, *_columns(block, rows[0]), self.out, rows=block.rows, src_scale=src_scale,
                      dst_scale=self.scale, accumulate=self.begun, **self.weights(block, "eid"))
         self.begun = True
@@ -58,25 +58,26 @@ class Sum(Operator):
         return out
 
     def begin_backward(self, g):
-        self.g = np.ascontiguousarray(g)
+        g = np.ascontiguousarray(g)
+        self.g, self.g_scale = (self.gathered(g, self.scale), None) if self.narrow else (g, self.scale)
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.scale,
-                         dst_scale=columns_of(block, self.src_scale, self.g.dtype), accumulate=self.accumulate,
+            kernels.spmm(*block.transpose, self.g, d_rows[0], src_scale=self.g_scale,
+                         dst_scale=columns_of(block, self.src_scale, d_rows[0].dtype), accumulate=self.accumulate,
                          **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             (x,) = rows or kept
             indices, x = _columns(block, x)
             kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid,
-                             dst_scale=self.scale)
+                             dst_scale=self.g_scale)
 
     def reversed_operator(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
         d_x, g = d_rows[0], self.g
-        if self.scale is not None:  # over g, where that is this pass's own
-            g = np.multiply(g, self.scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
+        if self.g_scale is not None:  # over g, where that is this pass's own
+            g = np.multiply(g, self.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
         return Sum(len(d_x), dst_scale=self._local_scale(d_x), into=d_x), (g,), []
 
     def _local_scale(self, rows):

@@ -10,8 +10,8 @@ from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
-from sarlite.sar.operators.exact import made
 from sarlite.sar.operators.extremum import Extremum
+from sarlite.sar.operators.made import made
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
@@ -182,8 +182,8 @@ def _attend_linear(graph, message, reducer):
         raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
     one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
     n_heads = dst.shape[1]
-    if graph.edge_weight is not None:
-        z = ops.matmul(x, weight).reshape(len(x), n_heads, -1)
+    if graph.edge_weight is not None or not evaluation.choices("inside"):
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, weight.shape[1] // n_heads)
         options = message.slope, message.dropout, message.key
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
     shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]

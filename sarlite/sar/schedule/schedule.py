@@ -24,6 +24,8 @@ class Schedule(NamedTuple):
         Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the reversed edges.
     reverses_attention : bool
         Whether the gradients of attention are found by the reversed edges, too.
+    rows : {"float32", "bfloat16"}
+        As what rows that edges gather are stored and sent.
     """
 
     plan: Plan
@@ -31,6 +33,7 @@ class Schedule(NamedTuple):
     mode: Any
     reverse: Any = None
     reverses_attention: bool = False
+    rows: str = "float32"
 
     @property
     def n_edges(self):
@@ -122,6 +125,7 @@ class Schedule(NamedTuple):
 
 
 BACKWARD = "push", "fetch"
+ROWS = "float32", "bfloat16"
 
 
 class Options(NamedTuple):
@@ -131,6 +135,7 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     columns: int = 1
+    rows: str = "float32"
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
@@ -141,18 +146,31 @@ class Options(NamedTuple):
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
+        if self.rows not in ROWS:
+            return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROWS)}")
         for name, least in (("prefetch", 0), ("columns", 1)):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
         if size % self.columns:
             return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
+        if self.columns > 1 and self.rows != "float32":
+            return ConfigError(f"rows {self.rows} do not go with columns {self.columns}: what ranks exchange for columns is float32")
         return None
 
     @property
     def reverses(self):
-        """Whether linear messages' gradients go over the reversed edges on several ranks."""
-        return self.made_mode.reverses if self.backward is None else self.backward == "fetch"
+        """Whether linear messages' gradients go over the reversed edges on several ranks.
+
+        By default those of narrow rows do: a row of a gradient is rounded, whichever rank sums it up, but of the sums that are pushed
+        nothing may be rounded, as which edges they are over depends on the division.
+        """
+        return self.reverses_attention or (self.made_mode.reverses if self.backward is None else False)
+
+    @property
+    def reverses_attention(self):
+        """Whether those of attention do."""
+        return self.rows != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
     def made_mode(self):
@@ -176,10 +194,10 @@ def make(comm, found, options, profile, dst_ids=None, state=None):
         See `Transport`.
     """
     mode, transport = options.made_mode, Transport(comm, options.prefetch, profile, state)
-    made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode)
+    made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode, rows=options.rows)
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
-    return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.backward == "fetch")
+    return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
 
 
 def _reversed(comm, found, dst_ids, made):

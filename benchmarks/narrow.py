@@ -1,0 +1,183 @@
+"""What do rows of bfloat16 give beside float32: sums, attention, epochs, bytes, memory, accuracy?
+
+`aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; what rounding rows takes is counted.
+An epoch is one step of `epoch.py`'s trainers; its memory is the peak of a process of its own above what stood before the first step.
+`bytes` are those that two ranks send each other in a step (threads of this process), `accuracy` is Cora's on the public split: the
+test accuracy at the best validation accuracy, the same seeds with both kinds of rows, with `cora.py`'s settings.
+"""
+
+import json
+import statistics
+import time
+
+import cora
+import epoch
+import graphs
+import harness
+import numpy as np
+
+from sarlite import Tensor, Trainer, fn, nn, optim
+from sarlite.comm import Solo, threads
+from sarlite.profile import Memory
+from sarlite.sar.schedule.schedule import ROWS
+from sarlite.tape import no_grad
+from sarlite.train.loop import set_threads
+
+PARTS = "aggregations", "epochs", "bytes", "accuracy"
+
+
+def load(args, rows, comm=None, **options):
+    """Return the graph with such rows, its transpose made."""
+    graph = graphs.whole(args.graphs, args.graph).shard(comm or Solo(), rows=rows, **options)
+    for block in graph.plan.blocks:
+        block.transpose  # noqa: B018 (cached at its first use)
+    return graph
+
+
+def sums(graph, width):
+    """Return what sums rows up."""
+    x = Tensor(np.random.default_rng(0).standard_normal((graph.n_src, width), np.float32), requires_grad=True)
+
+    def run():
+        with no_grad():
+            graph.aggregate(fn.copy_src(x), "sum")
+
+    return run
+
+
+def attention(graph, heads, n_feat):
+    """Return what attends, forward and backward."""
+    draw = np.random.default_rng(0)
+    z = Tensor(draw.standard_normal((graph.n_src, heads, n_feat), np.float32), requires_grad=True)
+    src, dst = (Tensor(draw.standard_normal((graph.n_src, heads), np.float32), requires_grad=True) for _ in range(2))
+    g = draw.standard_normal((graph.n_dst, heads, n_feat), np.float32)
+
+    def run():
+        z.grad = src.grad = dst.grad = None
+        graph.aggregate(fn.attend(z, src, dst, 0.2), "sum").backward(g)
+
+    return run
+
+
+CASES = {
+    "sum of 64": (sums, 64), "sum of 128": (sums, 128), "sum of 256": (sums, 256),
+    "attention 4 x 32": (attention, 4, 32), "attention 4 x 64": (attention, 4, 64), "attention 8 x 8": (attention, 8, 8),
+}
+
+
+def in_turn(runs, repeats):
+    """Return the milliseconds of each call, by kind of rows; the first call of each warms up."""
+    found = {rows: [] for rows in runs}
+    for _ in range(repeats + 1):
+        for rows, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            found[rows].append(1e3 * (time.perf_counter() - begin))
+    return {rows: times[1:] for rows, times in found.items()}
+
+
+def aggregations(args):
+    loaded = {rows: load(args, rows) for rows in ROWS}
+    return [compared(name, args.graph, in_turn({rows: make(graph, *sizes) for rows, graph in loaded.items()}, args.repeats))
+            for name, (make, *sizes) in CASES.items()]
+
+
+def epochs(args):
+    found = []
+    for name in args.models:
+        trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in ROWS}
+        steps = {rows: (lambda trainer=trainer: trainer.step()) for rows, trainer in trainers.items()}
+        found.append(compared(f"epoch of {name}", args.graph, in_turn(steps, args.repeats)))
+        del trainers, steps
+        words = [__file__, "--worker", "--graphs", args.graphs, "--graph", args.graph, "--threads", args.threads, "--models", name]
+        peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROWS}
+        found.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
+    return found
+
+
+def worker(args):
+    """Print the peak memory of three steps."""
+    trainer = epoch.make_trainer(epoch.CASES[args.models[0]], load(args, args.rows))
+    memory = Memory()
+    for _ in range(3):
+        trainer.step()
+    print(json.dumps({"mib": memory.peak() / 2**20}))
+
+
+def sent_bytes(args):
+    def step(comm, rows, name, backward):
+        graph = load(args, rows, comm, parts="metis", backward=backward)
+        case = epoch.CASES[name]
+        x = np.ones((graph.n_src, case.widths[0]), np.float32)
+        rng = nn.Random(0)
+        trainer = Trainer(graph, case.make(case.widths[0], case.widths[-1], rng=rng), x, np.zeros(graph.n_src, int),
+                          np.arange(graph.n_src), optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+        trainer.step()
+        graph.profile.reset()
+        trainer.step()
+        return sum(n for phase, n in graph.profile.sent_bytes.items() if phase.endswith(("fetch", "push")))
+
+    found = []
+    for name in args.models:
+        for backward in (None, "fetch"):  # of float32: as by default, pushed; and as of bfloat16
+            sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in ROWS}
+            title = f"sent MiB of {name}" + (", float32 fetched too" if backward else "")
+            found.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})
+    return found
+
+
+def accuracy(args):
+    if not (args.data / "ind.cora.x").exists():
+        harness.note(f"no Cora in {args.data}: no accuracy")
+        return []
+    found = []
+    with harness.Scratch() as scratch:
+        data = scratch.convert(f"planetoid:{args.data}/cora", "cora", "--normalize-features")
+        for name in [name for name in args.models if name in cora.SETTINGS]:
+            test = {rows: [] for rows in ROWS}
+            for seed in range(args.seeds):
+                for rows in ROWS:
+                    result = harness.train(1, data=data, seed=seed, threads=1, rows=rows, **cora.SETTINGS[name])
+                    test[rows].append(100 * result["test_accuracy"])
+                harness.note(f"{name}, seed {seed}: {test['float32'][-1]:.1f} %, bfloat16 {test['bfloat16'][-1]:.1f} %")
+            means = {rows: statistics.mean(each) for rows, each in test.items()}
+            differences = [b - a for a, b in zip(test["float32"], test["bfloat16"])]
+            found.append({"case": f"accuracy of {name}, %", "graph": "Cora", **means, "difference": statistics.mean(differences),
+                          "spread": statistics.stdev(differences), "test": test})
+    return found
+
+
+def compared(case, graph, times):
+    """Return a row of milliseconds."""
+    medians = {rows: statistics.median(each) for rows, each in times.items()}
+    return {"case": case, "graph": graph, **medians, "ratio": medians["bfloat16"] / medians["float32"], "times": times}
+
+
+def arguments():
+    parser = cora.arguments()
+    harness.graphs_option(parser)
+    parser.description = __doc__
+    parser.add_argument("--parts", type=harness.words, default=list(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--graph", default="S", help="as of graphs.py [%(default)s]")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", choices=ROWS, default="float32", help="of --worker alone")
+    parser.add_argument("--worker", action="store_true")
+    parser.set_defaults(seeds=5, models=["sage", "gat", "gcn"])
+    return parser
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    set_threads(args.threads)
+    if args.worker:
+        return worker(args)
+    parts = {"aggregations": aggregations, "epochs": epochs, "bytes": sent_bytes, "accuracy": accuracy}
+    rows = [row for name in args.parts for row in parts[name](args)]
+    columns = {**harness.named("case", "graph", *ROWS, "ratio", "difference", "spread")}
+    harness.report(f"Rows of bfloat16 beside float32, {args.threads} threads, ms where nothing else is said", rows, columns, args.json)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

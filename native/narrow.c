@@ -1,0 +1,42 @@
+/* Rows of bfloat16, the upper half of a float32: rounded to nearest, ties to even, and made float32 again. One source
+ * for every instruction set. */
+#include "sarlite.h"
+
+static inline uint16_t narrow_value(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);      /* a NaN stays one, quiet */
+}
+
+/* out[r,f] = bfloat16(scale[r] * x[r,f])
+ *
+ * inputs   x (n_rows, n_feat), scale (n_rows) or NULL: 1
+ * output   out (n_rows, n_feat), overwritten
+ * cost     O(n_rows * n_feat)
+ */
+int sar_narrow_forward(uint16_t *restrict out, const float *restrict x, const float *restrict scale, int64_t n_rows,
+                       int64_t n_feat)
+{
+#pragma omp parallel for num_threads(sar_team(n_rows * n_feat)) schedule(static)
+    for (int64_t r = 0; r < n_rows; r++) {
+        const float factor = scale ? scale[r] : 1;
+        for (int64_t f = 0; f < n_feat; f++) out[r * n_feat + f] = narrow_value(factor * x[r * n_feat + f]);
+    }
+    return SAR_OK;
+}
+
+/* out[k] = float32(x[k]), exact
+ *
+ * inputs   x (n)
+ * output   out (n), overwritten
+ * cost     O(n)
+ */
+int sar_widen_forward(float *restrict out, const uint16_t *restrict x, int64_t n)
+{
+    uint32_t *restrict bits = (uint32_t *)out;      /* of an array of Python's, whose type C does not see */
+#pragma omp parallel for num_threads(sar_team(n)) schedule(static)
+    for (int64_t k = 0; k < n; k++) bits[k] = (uint32_t)x[k] << 16;
+    return SAR_OK;
+}
