@@ -101,7 +101,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
     """
     cls = model_class(config.model)
     kind = own.nodes is None and relational(Solo(), config.data)
-    refuse(Run(vars(config), cls, None if own.nodes is not None else kind))
+    refuse(Run({**vars(config), "dry_run": True}, cls, None if own.nodes is not None else kind))
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
     left_out = [f"{setting} is left out: --dry-run tells it" for setting in SETTINGS if setting.options]

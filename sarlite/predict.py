@@ -23,27 +23,30 @@ from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, propagated, resume
+from sarlite.train import checkpoint, link_scores, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.train.links import without_links
 from sarlite.train.load import load, relational, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
+from sarlite.train.run import make_predictor
 from sarlite.train.settings import settings
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
     "nodes": (None, str, "original ids, text or .npy, or names where the data have some: their rows, in this order [all nodes]"),
+    "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
     "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
     "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
     "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
 }
-_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "embeddings": "LAYER", "out": "FILE"}
+_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "embeddings": "LAYER", "out": "FILE"}
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
          "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
@@ -76,6 +79,9 @@ def parse(argv=None):
 @naming_flags
 def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
+
+    Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
+    pass along the edges that they passed along in the run's evaluation.
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
@@ -111,7 +117,13 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     names = comm.bcast(part.names is not None) and part.names
-    places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
+    if part.task == "link":
+        part = part._replace(graph=without_links(part.graph, run.links.val, run.links.test, run.training.seed))
+    if config.links is not None:
+        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
+        part, rows = part._replace(graph=pairs), slice(None)
+    else:
+        places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
     with errors_of(options.model), using(named(run.training.numerics, comm)):
         found = _computed(comm, config, run, part, tensors, meta)
         arrays = [array[rows] for array in _arrays(config, options.task, found)]
@@ -134,7 +146,8 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
 
         def ids(first, last):
             numbers = np.arange(first, last) if nodes is None else nodes[first:last]
-            return names.of(numbers) if names else numbers
+            columns = [names.of(column) if names else column for column in (numbers.T if numbers.ndim == 2 else [numbers])]
+            return columns if numbers.ndim == 2 else columns[0]
 
         def write():
             *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
@@ -154,6 +167,12 @@ def _options(config, meta):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
     options = training.resolve(config.given, before=before, checkpoint=config.checkpoint)
     options.task = meta.get("task", "classify")
+    if config.links is not None and options.task != "link":
+        raise ConfigError(f"--links {config.links}: the task of {config.checkpoint} is {options.task}, but must be link")
+    if options.task == "link" and (config.links is None) == (config.embeddings is None):
+        raise ConfigError(f"--links or --embeddings: the task of {config.checkpoint} is link, so one of them says what is wanted")
+    if config.links is not None and config.nodes is not None:
+        raise ConfigError(f"--nodes {config.nodes}: --links says which pairs are wanted")
     return options
 
 
@@ -167,7 +186,7 @@ def _as_trained(values, meta):
 
 def _paths(config, task):
     """The files to write: one, or labels, and at last probabilities."""
-    alone = config.embeddings is not None or task == "regress" or not config.out.endswith(".npy")
+    alone = config.embeddings is not None or task in ("regress", "link") or not config.out.endswith(".npy")
     return [config.out] if alone else [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
@@ -188,7 +207,8 @@ def _check_data(config, options, meta, part, n_train):
                               f"as --label-inputs {options.label_inputs} said, but --data {options.data} have {lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
-    there, here = (trained.get("features"), trained.get("classes")), (width, part.n_classes or trained.get("classes"))
+    classes = None if part.task == "link" else part.n_classes  # of which links know nothing
+    there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
         said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -232,8 +252,12 @@ def _nodes(file, n_nodes, names):
 def _computed(comm, config, run, part, tensors, meta):
     """The model's output for this rank's rows, or a layer's, (n_local, ...). Collective."""
     rows, n_out, training = part.rows, meta["data"]["classes"], run.training
-    n_in = widths(rows) + n_out if training.label_inputs else widths(rows)
-    model = together(comm, lambda: make_model(run.model, n_in, n_out, nn.Random(training.seed), part.graph))
+    n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
+    if part.task == "link":
+        nodes, n_out = getattr(part.graph, "nodes", part.graph), 0  # scores are as many as pairs
+        model = together(comm, lambda: make_predictor(run, n_in, rng, nodes))
+    else:
+        model = together(comm, lambda: make_model(run.model, n_in, n_out, rng, part.graph))
     try:
         checkpoint.restore_model(comm, model, tensors, meta)
     except CheckpointError as error:
@@ -243,6 +267,8 @@ def _computed(comm, config, run, part, tensors, meta):
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     if training.label_inputs:
         x = _with_labels(comm, training, part, x, n_out)
+    if part.task == "link" and config.embeddings is not None:
+        model = model.encoder
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
         constant = partial(Tensor, constant=True)
@@ -289,6 +315,8 @@ class _Layers:
 
 def _arrays(config, task, found):
     """What goes into each of `_paths`."""
+    if config.links is not None:
+        return [found[:, 0]]
     if config.embeddings is not None or task == "regress":
         return [found]
     with no_grad():

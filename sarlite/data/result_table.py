@@ -14,6 +14,8 @@ _ROWS = 1 << 16
 
 def headings(task, n_columns, class_names, embeddings):
     """Return the names of the columns of labels, and those of the columns of numbers."""
+    if task == "link" and not embeddings:
+        return [], ["score"]
     if embeddings or task == "regress":
         word = "x" if embeddings else "value"
         return [], [f"{word}_{at}" for at in range(n_columns)]
@@ -24,12 +26,14 @@ def headings(task, n_columns, class_names, embeddings):
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
     """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
 
+    Of links source, destination and score.
+
     Parameters
     ----------
     path : path
         Ending in .csv or .parquet (by pyarrow). What stands there is replaced.
     ids : callable
-        ids(first, last) returns the ids of rows, a list of str or of int.
+        ids(first, last) returns the ids of rows, a list of str or of int; of links two, of sources and destinations.
     labels : (n, ...) int array or None
         The most likely classes, or 0 and 1.
     numbers : (n, ...) float array
@@ -47,12 +51,13 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
     """
     n, wide = len(numbers), numbers.reshape(len(numbers), -1)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
-    names = ["id", *of_labels, *of_numbers]
+    pairs = task == "link" and not embeddings
+    names = [*(("source", "destination") if pairs else ("id",)), *of_labels, *of_numbers]
     with writing(path), whole(path) as (_, file):
         put = (_text if str(path).endswith(".csv") else _parquet)(file, path, names)
         for at in range(0, max(n, 1), _ROWS):
             rows = slice(at, min(at + _ROWS, n))
-            columns = [ids(rows.start, rows.stop)]
+            columns = [*ids(rows.start, rows.stop)] if pairs else [ids(rows.start, rows.stop)]
             if labels is not None:
                 found = np.asarray(labels[rows])
                 named = class_names if task == "classify" else None

@@ -13,6 +13,7 @@ from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.minibatch.picked import Picks
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
@@ -216,6 +217,22 @@ class Staying:
         return {}
 
 
-def source_of(given: Any, whole: FullBatch) -> Any:
-    """Return what yields batches: a loader as given, or a batch that stays, by default the whole part."""
-    return given if given is not None and not isinstance(given, Batch) else Staying(whole if given is None else given)
+class Drawn(Staying):
+    """Of a full batch whose graph is a `LinkGraph` the rows that count, anew each step: with the step's negatives."""
+
+    def __iter__(self) -> Iterator[Batch | FullBatch]:
+        whole: Any = self.batch
+        self.step += 1
+        graph = whole.graph.draw(self.step - 1, whole.rows)
+        yield replace(whole, graph=graph, labels=whole.labels[whole.rows], rows=np.arange(graph.n_dst))
+
+
+def source_of(given: Any, whole: FullBatch, trains: bool = False) -> Any:
+    """Return what yields batches: a loader as given, or a batch that stays, by default the whole part.
+
+    Where it `trains` on links their negatives are drawn anew each step.
+    """
+    if given is not None and not isinstance(given, Batch):
+        return given
+    draws = trains and given is None and isinstance(whole.graph, LinkGraph) and whole.graph.draw is not None
+    return (Drawn if draws else Staying)(whole if given is None else given)

@@ -1,11 +1,13 @@
 """Parameters, modules, layers and norms."""
 
 from sarlite.errors import whole
+from sarlite.nn.decoders import ComplEx, DistMult, Dot, LinkPredictor, RotatE, TransE
 from sarlite.nn.flat import Flat, Group, flatten
 from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm, LayerNorm, exact_moments
 from sarlite.nn.random import Random
 
-__all__ = ["Activation", "BatchNorm", "Dropout", "Embedding", "Flat", "Group", "LayerNorm", "Linear", "Module",
-           "Parameter", "Random", "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip
+__all__ = ["Activation", "BatchNorm", "ComplEx", "DistMult", "Dot", "Dropout", "Embedding", "Flat", "Group", "LayerNorm",
+           "Linear", "LinkPredictor", "Module", "Parameter", "Random", "RotatE", "TransE", "exact_moments", "flatten",
+           "glorot", "whole"]  # fmt: skip

@@ -36,6 +36,32 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
             for found in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
 
 
+def precisions(comm: Communicator, scores: Array, positive: Array) -> tuple[Array, int]:
+    """Return what average precision is a sum of, over all ranks: of each score positives * precision, and all positives.
+
+    Parameters
+    ----------
+    scores, positive : (n_local,) array of floats, none of them NaN, and of bools
+
+    Returns
+    -------
+    (m, 1) float64
+        Of the distinct scores in this rank's range: their positives times the share of positives among rows of this or
+        a higher score.
+    int
+
+    Notes
+    -----
+    Collective. Sends as `pairs` does. Each distinct score is in one rank's range, so the numbers are the same however
+    rows are divided.
+    """
+    rows = _sorted_range(comm, _counted(0, scores, positive), 1)[::-1]
+    found = np.cumsum(rows[:, 2:], 0)
+    sums = np.array(comm.allgather(rows[:, 2:].sum(0)))
+    true, false = (found + sums[comm.rank + 1 :].sum(0)).T
+    return (rows[:, 2] * (true / np.maximum(true + false, 1)))[:, None], int(sums[:, 0].sum())
+
+
 def _pairs(comm, scores, positive):
     k = scores.shape[1]
     own = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])

@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
-from sarlite.train.options import HEC_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
+from sarlite.train.options import HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
@@ -51,6 +51,13 @@ REFUSED: list[tuple[str, str, str]] = [
     ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
     ("rows bfloat16", "relational data", "{option}: rows of relational graphs, as --data {data} is, are float32"),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
+    *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
+        "batch_size", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
+    *(("task link", other, "{option}: costs of links, as for {other}, are not counted yet")
+      for other in ("dry_run", "mode auto", "memory_limit")),
+    ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),
+    ("task link", "class of propagated rows",
+     "{option}: the model {model} trains on features that were propagated before, over all edges"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]
@@ -60,6 +67,7 @@ NEEDED: list[tuple[tuple[str, ...], str]] = [
     (MINIBATCH_OPTIONS, "batch_size"),
     (tuple(HEC_OPTIONS), "remote hec"),
     (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
+    (tuple(LINK_OPTIONS), "task link"),
     (("trace_epochs",), "trace"),
     (("weight_decay_on first",), "weight_decay"),
 ]
@@ -99,6 +107,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
+    "class of propagated rows": lambda run: hasattr(run.cls, "powers"),
     "propagated rows": lambda run: hasattr(run.model, "powers"),
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
     "other task than classify": lambda run: run.task not in (None, "classify"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
+from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
 from sarlite.data.names import Names
 from sarlite.data.part import Part
@@ -35,7 +36,7 @@ class Source(NamedTuple):
     Attributes
     ----------
     spec, task, normalize, verify, allow_empty, partition, order, balance, seed
-        As for `data.divided`.
+        As for `data.divided`; task "link" takes data of any task, and needs none of their labels.
     dtype : str, optional
         Of features and values on edges; by default as stored.
     features : bool
@@ -190,6 +191,8 @@ def _division(source, scratch, seconds):
     """What `data.divided` takes of either kind."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
+    if source.task == "link":  # of labels and splits of nodes nothing is used
+        options |= {"task": None, "allow_empty": SPLITS}
     return {**options, "progress": Progress(source.progress), "scratch": scratch, "seconds": seconds}
 
 
@@ -205,7 +208,8 @@ def _part(comm, source, dataset, rows, memory, part, edges):
         "method": (dataset.division or {"partition": "none"})["partition"],
         "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
-    return Shard(None, rows, dataset.n_classes, summary, memory, {}, dataset.task)
+    task = "link" if source.task == "link" else dataset.task
+    return Shard(None, rows, dataset.n_classes, summary, memory, {}, task)
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):

@@ -16,6 +16,7 @@ from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array, grad_enabled
 from sarlite.tape.exact import named
@@ -25,7 +26,7 @@ from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import Loss, TrainingStep, not_finite
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
-from sarlite.train.trainer_arguments import check_arguments, check_numerics, check_sources, check_takes, each_input
+from sarlite.train.trainer_arguments import check_arguments, check_links, check_numerics, check_sources, check_takes, each_input
 from sarlite.types import Array
 
 
@@ -34,8 +35,9 @@ class Trainer:
 
     Parameters
     ----------
-    graph : Graph, or NodeType
-        The rows that have labels: of a `HeteroGraph` `graph.of(type)`.
+    graph : Graph, NodeType or LinkGraph
+        The rows that have labels: of a `HeteroGraph` `graph.of(type)`; of links to predict that of
+        `links.split_links`, which returns labels and splits too.
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
@@ -88,7 +90,7 @@ class Trainer:
         not fit.
     """
 
-    def __init__(self, graph: Graph | NodeType, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
+    def __init__(self, graph: Graph | NodeType | LinkGraph, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
                  test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None,
                  scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
@@ -101,6 +103,8 @@ class Trainer:
         self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
         together(self.comm, lambda: check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
         together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
+        others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
+        together(self.comm, lambda: check_links(graph, task, numerics, others))
         together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
@@ -116,7 +120,7 @@ class Trainer:
         agree(self.comm, widths, "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
-        self.batches, self.scoring = (source_of(given, self.whole) for given in (batches, scoring))
+        self.batches, self.scoring = source_of(batches, self.whole, trains=True), source_of(scoring, self.whole)
         if self.shown is not None and not self.batches.fresh:
             raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other "
                               "labels were shown")

@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.train.auc import pairs
+from sarlite.train.auc import pairs, precisions
 from sarlite.types import Array
 
 
@@ -20,11 +20,14 @@ class Metric:
 
     Attributes
     ----------
+    least : int
+        Of links, the fewest negatives of each that the metric means something with.
     note : str or None
         What `value` left out, in words.
     """
 
     note: str | None = None
+    least = 1
 
     def add(self, output: Array, labels: Array) -> None:
         """Add rows: the model's (n, n_outputs), and their labels in the task's form. Every rank adds at least once, if no rows."""
@@ -205,11 +208,87 @@ class ExactSums:
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)
 
 
+class LinkAuc(RocAuc):
+    """ROC-AUC of links against the negatives of all links; rows are (link, negatives ..)."""
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Keep scores, and which are links."""
+        self.rows.append((output.reshape(-1, 1), _first_column(output).reshape(-1, 1)))
+
+
+class AveragePrecision(Metric):
+    """The mean, over links, of the share of links among all candidates of a link's score or a higher one.
+
+    Notes
+    -----
+    Keeps this rank's scores. Equal scores are one step, as scikit-learn has it.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Array, Array]] = []
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Keep scores, and which are links."""
+        self.rows.append((output.reshape(-1), _first_column(output).reshape(-1)))
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the mean; NaN where a score is. Collective."""
+        scores, positive = (np.concatenate([pair[k] for pair in self.rows]) for k in (0, 1))
+        if comm.allreduce(np.array([np.isnan(scores).any()], np.float64), "max")[0]:
+            return math.nan
+        terms, n = precisions(comm, scores, positive)
+        sums = ExactSums()
+        sums.add(terms)
+        return sums.means(comm, n)[0] if n else None
+
+
+class LinkRank(Metric):
+    """The mean over links of a number of the link's rank among its own negatives; ties count half (OGB).
+
+    Parameters
+    ----------
+    of_rank : callable
+        Of an array of ranks, from 1: (n,) of 0 .. 1.
+    least : int
+        The fewest negatives that it means something with.
+    """
+
+    def __init__(self, of_rank: Callable[[Array], Array], least: int = 1) -> None:
+        self.of_rank, self.least, self.sums, self.n, self.n_odd = of_rank, least, ExactSums(), 0, 0
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Add up links."""
+        link, others = output[:, :1], output[:, 1:]
+        ranks = 1 + (others > link).sum(1) + 0.5 * (others == link).sum(1)
+        self.n, self.n_odd = self.n + len(ranks), self.n_odd + int(np.isnan(output).any(1).sum())
+        self.sums.add(self.of_rank(ranks)[:, None].astype(np.float64))
+
+    def counts(self) -> Array:
+        """Return the number of links, and that of those with a score that is NaN."""
+        return np.array([self.n, self.n_odd], np.float64)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        """Return the mean; NaN where a score is. Collective."""
+        (mean,) = self.sums.means(comm, int(counts[0]))
+        return None if not counts[0] else math.nan if counts[1] else mean
+
+
+def _first_column(output):
+    """Which candidates are links: the first of each row."""
+    return np.arange(output.shape[1]) == np.zeros((len(output), 1))
+
+
+def _hits(k: int) -> Callable[[], Metric]:
+    return lambda: LinkRank(lambda ranks: ranks <= k, k)
+
+
 _CLASSES: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy, "micro-f1": lambda: F1("micro"), "macro-f1": lambda: F1("macro"),
                                              "roc-auc": RocAuc}
 METRICS: dict[str, dict[str, Callable[[], Metric]]] = {
     "classify": _CLASSES, "multilabel": {"roc-auc": RocAuc, **_CLASSES},
     "regress": {"rmse": lambda: MeanError(np.square, math.sqrt), "mae": lambda: MeanError(np.abs, float)},
+    "link": {"roc-auc": LinkAuc, "ap": AveragePrecision, "mrr": lambda: LinkRank(lambda ranks: 1 / ranks),
+             **{f"hits@{k}": _hits(k) for k in (1, 3, 10, 20, 50, 100)}},
 }  # fmt: skip
 """By task and name, how a metric is made; a task's first is its own."""
 LOWER = ("rmse", "mae")

@@ -6,12 +6,15 @@ from sarlite.command import byte_size, every, fanouts
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
+from sarlite.nn.decoders import DECODERS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
+from sarlite.train.links import LinkOptions
 from sarlite.train.metrics import EVERY
+from sarlite.train.negatives import SAMPLERS
 from sarlite.train.tasks import LOSSES
 
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
@@ -58,11 +61,11 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     },
     "training": {
         "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the "
-                 "data say]"),
-        "loss": (None, tuple(name for losses in LOSSES.values() for name in losses), "what is minimised "
-                 "[cross-entropy, bce, squared, by task]"),
+                 "data say]; link: edges are predicted, and labels are not looked at"),
+        "loss": (None, tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)), "what is "
+                 "minimised [cross-entropy, bce, squared, bce, by task]"),
         "metric": (None, EVERY, "of each split; the best epoch has the best of validation [accuracy, roc-auc, rmse, "
-                   "by task]"),
+                   "roc-auc, by task]"),
         "epochs": (100, int, "number of epochs"),
         "lr": (0.01, float, "learning rate"),
         "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
@@ -77,6 +80,19 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
         "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the "
                          "loss is the others'"),
+    },
+    "links, of --task link": {
+        "decoder": (None, tuple(DECODERS), f"how a link is scored from the rows of its ends [{LinkOptions.decoder}]"),
+        "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LinkOptions.width}]"),
+        "link-val": (None, float, f"share of the edges that are links to validate on; they bring no messages [{LinkOptions.val}]"),
+        "link-test": (None, float, f"share of the edges that are links to test on, likewise [{LinkOptions.test}]"),
+        "link-disjoint": (None, float, "share of the training links that are trained on and bring no messages in training, "
+                          "where the others bring messages alone [each link does both]"),
+        "negatives": (None, int, f"pairs without a link that a link is compared with, drawn anew each epoch "
+                      f"[{LinkOptions.negatives}]"),
+        "eval-negatives": (None, int, "the same in evaluation, where they stay [of roc-auc and ap 1, else 100]"),
+        "negative-sampler": (None, SAMPLERS, "both ends of a negative are drawn, or its tail, and the head is the link's [of "
+                             "roc-auc and ap uniform, else per-source]"),
     },
     "correct and smooth": {
         "correct-and-smooth": (False, bool, "after training, correct and smooth the best model's output (Huang et "
@@ -170,6 +186,11 @@ SMOOTHING_OPTIONS = {
     for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"
 }  # fmt: skip
 """Options of Correct and Smooth, with the names of `CorrectAndSmooth`'s arguments."""
+LINK_OPTIONS = {
+    name.replace("-", "_"): name.removeprefix("link-").removeprefix("negative-").replace("-", "_")
+    for name in GROUPS["links, of --task link"]
+}  # fmt: skip
+"""Options of links, with the names of `LinkOptions`' fields."""
 METAVARS = {
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
     "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
@@ -181,5 +202,7 @@ METAVARS = {
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
+    "link-width": "N", "link-val": "SHARE", "link-test": "SHARE", "link-disjoint": "SHARE", "negatives": "N",
+    "eval-negatives": "N",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""

@@ -147,6 +147,7 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"
                    f"{_PATIENT.format(patience) if patient else ''}"),
+        *_links(counted.get("links")),
         *_minibatches(run.batches, size, counted),
         *_message_flow(counted),
         *_relations(counted),
@@ -168,6 +169,12 @@ def _grid(found):
         rows, columns = found["rows"], found["columns"]
         yield "grid", (f"{rows} x {columns}: {rows} groups of {columns} ranks; each rank has the structure of its group, "
                        f"{_mib(max(found['structure_bytes']))} at most")
+
+
+def _links(counts):
+    """The row of a run on links, of how many each split has; none of another run."""
+    if counts:
+        yield "links", f"{counts['train']:,} to train on, {counts['val']:,} to validate, {counts['test']:,} to test"
 
 
 def _minibatches(batches, size, counted):

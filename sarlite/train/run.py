@@ -85,9 +85,11 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if options.dry_run:
         return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
 
-    data = identity(part.graph, part.rows, part.n_classes)
+    data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
+    if part.task == "link":
+        part = with_links(run, part)
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
@@ -95,10 +97,9 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not auto and planning.counts(options):
+    if not auto and part.task != "link" and planning.counts(options):  # costs of links are not counted
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
-    used = _used(run, part.graph)
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task, "used": used}
     if part.class_names:
@@ -118,7 +119,24 @@ def new_model(comm, run, part, rng):
     """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
     n_in = widths(part.rows)
     n_in = n_in + part.n_classes if run.training.label_inputs else n_in
+    if part.task == "link":
+        return together(comm, lambda: make_predictor(run, n_in, rng, part.graph.nodes))
     return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
+
+
+def make_predictor(run, n_in, rng, nodes):
+    """Return the model of a run of links: that of its nodes, and the decoder."""
+    return run.links.decoded(make_model(run.model, n_in, run.links.width, rng, nodes), rng, run.model.dtype)
+
+
+def with_links(run, part):
+    """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'.
+
+    Collective.
+    """
+    links = run.links.split(part.graph, run.training.metric, run.training.seed)
+    rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
+    return part._replace(graph=links.graph, rows=rows)
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
@@ -206,6 +224,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= {"links": trainer.counts} if part.task == "link" else {}
     if comm.rank == 0:
         times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)

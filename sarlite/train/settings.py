@@ -10,13 +10,14 @@ from sarlite.nn import Flat
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
+from sarlite.train.links import LinkOptions
 from sarlite.train.load import Source
 from sarlite.train.model import ModelSpec, first_layer, model_class
-from sarlite.train.options import HEC_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
+from sarlite.train.options import HEC_OPTIONS, LINK_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
 
 
 class Settings(NamedTuple):
-    """A run: data, graph, model, batches, training, and what is left of it."""
+    """A run: data, graph, model, batches, training, what is left of it, and what --task link makes of edges."""
 
     source: Source
     graph: Options
@@ -24,6 +25,7 @@ class Settings(NamedTuple):
     batches: "Batches | None"
     training: "Training"
     output: "Output"
+    links: LinkOptions = LinkOptions()
 
 
 def settings(options: Any, cls: Any = None) -> Settings:
@@ -43,7 +45,7 @@ def settings(options: Any, cls: Any = None) -> Settings:
     """
     model = model_of(options, cls)
     return Settings(source_of(options, model.cls), graph_of(options), model, batches_of(options), training_of(options),
-                    output_of(options))
+                    output_of(options), links_of(options))
 
 
 def source_of(options: Any, cls: Any, **others: Any) -> Source:
@@ -162,6 +164,12 @@ def training_of(options: Any) -> Training:
     found = {name: getattr(options, name) for name in names}
     smooth = smoothing_of(options) if options.correct_and_smooth else None
     return Training(schedule=optim.schedule(options.lr_schedule, options.epochs), smooth=smooth, **found)
+
+
+def links_of(options: Any) -> LinkOptions:
+    """Return what the options make of links."""
+    told = {name: getattr(options, option) for option, name in LINK_OPTIONS.items()}
+    return LinkOptions(**{name: value for name, value in told.items() if value is not None})
 
 
 def smoothing_of(options: Any) -> CorrectAndSmooth:

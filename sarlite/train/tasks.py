@@ -30,10 +30,42 @@ def _of_values(loss):
     return share
 
 
+def _candidates(output, rows):
+    """The chosen rows of scores: a link, and its negatives."""
+    if output.ndim != 2 or output.shape[1] < 2:
+        raise ShapeError(f"links: the model's output is {output.shape}, but must be a link's score and its negatives' a row")
+    return ops.take(output, rows)
+
+
+def _bce_of_links(output, labels, rows, count):
+    """Binary cross entropy, the mean over links and negatives."""
+    scores = _candidates(output, rows)
+    truth = np.zeros(scores.shape, scores.dtype)
+    truth[:, 0] = 1
+    return ops.bce_with_logits(scores, truth, count=count * scores.shape[1])
+
+
+def _of_differences(loss):
+    """The mean over negatives of a loss of a negative's score less its link's."""
+
+    def share(output, labels, rows, count):
+        scores = _candidates(output, rows)
+        return loss(scores[:, 1:] - scores[:, :1]).sum() * (1 / (count * (scores.shape[1] - 1)))
+
+    return share
+
+
+def _contrastive(output, labels, rows, count):
+    """Cross entropy of the link among its candidates."""
+    return ops.cross_entropy(_candidates(output, rows), labels[rows], count=count)
+
+
 LOSSES: dict[str, dict[str, Loss]] = {
     "classify": {"cross-entropy": _cross_entropy},
     "multilabel": {"bce": _of_values(ops.bce_with_logits)},
     "regress": {"squared": _of_values(ops.mse), "absolute": _of_values(ops.mae)},
+    "link": {"bce": _bce_of_links, "cross-entropy": _contrastive, "bpr": _of_differences(ops.softplus),
+             "margin": _of_differences(lambda d: (d + 1).relu())},
 }
 """By task and name; a task's first is its own."""
 
@@ -43,13 +75,18 @@ class Task:
 
     Parameters
     ----------
-    name : {"classify", "multilabel", "regress"}
-        Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values).
+    name : {"classify", "multilabel", "regress", "link"}
+        Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values); of links the
+        zeros of `links.split_links`.
     loss : str, optional
         Of `LOSSES`; of values the mean over rows and columns. By default the task's own: cross entropy, binary cross entropy with logits,
-        squared error.
+        squared error; of links binary cross entropy, the mean over links and negatives. "cross-entropy" of links is
+        that of the link among its negatives; "bpr" and "margin" the means of log(1 + exp(d)) and max(0, 1 + d), d a
+        negative's score less its link's.
     metric : str, optional
-        Of `METRICS`, which evaluation tells of each split, and the best epoch is found by. By default accuracy; ROC-AUC; RMSE.
+        Of `METRICS`, which evaluation tells of each split, and the best epoch is found by. By default accuracy; ROC-AUC; RMSE;
+        of links ROC-AUC, that of all links against all negatives, as is "ap". "mrr" and "hits@k" are of each link's
+        rank among its own negatives.
 
     Attributes
     ----------
@@ -79,6 +116,8 @@ class Task:
         """Raise, naming the row, where labels of a split are not the task's; elsewhere they are not looked at."""
         if self.name == "classify":
             return _check_classes(labels, rows, n_dst)
+        if self.name == "link":
+            return _check_zeros(labels, n_dst)
         if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
             raise ShapeError(f"labels are {labels.dtype} {labels.shape}, but of task {self.name} numbers, (n, n_outputs)")
         for split, own in rows.items():
@@ -95,6 +134,13 @@ class Task:
         if self.metric == "roc-auc" and self.name == "classify" and n_outputs != 2:
             raise ConfigError(f"metric roc-auc is of several labels, or of 2 classes, but there are {n_outputs} classes",
                               "metric")
+
+    def check_candidates(self, n: int) -> None:
+        """Raise a ConfigError where the metric means nothing of so many candidates: a link and its negatives."""
+        metric = self.make_metric()
+        if metric and n <= metric.least:
+            raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation there "
+                              f"are {n - 1}", "metric")
 
 
 class OwnLoss(Task):
@@ -119,6 +165,11 @@ def _one_of(what: str, word: Any, known: Any) -> Any:
     if word not in known:
         raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}", what.split()[0])
     return word
+
+
+def _check_zeros(labels, n_dst):
+    if labels.shape != (n_dst,) or labels.dtype.kind not in "iu" or labels.any():
+        raise DataError(f"labels are {labels.dtype} {labels.shape}, but of links the {n_dst} zeros of split_links")
 
 
 def _check_classes(labels, rows, n_dst):

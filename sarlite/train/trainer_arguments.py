@@ -4,6 +4,7 @@ from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.tasks import Task
@@ -36,6 +37,22 @@ def check_sources(**given):
             raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
     if isinstance(given["batches"], Batch) and not given["batches"].n_global:
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
+
+
+def check_links(graph, task, numerics, others):
+    """Raise a ConfigError where links go with something that is not of links, or not done yet."""
+    if isinstance(graph, LinkGraph):
+        if (task is None or task.name != "link") and others["loss"] is None:
+            raise ConfigError("graph is a LinkGraph, so the task must be Task('link'), or the loss your own")
+        if task is not None:
+            task.check_candidates(graph.n_candidates)
+        for name in ("batches", "scoring", "label_inputs"):
+            if others[name] is not None:
+                raise ConfigError(f"{name}: of links it is not done yet: they are trained full-batch")
+        if numerics != "fast":
+            raise ConfigError("numerics exact: links are not exact yet")
+    elif task is not None and task.name == "link":
+        raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
 
 
 def check_takes(model, x):

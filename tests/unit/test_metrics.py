@@ -20,6 +20,8 @@ def rows(task, n=N, k=4, seed=0):
     output = np.round(draw.standard_normal((n, k)) * 2).astype(np.float32) / 2
     if task == "classify":
         return output, draw.integers(0, k - 1, n)  # the last class does not occur
+    if task == "link":
+        return output, np.zeros(n, int)
     if task == "multilabel":
         labels = draw.integers(0, 2, (n, k)).astype(np.uint8)
         labels[:, 1] = 1  # of one class alone
@@ -46,7 +48,24 @@ def plain_f1(predicted, true):
     return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
 
 
+def expected_of_links(name, output):
+    """Of rows whose first candidate is a link."""
+    link, others = output[:, 0], output[:, 1:]
+    if name == "roc-auc":
+        return plain_auc(output.reshape(-1), np.arange(output.size) % output.shape[1] == 0)
+    if name == "ap":
+        steps = [(Fraction(int((link == s).sum()), len(link)), Fraction(int((link >= s).sum()), int((output >= s).sum())))
+                 for s in set(link.tolist())]
+        return float(sum(recall * precision for recall, precision in steps))
+    ranks = [1 + sum(o > s for o in row) + Fraction(sum(o == s for o in row), 2) for s, row in zip(link.tolist(), others.tolist())]
+    if name == "mrr":
+        return float(sum(1 / Fraction(rank) for rank in ranks) / len(ranks))
+    return sum(rank <= int(name.partition("@")[2]) for rank in ranks) / len(ranks)
+
+
 def expected(task, name, output, labels):
+    if task == "link":
+        return expected_of_links(name, output)
     k = output.shape[1]
     if task == "regress":
         errors = [[Fraction(float(o)) - Fraction(float(t)) for o, t in zip(*columns)] for columns in zip(output.T, labels.T)]
@@ -71,7 +90,7 @@ def expected(task, name, output, labels):
 
 @pytest.mark.parametrize("task, name", [(task, name) for task in METRICS for name in METRICS[task]])
 def test_a_metric_is_its_definition_for_any_division(task, name):
-    output, labels = rows(task, k=2 if (task, name) == ("classify", "roc-auc") else 4)
+    output, labels = rows(task, k=2 if (task, name) == ("classify", "roc-auc") else 24 if task == "link" else 4)
     labels = labels % 2 if (task, name) == ("classify", "roc-auc") else labels
     labels[::2] = 1 if (task, name) == ("classify", "roc-auc") else labels[::2]
     one, note = value(Solo(), task, name, output, labels, np.zeros(N, int))
@@ -79,6 +98,15 @@ def test_a_metric_is_its_definition_for_any_division(task, name):
     assert note == ("1 of 4 labels, whose rows are all of one class" if (task, name) == ("multilabel", "roc-auc") else None)
     for n, parts in ((2, np.arange(N) % 2), (3, np.zeros(N, int)), (4, np.where(np.arange(N) < 60, 3, 1))):
         assert threads.run(n, value, task, name, output, labels, parts) == [(one, note)] * n
+
+
+def test_links_without_a_number_or_without_rows():
+    output, labels = rows("link", k=5)
+    odd = output.copy()
+    odd[3, 1] = np.nan
+    for name in ("roc-auc", "ap", "mrr"):
+        assert threads.run(2, value, "link", name, output[:0], labels[:0], np.zeros(0, int))[1][0] is None
+        assert all(math.isnan(found) for found, _ in threads.run(2, value, "link", name, odd, labels, np.arange(N) % 2))
 
 
 def test_nothing_to_tell():

@@ -1,0 +1,93 @@
+"""`--task link`: the command's runs, resuming, predictions, and the AUC of a graph autoencoder on Cora."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from sarlite.comm import Solo
+from sarlite.data import load
+from sarlite.data.__main__ import main as convert
+from sarlite.errors import ConfigError, DataError
+from sarlite.train import checkpoint, config, run
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import DATA, metrics, train_here
+
+LINK = ["--task", "link", "--model", "gcn", "--dtype", "float64", "--link-width", 8]
+
+
+def trained(folder, *flags):
+    return train_here(folder, *LINK, *flags)
+
+
+def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
+    """Scores of the run's own links give its ROC-AUC; so they come along messages without validation and test links."""
+    flags = ["--decoder", "complex", "--link-test", 0.3, "--epochs", 3, "--negatives", 2]
+    one = trained(tmp_path / "1", *flags)
+    other = trained(tmp_path / "3", *flags, "--ranks", 3, "--partition", "random", "--mode", "oneshot")
+    for name in ("loss", "val_loss", "train_roc_auc", "val_roc_auc", "test_roc_auc"):
+        np.testing.assert_allclose([m[name] for m in other], [m[name] for m in one], rtol=1e-11, err_msg=name)
+    draw = np.random.default_rng(0).integers(0, 300, (500, 2))
+    np.savetxt(tmp_path / "links.csv", draw, "%d", ",", header="source,destination", comments="")
+    found = [predict_here(tmp_path / run, tmp_path / f"{run}.npy", "--links", tmp_path / "links.csv", "--ranks", n)[0]
+             for run, n in (("1", 1), ("1", 3), ("3", 2))]
+    assert found[0].shape == (500,) and len(set(found[0].tolist())) > 400
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-9)
+    rows, _ = predict_here(tmp_path / "1", tmp_path / "rows.npy", "--embeddings", 2)
+    relation = checkpoint.read(Solo(), tmp_path / "1" / "checkpoint.safetensors", ("best.", "model."))[0]["best.decoder.relation"]
+    h, t = (rows[draw[:, k], :4] + 1j * rows[draw[:, k], 4:] for k in (0, 1))
+    relation = np.asarray(relation)
+    np.testing.assert_allclose(found[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
+
+
+def test_a_run_that_goes_on_is_the_run_that_never_ended(tmp_path):
+    flags = ["--metric", "mrr", "--decoder", "distmult", "--link-disjoint", 0.3]
+    whole = trained(tmp_path / "six", *flags, "--epochs", 6)
+    trained(tmp_path / "three", *flags, "--epochs", 3)
+    flags = ["--resume", str(tmp_path / "three" / "checkpoint.safetensors"), "--epochs", "6", "--progress", "none"]
+    run.train(Solo(), config.parse(flags))
+    found = metrics(tmp_path / "three")
+    assert [{**m, "seconds": 0} for m in found] == [{**m, "seconds": 0} for m in whole]
+    with pytest.raises(ConfigError, match="--link-val 0.2: cannot change"):
+        run.train(Solo(), config.parse([*flags, "--link-val", "0.2"]))
+
+
+def test_a_table_of_pairs(tmp_path):
+    trained(tmp_path / "run", "--epochs", 1)
+    (tmp_path / "pairs.csv").write_text("7,3\n0,299\n3,7\n")
+    (tmp_path / "bad.csv").write_text("7,3\n0,300\n")
+    with pytest.raises(ValueError):  # a table is no .npy file
+        predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv", "--ranks", 2)
+    source, *rows = csv.reader((tmp_path / "out.csv").open())
+    assert source == ["source", "destination", "score"] and [row[:2] for row in rows] == [["7", "3"], ["0", "299"], ["3", "7"]]
+    assert rows[0][2] == rows[2][2] != rows[1][2]  # dot
+    for kind, words, flags in (
+        (DataError, "destination of pair 1 is 300, outside 0 <= node < 300", ["--links", tmp_path / "bad.csv"]),
+        (ConfigError, "--links or --embeddings", []),
+        (ConfigError, "--nodes .*: --links says which", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
+    ):
+        with pytest.raises(kind, match=words):
+            predict_here(tmp_path / "run", tmp_path / "o.npy", *flags)
+    train_here(tmp_path / "classes", "--epochs", 1)
+    with pytest.raises(ConfigError, match="--links .*: the task of .* is classify, but must be link"):
+        predict_here(tmp_path / "classes", tmp_path / "o.npy", "--links", tmp_path / "pairs.csv")
+
+
+def test_nodes_with_names_need_neither_labels_nor_splits(tmp_path):
+    dataset = load(DATA)
+    src, dst = np.array(dataset.indices), np.repeat(np.arange(300), np.diff(dataset.indptr))
+    (tmp_path / "edges.csv").write_text("".join(f"n{u},n{v}\n" for u, v in zip(src.tolist(), dst.tolist())))
+    np.save(tmp_path / "features.npy", np.array(dataset.features))
+    (tmp_path / "names.txt").write_text("".join(f"n{u}\n" for u in range(300)))
+    spec = f"edges:{tmp_path / 'edges.csv'},names={tmp_path / 'names.txt'},features={tmp_path / 'features.npy'}"
+    empty = [word for split in ("train", "val", "test") for word in ("--allow-empty", split)]
+    assert not convert(["convert", spec, str(tmp_path / "data"), *empty])
+    trained(tmp_path / "run", "--data", tmp_path / "data", "--epochs", 2)
+    (tmp_path / "pairs.csv").write_text("source,destination\nn7, n3\nn0,n299\n")
+    with pytest.raises(ValueError):
+        predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv", "--ranks", 2)
+    assert [row[:2] for row in csv.reader((tmp_path / "out.csv").open())][1:] == [["n7", "n3"], ["n0", "n299"]]
+    (tmp_path / "pairs.csv").write_text("n7,nobody\n")
+    with pytest.raises(DataError, match="no node is named 'nobody'"):
+        predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv")
