@@ -3,8 +3,13 @@
  *
  * With m = 1.5 * 2^k and |v| < 2^(k-1), (v + m) - m is v rounded to a multiple of 2^(k-52). Multiples of it whose sum
  * is below 2^(k-1) add without rounding, so in any order and by any threads and ranks the sum has the same bits. Of
- * float64 what the first grid leaves is added on a second, finer one. Without contraction, as everywhere: here a fused
- * multiply-add would be another value. Infinities and NaN pass through.
+ * float64 what the first grid leaves is added on a second, finer one. Infinities and NaN pass through.
+ *
+ * Of float a sum may begin at m itself: s += v rounds v to the grid, wherever s stands, unless v is a tie, half of a step,
+ * which goes to where s is even. So v is p (1 + 2^-52), the factor within one of the two that make p. With e the sum of
+ * their exponents, of 24 and at most 26 bits, p is a multiple of 2^(e-48), and v is above it by at most 2^(e-50), fused or
+ * rounded by itself. A step is at least 2^(e-48), as values are below 2^(k-3). So v is no tie, and nothing between p and v
+ * is: the sum has the same bits in any order, fused or not.
  *
  * A sum is LEVELS rows of doubles, as are the m that it is added with. */
 #undef LEVELS

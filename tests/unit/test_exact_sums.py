@@ -1,0 +1,64 @@
+"""Sums on grids: ties of a grid, accuracy beside float64 sums rounded once, the oracle's bounds, and fast runs repeated."""
+
+import numpy as np
+import pytest
+
+from sarlite import kernels
+from sarlite.comm import Solo
+from sarlite.oracle import check
+from sarlite.tape.exact import Exact
+from sarlite.tape.numerics import using
+from tests.helpers.exact_runs import digest
+from tests.helpers.oracle_candidates import graph_run, graph_vjp
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("name", kernels.instruction_sets())
+def test_ties_of_a_grid_have_the_same_sums_in_any_order(name):
+    """Half of a step is rounded to even, so by where a sum stands, unless something makes it no tie."""
+    before, rng = kernels.instruction_set(), np.random.default_rng(0)
+    kernels.set_instruction_set(name)
+    try:
+        x = np.ldexp(rng.integers(0, 8, (300, 21)) - 3.5, rng.integers(-1, 2, (300, 21))).astype(np.float32)
+        one, m = np.ones((300, 2), np.float32), np.ldexp(1.5, 52)  # whose step is 1
+        products, sums = set(), set()
+        for _ in range(4):
+            x, out = x[rng.permutation(300)], np.empty((2, 1, 21))
+            products.add(kernels.exact_gemm_backward(one, x, np.ones(2), np.full(21, m), 1.0).tobytes())
+            kernels.exact_spmm(np.array([0, 100, 300]), rng.permutation(300), x, out, np.full((1, 21), m), accumulate=False)
+            sums.add(out.sum(0).tobytes())
+        assert len(products) == len(sums) == 1
+    finally:
+        kernels.set_instruction_set(before)
+
+
+def test_products_are_as_good_as_float64_sums_rounded_once():
+    rng = np.random.default_rng(1)
+    a, b, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((900, 37), (37, 13), (900, 13)))
+    exact = Exact(Solo())
+    for found, x, y in ((exact.product(a, b), a, b), (exact.product_over_rows(a, g), a.T, g)):
+        assert found.tobytes() == (x.astype(np.longdouble) @ y.astype(np.longdouble)).astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("name, options", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "max"}),
+                                           ("attention", {"kind": "gat"})])
+def test_the_oracle_finds_nothing(name, options):
+    def run(case):
+        with using(Exact(Solo())):
+            return graph_run(case)
+
+    def vjp(case, g):
+        with using(Exact(Solo())):
+            return graph_vjp(case, g)
+
+    few = ("ring-2", "in-star-64", "isolated-12-odd-ties", "powers-60-*")
+    report = check(run, name, vjp=vjp, level="certified", graphs=few, shrink=False, **options).require()
+    assert report.checked["certified"] > 10
+
+
+def test_a_fast_run_is_repeated_bit_for_bit():
+    """Of the same ranks, threads and mode; of other ranks it has other bits, or the hash tells nothing."""
+    way = {"mode": "sar", "parts": "by hand", "n_threads": 2, "numerics": "fast"}
+    found = {digest(3, "gcn", **way) for _ in range(2)}
+    assert len(found) == 1 and found != {digest(2, "gcn", **way)}
