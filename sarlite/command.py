@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,7 +172,12 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the options as a Namespace; a ConfigError names the first that is unknown."""
+        r"""Return the options as a Namespace; a ConfigError names the first that is unknown.
+
+        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does.
+        """
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         found, others = self.parse_known_args(args, namespace)
         for word in [*(word for word in others if word.startswith("-")), *others]:
             option = word.partition("=")[0]
