@@ -89,7 +89,7 @@ class Saving:
         if failed:
             raise_together(self.comm, self._error)
         last = self.epoch == self._last
-        if any(signals) and not last:
+        if any(signals):
             self.signum = next(int(number) for number, votes in zip(SIGNALS, signals) if votes)
         every = self._output.every_epochs
         if not last and (self.signum or due or (every and self.epoch % every == 0)):
@@ -102,6 +102,11 @@ class Saving:
         if self.saved != self.epoch:
             self._write(new=self._new, best=self.best.state)
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
+
+    def meet_signals(self):
+        """Take up a signal that came after the last votes, once signals are postponed no more."""
+        noted = max(self.comm.allgather(self.interrupts.noted))
+        self.signum = self.signum or noted
 
     def _write(self, best, trial=False, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
