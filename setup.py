@@ -1,4 +1,5 @@
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import setup
@@ -20,4 +21,13 @@ class BuildTogether(build_ext):
         super().build_extensions()
 
 
+def unwritable():
+    """The first folder of this tree that a build writes into, but this user may not; None where there is none."""
+    folders = (".", "build", os.path.join("build", "native"), "sarlite.egg-info")
+    return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.W_OK)), None)
+
+
+if unwritable():
+    sys.exit(f"sarlite: {os.path.abspath(unwritable())} cannot be written to, and a build writes there: "
+             "copy this folder to where you may write, and install the copy")
 setup(cffi_modules=["native/build.py:ffibuilder"], cmdclass={"build_ext": BuildTogether})

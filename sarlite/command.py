@@ -172,13 +172,12 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Return the options as a Namespace; a ConfigError names the first that is unknown.
+        r"""Return the options as a Namespace; a ConfigError names the first that is unknown.
 
-        From here on the command prints an escape in place of what the terminal's encoding lacks, as of a path or a class.
+        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does.
         """
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         found, others = self.parse_known_args(args, namespace)
         for word in [*(word for word in others if word.startswith("-")), *others]:
             option = word.partition("=")[0]

@@ -126,11 +126,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     try:
-        options = parser.parse_args(argv)
+        options, found = parser.parse_args(argv), collect()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    print(json.dumps(collect()) if options.json else text(collect()))
+    print(json.dumps(found) if options.json else text(found))
 
 
 if __name__ == "__main__":

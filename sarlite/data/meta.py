@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
 from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.targets import TASKS
@@ -12,8 +13,8 @@ from sarlite.errors import DataError, reading, regular
 SCHEMA = 2
 TABLES = {"nodes": NodeTable, "edges": EdgeTable}
 """Place in a directory to the tables that stand there, a folder each."""
-NAMES = ("bytes", "ends", "hashes", "numbers")
-"""Files of the nodes' names: `names` tells."""
+NAMES = {"bytes": ("|u1", None), "ends": ("<i8", 1), "hashes": ("<u8", 0), "numbers": ("<i8", 0)}
+"""Files of the nodes' names, as `names` tells: dtype, and how many values more than nodes; of bytes any number."""
 _MAX_BYTES = 1 << 24
 
 
@@ -116,10 +117,28 @@ def _check(path, meta):
     words = isinstance(names, list) and len(names) == target["classes"] and all(isinstance(name, str) for name in names)
     if names is not None and not words:
         raise DataError(f"{path}: class_names: expected {target['classes']} names, one a class")
+    _check_names(path, meta)
     division = meta.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
     if division is not None and not named:
         raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
+
+
+def _check_names(path, meta):
+    """Raise a DataError where the records of the nodes' names are not those of four arrays that fit each other."""
+    found = meta.get("names", {})
+    _expect(path, "names", found, dict)
+    for name, records in (found if "target" in meta else {NODE: found} if found else {}).items():
+        if name not in meta["nodes"]:
+            raise DataError(f"{path}: names: {name!r} is none of the node types {', '.join(meta['nodes'])}")
+        _expect(path, f"names: {name}", records, dict)
+        n = meta["nodes"][name]["count"]
+        for file, (dtype, length) in NAMES.items():
+            npyfile.check_record(path, f"names: {name}: {file}", records.get(file))
+            shape = records[file]["shape"]
+            if records[file]["dtype"] != dtype or len(shape) != 1 or (length is not None and shape != [n + length]):
+                told = f"{records[file]['dtype']} of shape {shape}"
+                raise DataError(f"{path}: names: {name}: {file}: {told} is not of the names of {n} nodes")
 
 
 def _check_one_kind(path, meta):
@@ -176,9 +195,8 @@ def _check_records(path, where, told, files, needed):
         record = told["arrays"].get(name)
         if record is None and field in needed:
             raise DataError(f"{path}: {where}: no record of {name}")
-        whole = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
-        if record is not None and not whole:
-            raise DataError(f"{path}: {where}: {name}: expected a record of dtype, shape and sha256, found {record!r}")
+        if record is not None:
+            npyfile.check_record(path, f"{where}: {name}", record)
 
 
 def _expect(path, name, value, kind):

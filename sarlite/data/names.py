@@ -82,7 +82,8 @@ class Names:
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
         """Return the names of nodes, by original id: a list of str."""
-        return [self._name(node).decode() for node in np.asarray(ids).tolist()]
+        with reading(self._directory, "names: bytes"):
+            return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes by name, (n,) int64; raises a DataError that tells the first unknown."""
@@ -125,11 +126,19 @@ class Names:
         """The ids of nodes by name in bytes, -1 where there is none."""
         at = np.searchsorted(self._hashes, digests(names)[:, 0])
         found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
+        odd = found[(found < -1) | (found >= len(self._numbers))]
+        if len(odd):
+            raise DataError(f"{self._directory}: names: numbers: {odd[0]} is none of {len(self._numbers)} nodes: the "
+                            "file was changed")
         same = [node >= 0 and self._name(node) == name for name, node in zip(names, found)]
         return np.where(np.array(same, bool), found, -1)
 
     def _name(self, node):
-        return bytes(self._bytes[self._ends[node] : self._ends[node + 1]])
+        begin, end = self._ends[node], self._ends[node + 1]
+        if not 0 <= begin <= end <= len(self._bytes):
+            raise DataError(f"{self._directory}: names: ends: node {node}'s name is bytes {begin} to {end} of "
+                            f"{len(self._bytes)}: the file was changed")
+        return bytes(self._bytes[begin:end])
 
 
 def known(directory: AnyPath, node_type: str | None = None) -> bool:

@@ -120,6 +120,14 @@ def open_map(path, record, field):
         return _mapped(path, dtype, shape, False, offset, size)
 
 
+def check_record(source, field, record):
+    """Raise a DataError, which names `source` and `field`, unless this is a record as a `Stream` gives one."""
+    good = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
+    good = good and all(isinstance(record[name], str) for name in ("dtype", "sha256")) and isinstance(record["shape"], list)
+    if not good or not all(type(length) is int and length >= 0 for length in record["shape"]):
+        raise DataError(f"{source}: {field}: expected a record of dtype, shape and sha256, found {record!r}")
+
+
 def sha256(path):
     """Return a file's sha256 in hexadecimal; raises OSError."""
     digest = hashlib.sha256()

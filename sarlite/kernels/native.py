@@ -46,8 +46,15 @@ def instruction_sets() -> tuple[str, ...]:
 
 
 def instruction_set() -> str:
-    """Return the name of the instruction set in use: "portable", "avx2" or "avx512"."""
-    return _functions["name"]
+    """Return the name of the instruction set in use: "portable", "avx2" or "avx512".
+
+    Until `set_instruction_set` is called it is the widest, or what SARLITE_ISA says; a ConfigError where there is no
+    such one.
+    """
+    name = _functions.get("name")
+    if name is None:
+        set_instruction_set(name := os.environ.get("SARLITE_ISA") or instruction_sets()[-1])
+    return name
 
 
 def set_instruction_set(name: str) -> None:
@@ -67,9 +74,6 @@ def set_instruction_set(name: str) -> None:
         raise ConfigError(f"instruction set {name!r} (SARLITE_ISA) is not one of {', '.join(instruction_sets())}")
     _functions.clear()
     _functions["name"] = name
-
-
-set_instruction_set(os.environ.get("SARLITE_ISA") or instruction_sets()[-1])
 
 
 def call(kernel, *args):

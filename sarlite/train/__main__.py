@@ -7,6 +7,7 @@ from typing import Any
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.guard import guard
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
+from sarlite.kernels import instruction_set
 from sarlite.train import config as options
 
 _OWN = ("threads",)  # what may differ between ranks
@@ -41,6 +42,7 @@ def _parse(argv, parse):
         config = parse(argv)
         if config.progress == "bar":
             needs("tqdm", "--progress bar")
+        instruction_set()  # which refuses what SARLITE_ISA may not say
     except (SarliteError, SystemExit) as error:
         return None, error
     return config, None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sarlite.command import Parser, byte_size, every, fanouts, suggestion
-from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
+from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
 from sarlite.train import resume
 from sarlite.train.combinations import Run, only_needed, refuse
@@ -192,6 +192,8 @@ _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport", "link_va
 
 def _check_range(shown, name, value):
     """Raise ConfigError where a number is outside of what its option takes; `shown` says the option and the value."""
+    if isinstance(value, str):
+        _check_text(shown, value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{shown} is not a finite number")
     if name in _AT_LEAST and value < _AT_LEAST[name]:
@@ -204,6 +206,17 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is not above 0 and below 1")
     if name in ("lr", "clip_norm") and not value > 0:
         raise ConfigError(f"{shown} is not above 0")
+
+
+def _check_text(shown, value):
+    """Raise ConfigError where a text cannot be a file's name: options that are text are paths, or may be."""
+    if "\0" in value:
+        raise ConfigError(f"{one_line(shown)}: it has a NUL character")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{one_line(shown)}: no file can be named so where file names are in "
+                          f"{sys.getfilesystemencoding()}; set LC_ALL=C.UTF-8") from None
 
 
 _KINDS = {
@@ -249,4 +262,5 @@ def to_toml(config: argparse.Namespace) -> str:
 
 def _toml(value):
     """A value as TOML writes it: as JSON, but for characters beyond 16 bits, which TOML has no pair of escapes for."""
+    value = os.fsencode(value).decode(errors="surrogateescape") if isinstance(value, str) else value
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

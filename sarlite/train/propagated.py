@@ -24,6 +24,7 @@ from sarlite.train.identity import difference
 ARGUMENT = "propagated"
 FORMAT = "sarlite propagated features 1"
 _MAX_META_BYTES = 1 << 20
+_FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str, "arrays": dict}
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
@@ -154,7 +155,8 @@ def _read_meta(folder, facts, powers):
             raise DataError(f"{path}: the folder holds no propagated features of this version")
         if meta.pop("sha256", None) != meta_hash(meta):
             raise DataError(f"{path}: its sha256 is not that of the rest: the file was changed")
-    meta.setdefault("numerics", "fast")  # of a folder from before there was another
+        meta.setdefault("numerics", "fast")  # of a folder from before there was another
+        _check(path, meta)
     for name in ("added_self_loops", "dtype", "numerics"):
         if meta[name] != facts[name]:
             words = name.replace("_", " ")
@@ -166,6 +168,15 @@ def _read_meta(folder, facts, powers):
     if missing:
         raise _other(folder, f"it has no hop {missing[0]}; name another folder, or remove this one")
     return meta
+
+
+def _check(path, meta):
+    """Raise a DataError where a field is missing or of another type."""
+    for name, kind in _FIELDS.items():
+        if not isinstance(meta.get(name), kind):
+            raise DataError(f"{path}: {name}: expected {kind.__name__}, found {meta.get(name)!r}")
+    for name, record in meta["arrays"].items():
+        npyfile.check_record(path, f"arrays: {name}", record)
 
 
 def _other(folder, reason):

@@ -210,6 +210,7 @@ def _fit(run, trainer, saving, tick):
             fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
                 stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
         saving.save()
+    saving.meet_signals()
     return seconds, time.perf_counter() - begin, recorded
 
 

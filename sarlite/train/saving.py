@@ -103,6 +103,11 @@ class Saving:
             self._write(new=self._new, best=self.best.state)
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
+    def meet_signals(self):
+        """Take up a signal that came after the last votes, once signals are postponed no more."""
+        noted = max(self.comm.allgather(self.interrupts.noted))
+        self.signum = self.signum or noted
+
     def _write(self, best, trial=False, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}

@@ -209,8 +209,11 @@ def test_a_signal_to_one_rank_is_every_ranks(fail, tmp_path, n_ranks):
     assert interrupted(job, "SIGTERM", tmp_path)[0] == 2
 
 
-def test_a_signal_in_the_last_epoch_is_told_once_the_run_is_complete(fail, tmp_path):
-    job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), flags=["--epochs", 2])
+@pytest.mark.parametrize("n_ranks, moment", [(2, "training and epoch == 1"), (0, "not training and epoch == 1")])
+def test_a_signal_in_the_last_epoch_is_told_once_the_run_is_complete(fail, tmp_path, n_ranks, moment):
+    """Also one that comes as the last epoch is evaluated, after its votes."""
+    condition = f"{moment} and graph.comm.rank == graph.comm.size - 1 and "
+    job = fail(condition + "os.kill(os.getpid(), signal.SIGTERM)", n_ranks=n_ranks, flags=["--epochs", 2])
     assert job.status == 128 + signal.SIGTERM and "accuracy" in job.out
     assert job.err == "interrupted by SIGTERM in epoch 2, the last one: the run is complete\n"
     assert (tmp_path / "run" / "summary.json").exists()

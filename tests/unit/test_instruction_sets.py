@@ -385,5 +385,8 @@ def test_an_instruction_set_that_is_missing_is_refused():
         kernels.set_instruction_set("sse9")
     assert kernels.instruction_set() == before
     env = {**os.environ, "SARLITE_ISA": "sse9"}
-    done = subprocess.run([sys.executable, "-c", "from sarlite import Graph"], env=env, capture_output=True, text=True)
-    assert done.returncode and "instruction set 'sse9' (SARLITE_ISA) is not one of portable" in done.stderr
+    commands = ["train", "--data", "sbm:nodes=20"], ["info"]
+    for module, *words in commands:
+        done = subprocess.run([sys.executable, "-m", f"sarlite.{module}", *words], env=env, capture_output=True, text=True)
+        said = "error: instruction set 'sse9' (SARLITE_ISA) is not one of portable"
+        assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
