@@ -244,7 +244,8 @@ int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, co
     }
 #pragma omp parallel num_threads((int)n_threads)
     {
-        double *sums = workspace + k * n_columns + sar_team_rank() * SAR_EXACT_BLOCK * (n_columns + k), *wide = sums + SAR_EXACT_BLOCK * n_columns;
+        double *sums = workspace + k * n_columns + sar_team_rank() * SAR_EXACT_BLOCK * (n_columns + k);
+        double *wide = sums + SAR_EXACT_BLOCK * n_columns;
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < m; first += SAR_EXACT_BLOCK) {
             const int64_t rows = m - first < SAR_EXACT_BLOCK ? m - first : SAR_EXACT_BLOCK;

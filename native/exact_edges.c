@@ -179,7 +179,8 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
 static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                     const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t to, int64_t e, int n)
 {
-    const int64_t n_ahead = a->csr.indptr[a->csr.n_rows] - e, n_heads = a->n_heads, n_feat = a->n_feat, stride = n_heads * n_feat, z_stride = a->z_heads * n_feat;
+    const int64_t n_ahead = a->csr.indptr[a->csr.n_rows] - e, n_heads = a->n_heads, n_feat = a->n_feat;
+    const int64_t stride = n_heads * n_feat, z_stride = a->z_heads * n_feat;
     const I *restrict col = a->csr.indices + e;
     const int64_t *restrict src_ids = a->dropout.src_ids;
     const T slope = (T)a->slope, keep = (T)(1 / (1 - a->dropout.p));
