@@ -341,10 +341,13 @@ def exact(arrays, kind, shape):
     product, out = kernels.exact_gemm_backward(flat, arrays.values(8, len(flat), 3), *of, 2.0**-30), arrays.values(9, len(flat), 3)
     kernels.exact_gemm(flat, arrays.values(7, flat.shape[1], 3), out)
     largest, size = kernels.exact_largest(flat), np.abs(flat)
+    whole = arrays.values(10, *sums.shape[:1], *sums.shape[2:])
+    kernels.exact_whole(sums, whole, np.linspace(0.5, 2, len(sums)))
     functions = {name: kernels.exact_function(name, -size if name == "expm1_negative" else size)
                  for name in ("exp", "log", "expm1_negative")}
     return {"sums of edges": sums, "acc": acc, "total": total, "dz": dz, "d_src": d_src, "parts": parts.sum(0), "product": product,
-            "out": out, "largest": largest, "squares": kernels.exact_squares(flat, 1 / largest), **functions}
+            "out": out, "largest": largest, "squares": kernels.exact_squares(flat, 1 / largest),
+            "whole": whole, **functions}
 
 
 @every_float
@@ -376,7 +379,7 @@ def test_every_compiled_kernel_has_a_case():
                 assert all(function is getattr(native.lib, f"{name}_{isa}") for name, function in used.items())
                 called |= {f"{name}_{isa}" for name in used}
     runs = {name for name in compiled if name.rsplit("_", 1)[1] in kernels.instruction_sets()}
-    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 11 + 2 * 15)
+    assert called == runs and len(runs) == len(kernels.instruction_sets()) * (4 * 11 + 2 * 16)
 
 
 def test_an_instruction_set_that_is_missing_is_refused():
