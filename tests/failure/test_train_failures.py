@@ -181,7 +181,7 @@ def interrupted(job, name, tmp_path):
     return checkpoint.load(path)[1]["epoch"], command
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("n_ranks, flags", [(1, []), (2, []), (3, ["--prefetch", 1]), (0, []), (0, ["--ranks", 3])])
 def test_a_signal_ends_the_run_with_a_checkpoint(fail, tmp_path, name, n_ranks, flags):
@@ -224,6 +224,7 @@ def test_a_signal_in_the_last_epoch_leaves_what_comes_after_it(fail, tmp_path):
     assert interrupted(job, "SIGTERM", tmp_path)[0] == 2 and "smoothed" not in job.out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("block", ["time.sleep(999)", "graph.comm.start_recv(__import__('numpy').empty(1), 0, 9).wait()"])
 def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
