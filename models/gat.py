@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
+from sarlite.models.layered import Layered
 from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 
 
@@ -84,7 +85,7 @@ class GATConv(nn.Module):
         return (a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0))
 
 
-class GAT(nn.Module):
+class GAT(Layered):
     """GAT layers with dropout on every layer's input and on the coefficients; between them batch norm or bias, and activation.
 
     In the paper's form (DistGNN-MB Eq. 2) bias and relu are in each layer, the last one too, and batch norm, where asked for, and the
@@ -115,6 +116,7 @@ class GAT(nn.Module):
     """
 
     self_loops = True
+    overwrites = False  # attention's gradient reads its output
 
     def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8, heads: int = 8,
                  out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
@@ -137,14 +139,3 @@ class GAT(nn.Module):
         self.convs = [conv(width if i else n_in, hidden, heads, bias=bias_inside) for i in range(last)]
         n_feat = n_out // out_heads if out_concat else n_out
         self.convs.append(conv(width if last else n_in, n_feat, out_heads, concat=out_concat))
-
-    def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
-        return [self.convs[0], *self.activations[:1]]
-
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        for k, g in enumerate(graph.layers(len(self.convs))):
-            g, h = g.enter(h)
-            h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))
-            h = self.activations[k](h, g) if k < len(self.activations) else h
-        return h

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
+from sarlite.models.layered import Layered
 from sarlite.nn import Activation, Dropout, Linear, Parameter
 
 
@@ -29,7 +30,7 @@ class GCNConv(nn.Module):
         return h if self.bias is None else h + self.bias
 
 
-class GCN(nn.Module):
+class GCN(Layered):
     """GCN layers with dropout on every layer's input; between them batch norm or bias, and activation.
 
     Parameters
@@ -58,14 +59,3 @@ class GCN(nn.Module):
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
-
-    def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
-        return [self.convs[0], *self.activations[:1]]
-
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        for k, g in enumerate(graph.layers(len(self.convs))):
-            g, h = g.enter(h)
-            h = self.convs[k](g, h if k else self.input_dropout(h, g.src_ids))
-            h = self.activations[k](h, g, overwrite=True) if k < len(self.activations) else h
-        return h

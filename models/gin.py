@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
+from sarlite.models.layered import Layered
 from sarlite.nn import Activation, Linear, Parameter
 
 
@@ -39,7 +40,7 @@ class GINConv(nn.Module):
         return self.outer(self.between(own + graph.aggregate(fn.linear(graph.src(h), self.inner.weight), "sum"), graph))
 
 
-class GIN(nn.Module):
+class GIN(Layered):
     """GIN layers; between them batch norm or bias, activation and dropout.
 
     Parameters
@@ -64,14 +65,3 @@ class GIN(nn.Module):
         self.convs = [GINConv(a, b, hidden, bias=i == last, **inside) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
-
-    def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
-        return [self.convs[0], *self.activations[:1]]
-
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        for k, g in enumerate(graph.layers(len(self.convs))):
-            g, h = g.enter(h)
-            h = self.convs[k](g, h)
-            h = self.activations[k](h, g) if k < len(self.activations) else h
-        return h

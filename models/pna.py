@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
+from sarlite.models.layered import Layered
 from sarlite.nn import Activation, Linear
 
 
@@ -64,7 +65,7 @@ def _delta(graph):
     return total / n_rows.sum() if total else 1.0
 
 
-class PNA(nn.Module):
+class PNA(Layered):
     """PNA layers; between them batch norm or bias, activation and dropout.
 
     Parameters
@@ -88,14 +89,3 @@ class PNA(nn.Module):
         self.convs = [PNAConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
         self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in range(last)]
-
-    def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
-        return [self.convs[0], *self.activations[:1]]
-
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        for k, g in enumerate(graph.layers(len(self.convs))):
-            g, h = g.enter(h)
-            h = self.convs[k](g, h)
-            h = self.activations[k](h, g) if k < len(self.activations) else h
-        return h
