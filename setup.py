@@ -27,7 +27,7 @@ def unwritable():
     return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.W_OK)), None)
 
 
-if unwritable():
-    sys.exit(f"sarlite: {os.path.abspath(unwritable())} cannot be written to, and a build writes there: "
+if folder := unwritable():
+    sys.exit(f"sarlite: {os.path.abspath(folder)} cannot be written to, and a build writes there: "
              "copy this folder to where you may write, and install the copy")
 setup(cffi_modules=["native/build.py:ffibuilder"], cmdclass={"build_ext": BuildTogether})

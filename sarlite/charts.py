@@ -10,6 +10,7 @@ COLOURS = 8
 MOST_POINTS = 2000
 """Of a line; of a longer one every k-th epoch and the last is drawn."""
 MOST_SPANS = 4000
+"""Of a timeline; of more the longest are drawn."""
 
 
 def colour(number: int) -> str:

@@ -148,7 +148,7 @@ def _chart_of(key):
 def _counted(runs):
     """Peak memory by rank, bytes by phase, seconds by what they went to, nodes and edges by part."""
     for title, values, told in (
-        ("peak memory of a rank above libraries and edges", _by_rank("peak_bytes"), readable),
+        ("peak memory of a rank above libraries and edges", _peaks, readable),
         ("bytes that all ranks sent, by phase", lambda run: run.summary["counted"]["sent_bytes"], readable),
         ("seconds", _seconds, duration),
         ("nodes of a part", lambda run: _of_parts(run, "nodes"), "{:,.0f}".format),
@@ -161,8 +161,8 @@ def _counted(runs):
         yield Bars(title, found, told).html()
 
 
-def _by_rank(key):
-    return lambda run: {f"rank {rank}": value for rank, value in enumerate(run.summary["counted"][key])}
+def _peaks(run):
+    return {f"rank {rank}": value for rank, value in enumerate(run.summary["counted"]["peak_bytes"])}
 
 
 def _of_parts(run, key):

@@ -10,7 +10,6 @@ from tests.helpers import slopes
 from tests.helpers.dense_graphs import Dense, Edges, in_rows
 from tests.helpers.graph_programs import MODES
 from tests.helpers.slopes import LONG, Frozen, Unclear
-from tests.helpers.tape_programs import Unlike
 
 WIDTH = 4
 KINDS = (
@@ -23,14 +22,6 @@ KINDS = (
     "function max",
     "function softmax",
 )
-
-
-def attempt(dice):
-    while True:
-        try:
-            return Program(dice).check()
-        except (Unclear, Unlike):
-            pass
 
 
 class Program:
@@ -56,7 +47,7 @@ class Program:
         self.params = [dice.standard_normal((WIDTH, WIDTH)) * 0.6 for _ in self.layers]
         self.seeds = np.flatnonzero(dice.random(n) < 0.6)
         if not len(self.seeds):
-            raise Unlike
+            raise Unclear
         self.weights = dice.standard_normal((n, WIDTH))
         self.loading = {
             "batch_size": int(dice.integers(1, n + 1)),

@@ -15,7 +15,7 @@ from tests.helpers.dense_graphs import Dense, Edges, in_rows
 from tests.helpers.faults import Fault, Faulty
 from tests.helpers.graph_steps import Drawn
 from tests.helpers.slopes import LONG, Frozen, Unclear
-from tests.helpers.tape_programs import LARGEST, Unlike
+from tests.helpers.tape_programs import LARGEST
 
 MODES = ("sar", "sa", "oneshot", "broadcast")
 RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}  # of values, of gradients
@@ -70,14 +70,6 @@ class Ranked:
 class Whole(Dense):
     def rows(self, place, values):
         return values
-
-
-def attempt(dice):
-    while True:
-        try:
-            return Program(dice).check()
-        except (Unclear, Unlike):
-            pass
 
 
 class Program:
@@ -163,7 +155,7 @@ class Program:
         kept = [k for k, step in enumerate(self.steps) if step.onto == "dst"]
         self.outputs = kept if self.dice.random() < 0.5 else kept[-1:]
         if not kept:
-            raise Unlike
+            raise Unclear
         with np.errstate(all="ignore"):
             for value in self.values(
                 Whole(self.edges, Frozen(self.near)),
@@ -171,7 +163,7 @@ class Program:
                 all_steps=True,
             ):
                 if np.abs(value).max(initial=0) > LARGEST or not np.isfinite(value).all():
-                    raise Unlike
+                    raise Unclear
 
     def __str__(self):
         e, lines = self.edges, [f"{self.dtype}, ranks {self.n_ranks}, whole {self.whole}, {self.options}"]

@@ -8,7 +8,7 @@ from tests.helpers import slopes
 from tests.helpers.dense_graphs import Dense, Edges, in_rows
 from tests.helpers.graph_programs import MODES, RTOL
 from tests.helpers.slopes import LONG, Frozen, Unclear
-from tests.helpers.tape_programs import LARGEST, Unlike
+from tests.helpers.tape_programs import LARGEST
 
 REDUCERS = {
     "sum": ("copy", "linear", "mul_edge", "attend", "attend_linear", "function"),
@@ -20,14 +20,6 @@ REDUCERS = {
 }
 HEADS, FEAT = 2, 2
 WIDTH = HEADS * FEAT
-
-
-def attempt(dice):
-    while True:
-        try:
-            return Program(dice).check()
-        except (Unclear, Unlike):
-            pass
 
 
 class Program:
@@ -70,7 +62,7 @@ class Program:
         with np.errstate(all="ignore"):
             for value in self.values(Whole(self, Frozen(self.near)), [leaf[1].astype(LONG) for leaf in self.leaves]):
                 if np.abs(value).max(initial=0) > LARGEST or not np.isfinite(value).all():
-                    raise Unlike
+                    raise Unclear
 
     def one(self, values):
         values = list(values)

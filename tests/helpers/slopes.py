@@ -8,7 +8,7 @@ WEIGHTS = ((1, LONG(2) / 3), (2, LONG(-1) / 12))  # central differences of fourt
 
 
 class Unclear(Exception):
-    """A choice hangs on rounding, so no gradient is the right one."""
+    """A program that says nothing: it is too large, or a choice hangs on rounding, so that no gradient is the right one."""
 
 
 class Frozen:

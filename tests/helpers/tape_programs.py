@@ -28,19 +28,6 @@ LARGEST = 30  # a value above it would lose digits in what follows
 STEPS = 9
 
 
-class Unlike(Exception):
-    """A program that says nothing: too large, or a choice that hangs on rounding."""
-
-
-def attempt(dice):
-    """Draw a program and try it; returns what happened, in a word."""
-    while True:
-        try:
-            return Program(dice).check()
-        except (Unclear, Unlike):
-            pass
-
-
 class Program:
     """Leaves, steps, some of them that give a leaf new data, and outputs with their cotangents."""
 
@@ -75,7 +62,7 @@ class Program:
             with np.errstate(all="ignore"):
                 out = np.asarray(step.formula(Frozen(self.near), *(values[i] for i in step.taken)))
             if out.size > 200 or not np.isfinite(out).all() or np.abs(out).max(initial=0) > LARGEST:
-                raise Unlike
+                raise Unclear
             self.steps.append(step)
             values.append(out)
         self.all_shapes = [v.shape for v in values]
@@ -220,7 +207,7 @@ def after_a_change(program, leaves, outputs):
             except RuntimeError as error:
                 assert "have changed since" in str(error), error
                 assert all(other.grad is None for other in leaves), "a refused backward has left gradients"
-                raise Unlike from None
+                raise Unclear from None
             leaf.data[...] = before
             return 1
     total.backward()

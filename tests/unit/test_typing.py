@@ -58,7 +58,7 @@ ANNOTATED = {
     "sarlite.propagation": ("CorrectAndSmooth", "Propagation"),
     "sarlite.propagation.smoothing": ("check_probabilities",),
     "sarlite.sar.graph.whole": ("from_edges", "from_csr", "from_scipy", "from_networkx"),
-    "sarlite.sar.graph.frames": ("from_pandas", "to_pandas", "to_scipy", "to_networkx"),
+    "sarlite.sar.graph.frames": ("from_pandas", "from_tables", "to_pandas", "to_scipy", "to_networkx"),
     "sarlite.sar.graph.construct": ("from_part",),
     "sarlite.sar.graph.shard": ("shard",),
     "sarlite.sar.graph.hetero": ("HeteroGraph", "NodeType"),
@@ -141,7 +141,7 @@ def test_public_names_are_annotated(module, name):
     found = dict(functions(getattr(importlib.import_module(module), name), name))
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
     for function in found.values():
-        typing.get_type_hints(function, localns={"Graph": sarlite.Graph})  # every name in them is defined
+        typing.get_type_hints(function, localns={"Graph": sarlite.Graph, "HeteroGraph": sarlite.HeteroGraph})  # every name in them is defined
 
 
 def test_what_is_declared_of_a_tensor_is_what_it_has():

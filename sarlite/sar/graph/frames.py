@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import validation
 from sarlite.graph.edges import destinations
 from sarlite.sar.graph.construct import check_triple
 from sarlite.sar.graph.whole import from_edges
-from sarlite.types import Array
 
 if TYPE_CHECKING:
     from sarlite.sar.graph.graph import Graph
+    from sarlite.sar.graph.hetero import HeteroGraph
 
 
 def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, weight: str | None = None,
@@ -69,8 +70,41 @@ def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, wei
     return made.with_edge_values(of_weight, np.stack(columns, 1) if columns else None)
 
 
-def typed_edges(edges: Mapping[Any, Any], src: str, dst: str, nodes: Mapping[str, Any],
-                id: str) -> tuple[dict[Any, tuple[Array, Array]], dict[str, Array]]:
+def from_tables(cls: Any, edges: Mapping[Any, Any], src: str = "src", dst: str = "dst", *,
+                nodes: Mapping[str, Any] | None = None, id: str = "id", **division: Any) -> "HeteroGraph":
+    """Make a graph from a table of edges by relation, whose nodes are known by words or by numbers of any size. Collective.
+
+    Parameters
+    ----------
+    edges : dict of (source type, name, destination type) to table
+        As `Graph.from_pandas` has them. Edge values are not read: `edge_ids` index the rows of a relation's table.
+    src, dst : str
+        The columns with the ids of an edge's source and destination.
+    nodes : dict of str to table, optional
+        The nodes of some types, in their order; of the others the nodes are the ids of their edges, ascending.
+    id : str
+        The column of these tables with the nodes' ids.
+    **division
+        `comm`, `parts`, `mode`, `prefetch` and `seed`, as `HeteroGraph.from_edges` has them.
+
+    Returns
+    -------
+    HeteroGraph
+        Its `ids` are the nodes' ids, by type.
+
+    Raises
+    ------
+    ConfigError, DataError
+        What `HeteroGraph.from_edges` and `Graph.from_pandas` refuse.
+    """
+    comm = Solo() if division.get("comm") is None else wrap(division["comm"])
+    found, names = together(comm, lambda: _typed_edges(edges, src, dst, nodes or {}, id))
+    made = cls.from_edges(found, {name: len(ids) for name, ids in names.items()}, **division)
+    made.names = names
+    return made
+
+
+def _typed_edges(edges, src, dst, nodes, id):
     """Return edge lists by relation, and the ids of each type's nodes, of tables of edges by relation."""
     if not all(isinstance(given, Mapping) for given in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) and by type")
@@ -79,8 +113,7 @@ def typed_edges(edges: Mapping[Any, Any], src: str, dst: str, nodes: Mapping[str
     found = {relation: [_ids(f"edges[{relation!r}]", table, name) for name in (src, dst)]
              for relation, table in edges.items()}
     ends = [(relation, end) for relation in found for end in (0, 1)]
-    numbers: dict[Any, Array] = {}
-    ids: dict[str, Array] = {}
+    numbers, ids = {}, {}
     for of_type in dict.fromkeys([*nodes, *(relation[2 * end] for relation, end in ends)]):
         mine = [(relation, end) for relation, end in ends if relation[2 * end] == of_type]
         ids[of_type], of_ends = _numbered([found[relation][end] for relation, end in mine], nodes.get(of_type), id)

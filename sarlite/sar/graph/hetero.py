@@ -184,39 +184,7 @@ class HeteroGraph:
             agree(comm, ([*edges], [*n_nodes.items()], [*edges.values()]), "edges and n_nodes")
         return cls(comm, *own_relations(comm, edges, n_nodes, parts, seed), options)
 
-    @classmethod
-    def from_pandas(cls, edges: Mapping[Relation, Any], src: str = "src", dst: str = "dst", *,
-                    nodes: Mapping[str, Any] | None = None, id: str = "id", **division: Any) -> "HeteroGraph":
-        """Make a graph from a table of edges by relation, whose nodes are known by words or by numbers of any size. Collective.
-
-        Parameters
-        ----------
-        edges : dict of (source type, name, destination type) to table
-            As `Graph.from_pandas` has them. Edge values are not read: `edge_ids` index the rows of a relation's table.
-        src, dst : str
-            The columns with the ids of an edge's source and destination.
-        nodes : dict of str to table, optional
-            The nodes of some types, in their order; of the others the nodes are the ids of their edges, ascending.
-        id : str
-            The column of these tables with the nodes' ids.
-        **division
-            `comm`, `parts`, `mode`, `prefetch` and `seed`, as `from_edges` has them.
-
-        Returns
-        -------
-        HeteroGraph
-            Its `ids` are the nodes' ids, by type.
-
-        Raises
-        ------
-        ConfigError, DataError
-            What `from_edges` and `Graph.from_pandas` refuse.
-        """
-        comm = Solo() if division.get("comm") is None else wrap(division["comm"])
-        found, names = together(comm, lambda: frames.typed_edges(edges, src, dst, nodes or {}, id))
-        made = cls.from_edges(found, {name: len(ids) for name, ids in names.items()}, **division)
-        made.names = names
-        return made
+    from_pandas = classmethod(frames.from_tables)
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
