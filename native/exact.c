@@ -226,14 +226,14 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
     return SAR_OK;
 }
 
-/* out = a @ b, added to out if `accumulate`: each value is one sum in float64 in ascending order, rounded once
+/* out = a @ b: each value is one sum in float64 in ascending order, rounded once
  *
  * inputs   a (m, k), b (k, n), with trans_b (n, k)
  * output   out (m, n); workspace (k N + n_threads SAR_EXACT_BLOCK (N + k)), N being n + SAR_EXACT_PAD
  * cost     O(m n k). Products of float are exact, so that a fused addition has the same bits; of double none is fused.
  */
 int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int trans_b,
-                                 int accumulate, int64_t n_threads, int64_t m, int64_t n, int64_t k)
+                                 int64_t n_threads, int64_t m, int64_t n, int64_t k)
 {
     const int64_t n_columns = (n + EXACT_WIDE - 1) / EXACT_WIDE * EXACT_WIDE;
     for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
@@ -254,8 +254,6 @@ int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, co
             for (int64_t i = 0; i < rows * k; i++) wide[i] = (double)from[i];
             memset(wide + rows * k, 0, (size_t)((whole - rows) * k) * sizeof(double));
             memset(sums, 0, (size_t)(whole * n_columns) * sizeof(double));
-            for (int64_t r = 0; accumulate && r < rows; r++)
-                for (int64_t j = 0; j < n; j++) sums[r * n_columns + j] = (double)out[(first + r) * n + j];
             for (int64_t p = 0; p < k; p += SAR_EXACT_DEPTH)
                 for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
                     const int64_t width = n_columns - j < EXACT_COLUMNS ? EXACT_WIDE : EXACT_COLUMNS;

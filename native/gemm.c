@@ -170,9 +170,9 @@ int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspac
  * at a[rows[i]]
  *
  * inputs   a (k, m), or (., m) with rows (k), within it, rows ld_a apart; g (k, n), rows ld_g apart
- * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + m n rounded up to
- *          SAR_GEMM_COLUMNS, with rows SAR_GEMM_DEPTH m more): each thread's panel, block, and share of the rows,
- *          which are added in thread order
+ * output   out (m, n), overwritten; workspace, at a cache line, (n_threads, SAR_GEMM_OWN + 2 m n rounded up to
+ *          SAR_GEMM_COLUMNS, with rows SAR_GEMM_DEPTH m more): each thread's panel, block, and the sums of its share
+ *          of the rows, all and the last 64 DEPTH, which are added in thread order
  * cost     O(m n k). The wider of the two is taken by panels, so that few columns leave no registers empty. A panel
  *          is a piece of each row, which the processor's own prefetcher does not foresee, so the tiles of one
  *          prefetch the next.
@@ -184,14 +184,16 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
     const int64_t n_left = turned ? n : m, n_right = turned ? m : n, ld_taken = rows ? m : ld_a;
     const int64_t ld_left = turned ? ld_g : ld_taken, ld_right = turned ? ld_taken : ld_g;
     const int64_t n_own = (m * n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
-    const int64_t share = SAR_GEMM_OWN + n_own + (rows ? DEPTH * m : 0);
+    const int64_t share = SAR_GEMM_OWN + 2 * n_own + (rows ? DEPTH * m : 0);
 #pragma omp parallel num_threads((int)n_threads)
     {
         T *panel = workspace + sar_team_rank() * share, *block = panel + DEPTH * SAR_GEMM_COLUMNS;
-        T *own = workspace + sar_team_rank() * share + SAR_GEMM_OWN, *taken = own + n_own;
+        T *total = workspace + sar_team_rank() * share + SAR_GEMM_OWN, *own = total + n_own, *taken = own + n_own;
         int64_t end = sar_split(k, sar_team_rank() + 1, sar_team_size()), first = sar_split(k, sar_team_rank(), sar_team_size());
-        memset(own, 0, (size_t)(m * n) * sizeof(T));
+        memset(total, 0, (size_t)(n_own + m * n) * sizeof(T));      /* both */
         for (int64_t r = first; r < end; r += DEPTH) {
+            if (r > first && (r - first) % (64 * DEPTH) == 0)       /* own stays short: rounding grows with the sums' lengths */
+                for (int64_t f = 0; f < m * n; f++) total[f] += own[f], own[f] = 0;
             int64_t depth = MINOR(end - r, DEPTH);
             const T *a_r = rows ? taken : a + r * ld_a, *left = turned ? g + r * ld_g : a_r, *right = turned ? a_r : g + r * ld_g;
             const T *following = r + 2 * DEPTH <= end && !(turned && rows) ? right + DEPTH * ld_right : NULL;    /* unless it is copied */
@@ -211,6 +213,7 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
                 }
             }
         }
+        for (int64_t f = 0; f < m * n; f++) total[f] += own[f];
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < m; i++)

@@ -34,7 +34,7 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
                                   const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
                                   int64_t n, int64_t k);
 int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int trans_b,
-                                 int accumulate, int64_t n_threads, int64_t m, int64_t n, int64_t k);
+                                 int64_t n_threads, int64_t m, int64_t n, int64_t k);
 int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int accumulate, int64_t n_rows,
                           int64_t n_feat);
 int NAME(sar_exact_function)(T *restrict out, const T *restrict x, int function, int64_t n);

@@ -2,6 +2,8 @@
  * The gradient of x is the same kernel on the transposed CSR, with the two scales exchanged. */
 #ifndef T
 #include "sarlite.h"
+#define GROUP (64 * CHUNK)      /* edges of a longer row are summed in groups of so many, which are added up after */
+#define GROUP_VALUES 4096       /* of a row that has groups, at most */
 #define KERNEL "spmm.c"
 #define ALSO_BFLOAT16
 #include "each_index.h"
@@ -28,32 +30,51 @@ SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sar_sum) *a, con
     else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
 }
 
-/* Part `part` of n_parts of the rows of sar_spmm_forward; near as in gather.inc.h. */
-static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int near, int64_t part, int64_t n_parts)
+/* row[:] = (with `begins`) or += scale * the sum over the edges first .. last; near as in gather.inc.h. */
+SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t first, int64_t last, T scale, int near, int begins)
 {
-    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
-    const int64_t n_feat = a->n_feat, stride = a->n_heads * n_feat;
-    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
-    const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
+    const int64_t n_edges = a->csr.indptr[a->csr.n_rows], n_feat = a->n_feat, stride = a->n_heads * n_feat;
+    const I *restrict indices = a->csr.indices;
     I own[CHUNK];
     T coef[CHUNK];
     int weighted = a->weight || a->src_scale;
 
-    for (int64_t i = begin; i < end; i++) {
-        int64_t to = rows ? (int64_t)rows[i] : i;
-        T scale = a->dst_scale ? a->dst_scale[to] : 1;
-        int begins = !accumulate;
-        for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
-            int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-            const I *col = NAME(columns)(own, indices, e, n);
-            for (int64_t h = 0; h < a->n_heads; h++) {
-                if (weighted) NAME(coefficients)(coef, a, col, e, n, h);
-                const NAME(gather) edges = {.x = a->x + h * n_feat, .index = col, .coef = weighted ? coef : NULL, .stride = stride,
-                                            .n = n, .n_ahead = indices ? n_edges - e : n, .prefetch = -1, .near = near};
-                NAME(gather_sum)(out + to * stride + h * n_feat, &edges, n_feat, scale, begins);
-            }
+    for (int64_t e = first; e < last; e += CHUNK, begins = 0) {
+        int n = last - e < CHUNK ? (int)(last - e) : CHUNK;
+        const I *col = NAME(columns)(own, indices, e, n);
+        for (int64_t h = 0; h < a->n_heads; h++) {
+            if (weighted) NAME(coefficients)(coef, a, col, e, n, h);
+            const NAME(gather) edges = {.x = a->x + h * n_feat, .index = col, .coef = weighted ? coef : NULL, .stride = stride,
+                                        .n = n, .n_ahead = indices ? n_edges - e : n, .prefetch = -1, .near = near};
+            NAME(gather_sum)(row + h * n_feat, &edges, n_feat, scale, begins);
         }
-        if (begins) for (int64_t f = 0; f < stride; f++) out[to * stride + f] = 0;      /* overwritten, and no edges */
+    }
+    if (begins) for (int64_t f = 0; f < stride; f++) row[f] = 0;    /* overwritten, and no edges */
+}
+
+/* The same of a row of many edges: each group's sum by itself, as rounding grows with a sum's length. */
+static __attribute__((noinline)) void NAME(sum_groups)(T *restrict row, const NAME(sar_sum) *a, int64_t first, int64_t last, T scale,
+                                                       int near, int begins)
+{
+    T group[GROUP_VALUES];
+    for (int64_t e = first; e < last; e += GROUP, begins = 0) {
+        NAME(sum_edges)(group, a, e, last - e < GROUP ? last : e + GROUP, scale, near, 1);
+        for (int64_t f = 0; f < a->n_heads * a->n_feat; f++) row[f] = begins ? group[f] : row[f] + group[f];
+    }
+}
+
+/* Part `part` of n_parts of the rows of sar_spmm_forward. */
+static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int near, int64_t part, int64_t n_parts)
+{
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, stride = a->n_heads * a->n_feat;
+    const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+    const NAME(sar_sum) own = *a;       /* whose fields no row that is written can be */
+    for (int64_t i = begin; i < end; i++) {
+        int64_t to = a->csr.rows ? (int64_t)a->csr.rows[i] : i;
+        T scale = a->dst_scale ? a->dst_scale[to] : 1;
+        if (indptr[i + 1] - indptr[i] > GROUP && stride <= GROUP_VALUES)
+            NAME(sum_groups)(out + to * stride, a, indptr[i], indptr[i + 1], scale, near, !accumulate);
+        else NAME(sum_edges)(out + to * stride, &own, indptr[i], indptr[i + 1], scale, near, !accumulate);
     }
 }
 
@@ -63,7 +84,7 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
  *
  * inputs   sum, as prototypes_index.h has it
  * output   out (n_out, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
- * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges
+ * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, in chunks of CHUNK edges and groups of GROUP
  */
 int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate)
 {

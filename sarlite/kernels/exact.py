@@ -90,8 +90,8 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
     return out
 
 
-def exact_gemm(a, b, out, accumulate=False, trans_b=False):
-    """Overwrite ``out = a @ b``, or add it: each value is one float64 sum in ascending order, rounded once.
+def exact_gemm(a, b, out, trans_b=False):
+    """Overwrite ``out = a @ b``: each value is one float64 sum in ascending order, rounded once.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def exact_gemm(a, b, out, accumulate=False, trans_b=False):
     n_threads, columns = team(m * n * k), n + lib.SAR_EXACT_PAD
     workspace = np.empty(k * columns + n_threads * lib.SAR_EXACT_BLOCK * (columns + k))
     kernel = f"sar_exact_gemm_forward_{FLOATS[a.dtype]}"
-    call(kernel, out, workspace, a, b, trans_b, accumulate, n_threads, m, n, k)
+    call(kernel, out, workspace, a, b, trans_b, n_threads, m, n, k)
 
 
 def exact_whole(sums, out, scale=None, accumulate=False):

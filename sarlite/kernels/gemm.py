@@ -57,7 +57,7 @@ def gemm_backward(a, g, out, *, rows=None):
 
     Notes
     -----
-    O(m n k) time. Each thread sums its share of the rows, which takes threads * (m * n + 40,448) values of memory, with
+    O(m n k) time. Each thread sums its share of the rows, which takes threads * (2 m * n + 40,448) values of memory, with
     `rows` 256 m more a thread. The shares are added in thread order: the same bits for the same number of threads.
     """
     rows, (k, m) = _taken(a, rows)
@@ -66,7 +66,7 @@ def gemm_backward(a, g, out, *, rows=None):
     check_apart(out, a=a, g=g)
     n_threads = team(m * n * k)
     taken = 0 if rows is None else lib.SAR_GEMM_DEPTH * m
-    workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + _whole(m * n) + taken), a.dtype)
+    workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + 2 * _whole(m * n) + taken), a.dtype)
     call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, *_at(a), rows, *_at(g), n_threads, m, n, k)
 
 

@@ -177,7 +177,7 @@ class Exact:
         a = a.array() if isinstance(a, kernels.Rows) else a
         rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
         out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype)
-        kernels.exact_gemm(rows, np.ascontiguousarray(b), out.reshape(len(rows), out.shape[-1]), False, trans_b)
+        kernels.exact_gemm(rows, np.ascontiguousarray(b), out.reshape(len(rows), out.shape[-1]), trans_b)
         return out
 
     def product_over_rows(self, a, g):

@@ -141,7 +141,8 @@ def test_public_names_are_annotated(module, name):
     found = dict(functions(getattr(importlib.import_module(module), name), name))
     assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
     for function in found.values():
-        typing.get_type_hints(function, localns={"Graph": sarlite.Graph, "HeteroGraph": sarlite.HeteroGraph})  # every name in them is defined
+        names = {"Graph": sarlite.Graph, "HeteroGraph": sarlite.HeteroGraph}
+        typing.get_type_hints(function, localns=names)  # every name in them is defined
 
 
 def test_what_is_declared_of_a_tensor_is_what_it_has():
