@@ -307,8 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(config.threads or 1)
-        print(f"sarlite.estimate: {config.model} on {','.join(map(str, own.ranks))} ranks; a small trial of each mode is run", file=sys.stderr,
-              flush=True)
+        sizes = ",".join(map(str, own.ranks))
+        print(f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
         rows, left_out = estimate(own, config)
         print("\n".join([table(rows), *left_out]))
         if own.plot:
