@@ -270,14 +270,14 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
     const T *restrict coef = g->coef;
     const I *restrict index = g->index;
     const int64_t stride = g->stride, last = width - LANES;
-    const int whole = n_vec - 1, n = g->n;
+    const int whole = n_vec - 1, n = g->n, lines = FEW ? 0 : (n_vec * LANES * (int)sizeof(S) + 63) / 64;
     const NAME(ahead) next = NAME(plan_ahead)(g, f, width, 1);
     NAME(reg) sum[VECTORS * PIECES];
 #pragma GCC unroll 32
     for (int v = 0; v < n_vec * PIECES; v++) sum[v] = (NAME(reg)){0};
     for (int k = 0; k < n; k++) {
         const S *row = x + (int64_t)index[k] * stride;
-        if (k < next.n) NAME(prefetch_row)(FEW ? 0 : (n_vec * LANES * (int)sizeof(S) + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
+        if (k < next.n) NAME(prefetch_row)(lines, x + (int64_t)index[k + next.ahead] * stride, next);
         NAME(reg) t[PIECES];
 #pragma GCC unroll 4
         for (int p = 0; p < PIECES; p++) {
