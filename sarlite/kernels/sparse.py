@@ -29,7 +29,7 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
     check_rows("x", x, dtype=ROWS)
     if indices is None and len(x) < end:
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
-    index, dtype = index_dtype(indices, eid, rows), wide(x.dtype)
+    index, dtype = index_dtype(indices, eid, rows, n_edges=end), wide(x.dtype)
     dst_name, edge_name = names
     check_rows(dst_name, dst_rows, dtype=dtype if dst_name == "out" else x.dtype, out=dst_name == "out")
     check(dst_name, dst_rows, shape=(None, *x.shape[1:]))
@@ -170,7 +170,7 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
     check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True)
     check("arg", arg, dtype=INDEXES, shape=out.shape, out=True)
-    index = index_dtype(indices, arg)
+    index = index_dtype(indices, arg, n_edges=end)
     check("arg", arg, dtype=index)
     check_csr_rows(rows, n_dst, len(out), index)
     if label is not None:
