@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A model and a message of your own, on several ranks
 #
-# A rank holds a part of the nodes, their features and their in-edges. Here ranks are threads of this notebook; the same function runs under `mpiexec`.
-# The model has a message of its own: how much a neighbour says depends on the neighbour's row, the node's row and a value of the edge.
+# A rank holds a part of the nodes, their features and their in-edges. Here ranks are threads of this notebook;
+# the same function runs under `mpiexec`. The model has a message of its own: how much a neighbour says depends on
+# the neighbour's row, the node's row and a value of the edge.
 
 # %%
 import numpy as np

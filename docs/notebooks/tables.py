@@ -24,7 +24,8 @@ users.loc[draw.random(n) < 0.2, "segment"] = None
 users.head()
 
 # %% [markdown]
-# `from_tables` checks both tables and numbers the nodes. A missing label means that a node is in no split. The split of the others is drawn.
+# `from_tables` checks both tables and numbers the nodes. A missing label means that a node is in no split.
+# The split of the others is drawn.
 
 # %%
 dataset = from_tables({
@@ -43,11 +44,11 @@ trainer = Trainer(graph, SAGE(2, 3, layers=2, hidden=32, rng=rng), dataset.featu
                   dataset.train, dataset.val, dataset.test, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.01))
 best = trainer.fit(60, patience=20, callbacks=[records.append])
 trainer.model.load_state_dict(best.state)
-best.epoch, best.scores
+print(best.epoch, best.scores)
 
 # %%
 curve = pd.DataFrame(records).set_index("epoch")
-curve[["train_accuracy", "val_accuracy"]].plot(figsize=(6, 3), ylabel="accuracy");
+axes = curve[["train_accuracy", "val_accuracy"]].plot(figsize=(6, 3), ylabel="accuracy")
 
 # %% [markdown]
 # Predictions are a row a user, in the order of `users`.

@@ -8,7 +8,7 @@ project, version, copyright = "sarlite", sarlite.__version__, "the authors of sa
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme, html_title = "furo", f"sarlite {version}"
 html_show_sphinx = False
-default_role = "code"
+default_role, highlight_language = "code", "none"
 pygments_style, pygments_dark_style = "friendly", "native"
 
 myst_heading_anchors = 4
@@ -19,7 +19,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_typehints_format = "short"
+autodoc_typehints = "none"  # the docstrings say types, with shapes and units
 python_maximum_signature_line_length = 100
 napoleon_google_docstring = False
 napoleon_use_rtype, napoleon_use_ivar = False, True

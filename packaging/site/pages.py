@@ -31,7 +31,7 @@ CONTENTS = {  # heading: pages
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
 REFERENCE = {  # page: title, modules or names
-    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.HeteroGraph", "sarlite.NodeType"]),
+    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.sar.graph.layer_graph.LayerGraph", "sarlite.HeteroGraph", "sarlite.NodeType"]),
     "messages": ("Messages", ["sarlite.fn"]),
     "models": ("Models", ["sarlite.models"]),
     "nn": ("Layers and modules", ["sarlite.nn"]),
