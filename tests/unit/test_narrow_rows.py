@@ -9,7 +9,6 @@ from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.graph.partition import partition
-from sarlite.minibatch import NeighborLoader
 from tests.helpers.references import EDGES, check_equality, one_rank
 from tests.helpers.strategies import values
 
@@ -105,7 +104,6 @@ def test_backward_twice():
     (lambda graph, x: graph.aggregate(fn.copy_src(x), "max"), "rows bfloat16: messages that are evaluated as Extremum have no narrow rows"),
     (lambda graph, x: graph.aggregate(lambda src, dst, edge: src["x"], "sum", src={"x": x}), "evaluated as Custom have no narrow rows"),
     (lambda graph, x: graph.aggregate(fn.copy_src(x.astype(np.float64)), "sum"), "rows bfloat16: stand for rows of float32, but these are"),
-    (lambda graph, x: NeighborLoader(graph, x, np.zeros(graph.n_dst, int), np.arange(3), batch_size=3, fanouts=[2]), "rows='bfloat16'"),
 ])
 def test_what_has_no_narrow_rows_is_refused_by_name(aggregate, words):
     with pytest.raises(ConfigError, match=words):
