@@ -1,6 +1,7 @@
 """rows="bfloat16": rows that edges gather are rounded once, so N ranks give the answer of one, in half the bytes (threads as ranks)."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -98,6 +99,23 @@ def test_backward_twice():
     once, x.grad = x.grad, None
     out.backward(np.ones_like(out.data))
     np.testing.assert_array_equal(x.grad, once)
+
+
+def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
+    """Of two sums of one tensor's product each has its own; the one given to `backward` is the caller's."""
+    def peak(rows):
+        graph, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000).shard(Solo(), rows=rows), np.ones((20_000, 64), np.float32)
+        out = graph.aggregate(fn.copy_src(Tensor(x, requires_grad=True)), "mean") * 2
+        g = np.ones_like(out.data)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        out.backward(g)
+        found = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.stop()
+        assert (g == 1).all()
+        return found
+
+    assert peak("bfloat16") < 1.15 * peak("float32")
 
 
 @pytest.mark.parametrize("aggregate, words", [
