@@ -4,7 +4,6 @@ import numpy as np
 
 from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
 
-
 SOME = 4096
 """Rows that are narrowed at a time where the result stands in x's memory."""
 

@@ -120,7 +120,7 @@ def gather_rows(x, index, out):
         np.take(x, index, 0, out, "clip")
         return
     if x.dtype == BFLOAT16:
-        x, out, width = (*(a.reshape(-1).view(np.float32) for a in (x, out)), width // 2)
+        x, out, width = x.reshape(-1).view(np.float32), out.reshape(-1).view(np.float32), width // 2
     call(f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}", out, x, index, n, len(index), width)
 
 

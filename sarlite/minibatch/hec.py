@@ -61,7 +61,8 @@ class HEC:
 
     Notes
     -----
-    Memory: lines x (4 width + 24) bytes a layer in float32, with rows of bfloat16 lines x (2 width + 24), and 4 a halo row.
+    Memory: lines x (4 width + 24) bytes a layer in float32, with rows of bfloat16 lines x (2 width + 24), and 4
+    a halo row.
     Source: DistGNN-MB 3.2.
     """
 

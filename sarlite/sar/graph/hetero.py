@@ -84,7 +84,7 @@ class RelationGraph(LayerGraph):
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         found = self._of_all.get("evaluations", dict)
-        if self.schedule.rows != "float32":  # whose ways are rounded differently, while what is cheaper depends on the ranks
+        if self.schedule.rows != "float32":  # ways are rounded differently, and what is cheaper depends on the ranks
             forced = forced or "first"
         key = self.relation, *weight.shape, x.constant, forced, numerics.name()
         if key not in found:
@@ -170,8 +170,8 @@ class HeteroGraph:
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
         mode, prefetch, rows
-            As `Graph.from_part` has them; with narrow rows weights of `fn.linear` are by default never inside the message,
-            and gradients are pushed as ever.
+            As `Graph.from_part` has them; with narrow rows weights of `fn.linear` are by default never inside the
+            message, and gradients are pushed as ever.
         seed : int
             Of the division.
 

@@ -316,10 +316,11 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
 
 
 def _check_narrow(members, n_fetched, rows):
-    """Raise a ConfigError where members take one tensor both as rows that edges gather, narrow, and as others, which are not."""
+    """Raise a ConfigError where members take one tensor both as rows that edges gather, narrow, and as others."""
     gathered = {member.inputs[0] for member in members if member.operator.narrow}
     if any(i in gathered for member in members for i in member.inputs[1:] if i < n_fetched):
-        raise ConfigError(f"rows {rows}: a tensor is given both as rows that are gathered and as scores: give a copy of it")
+        raise ConfigError(f"rows {rows}: a tensor is given both as rows that are gathered and as scores: "
+                          "give a copy of it")
 
 
 class _Inputs:

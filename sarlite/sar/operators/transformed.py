@@ -11,7 +11,8 @@ class Transformed(Operator):
     """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
 
     The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is.
-    Nothing an edge is kept. Of narrow rows x is narrow where it travels and is kept; the z_k and their gradients are float32.
+    Nothing an edge is kept. Of narrow rows x is narrow where it travels and is kept; the z_k and their gradients are
+    float32.
 
     Parameters
     ----------
