@@ -2,16 +2,20 @@
  * NAME are set. Rows are of S: of T itself, or with BFLOAT16 of bfloat16, the upper half of a T, which a shift makes a T
  * in registers; so sums have the bits that they have over rows of T with these values.
  *
- * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with
- * n. A sum of one column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64
- * bytes, LANES values, which narrower registers hold in several: so every instruction set adds in the same order,
- * and all give the same bits.
+ * Sums run over at most CHUNK edges before they are added to memory, and rows of more than GROUP edges are summed in
+ * groups: rounding grows with CHUNK + 64 + n / GROUP, not with n. A sum of one column is the same whatever the vectors
+ * are. A dot product's order is fixed by vectors of 64 bytes, LANES values, which narrower registers hold in several: so
+ * every instruction set adds in the same order, and all give the same bits.
  *
  * The columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every
  * width runs whole vectors only. Vectors are said, not left to the compiler to find, and are no wider than a
  * register: what is wider stands in memory. */
 #ifndef CHUNK
 #define CHUNK 256
+#define GROUP (64 * CHUNK)  /* edges of a longer row are summed in groups of so many, which are added up after */
+#define GROUP_VALUES 4096   /* of a row that has groups, at most */
+#define GROUP_HEADS 256
+#define HAS_GROUPS(n_heads, n_feat) ((n_heads) <= GROUP_HEADS && (n_heads) * (n_feat) <= GROUP_VALUES)
 #define VECTORS 8           /* of 64 bytes, of one pass of dot products over the edges */
 #ifndef SAR_REGISTER
 #define SAR_REGISTER 16     /* bytes of a register; build.py says it for each instruction set */

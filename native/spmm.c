@@ -2,8 +2,6 @@
  * The gradient of x is the same kernel on the transposed CSR, with the two scales exchanged. */
 #ifndef T
 #include "sarlite.h"
-#define GROUP (64 * CHUNK)      /* edges of a longer row are summed in groups of so many, which are added up after */
-#define GROUP_VALUES 4096       /* of a row that has groups, at most */
 #define KERNEL "spmm.c"
 #define ALSO_BFLOAT16
 #include "each_index.h"
@@ -72,7 +70,7 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
     for (int64_t i = begin; i < end; i++) {
         int64_t to = a->csr.rows ? (int64_t)a->csr.rows[i] : i;
         T scale = a->dst_scale ? a->dst_scale[to] : 1;
-        if (indptr[i + 1] - indptr[i] > GROUP && stride <= GROUP_VALUES)
+        if (indptr[i + 1] - indptr[i] > GROUP && HAS_GROUPS(a->n_heads, a->n_feat))
             NAME(sum_groups)(out + to * stride, a, indptr[i], indptr[i + 1], scale, near, !accumulate);
         else NAME(sum_edges)(out + to * stride, &own, indptr[i], indptr[i + 1], scale, near, !accumulate);
     }

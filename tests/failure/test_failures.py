@@ -323,3 +323,21 @@ def test_no_mpi4py(job, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     failed = job(2, "", environ={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     assert failed.status != 0 and "pip install 'sarlite[mpi]'" in failed.err
+
+
+@pytest.mark.parametrize("how", ["mpi4py", "guard"])
+def test_a_message_that_is_wrong_on_one_rank_ends_a_program_of_ones_own(job, how):
+    """The rank that is wrong raises between two exchanges, while its peer waits for rows."""
+    lines = f"""
+        from contextlib import nullcontext
+        from sarlite import Graph, Tensor
+
+        with guard(comm) if {how == "guard"} else nullcontext():
+            graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0]).shard(comm, "contiguous")
+            h, weight = Tensor(np.ones((2, 3)), True), Tensor(np.ones((3, 2)), True)
+            message = lambda src, dst, edge: src["h"] @ weight[rank:]
+            graph.aggregate(message, "sum", {{"h": h}}).backward(np.ones((2, 2)))
+            comm.barrier()
+    """
+    failed = job(2, lines, module="mpi4py" if how == "mpi4py" else None, slow_end=True)
+    assert failed.status != 0 and "Error" in failed.err
