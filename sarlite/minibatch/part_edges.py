@@ -24,7 +24,7 @@ def check_graph(graph: Any, what: str) -> None:
     if graph.grid is not None:
         columns = graph.grid.n_columns
         raise ConfigError(f"{what} of a graph with columns={columns}: parts of the graph are computed by rows")
-    if graph.schedule.reverses_attention and graph.schedule.rows == "float32":  # of narrow rows it is the default, and batches push
+    if graph.schedule.reverses_attention and graph.schedule.rows == "float32":  # narrow rows' default, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 
