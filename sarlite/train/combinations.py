@@ -47,9 +47,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("numerics exact", "relation_weights inside",
      "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
-        "batch_size", "mfg", "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
+        "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
-    ("rows bfloat16", "relational data", "{option}: rows of relational graphs, as --data {data} is, are float32"),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
     *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
         "batch_size", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),

@@ -73,7 +73,7 @@ def _of_one_type(graph, rows):
 
 def _of_types(nodes, rows):
     """As `_of_one_type`, of the nodes of all types."""
-    graph = nodes.graph
+    graph = nodes.graph.wide()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:

@@ -174,7 +174,7 @@ def _read(comm, source, scratch, seconds, typed):
     del dataset, part  # which one rank has in memory
     if typed:
         return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode,
-                                                            prefetch=options.prefetch).of(target)
+                                                            prefetch=options.prefetch, rows=options.rows).of(target)
     ((indptr, indices),), added = edges.values(), None
     if source.self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)

@@ -360,7 +360,7 @@ def _prepare(trainer, widths, layer_sizes):
         enter = caches.enter
 
         def entered(layer, step, rows, h, *others):
-            widths[layer] = h.shape[1:], h.dtype
+            widths[layer] = h.shape[1:], caches.stored_dtype(h.dtype)
             return enter(layer, step, rows, h, *others)
 
         caches.enter = entered
