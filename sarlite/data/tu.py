@@ -1,6 +1,7 @@
 """Sets of graphs in the layout of TU Dortmund: DS_A.txt, DS_graph_indicator.txt and what stands beside them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,13 +53,20 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
     graph_of, (src, dst) = graph_of - 1, (edges - 1).T
     check_within(graph_of, src, dst)
     labels, n_classes, names = _labels(prefix, task, n_graphs)
-    in_train, in_val, in_test = random_split(strata(labels, task), train, val, seed)
-    x = _features(prefix, "node", len(graph_of))
-    values = _features(prefix, "edge", len(edges))
-    x = np.ones((len(graph_of), 1), np.float32) if x is None else x
+    x, values = _features(prefix, "node", len(graph_of)), _features(prefix, "edge", len(edges))
+    return set_of_graphs(graph_of, n_graphs, src, dst, x, values, labels,
+                         random_split(strata(labels, task), train, val, seed), n_classes, task, names)
+
+
+def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Array | None, values: Array | None,
+                  labels: Array, split: Any, n_classes: int, task: str | None,
+                  names: list[str] | None = None) -> Relational:
+    """Return a set of graphs as relational data; without features of nodes, x, each node has a 1."""
+    x, (train, val, test) = np.ones((len(graph_of), 1), np.float32) if x is None else x, split
     return Relational({NODE: len(graph_of), GRAPH: n_graphs},
                       {RELATION: (src, dst), MEMBERS: (np.arange(len(graph_of)), graph_of)}, {NODE: x}, GRAPH, labels,
-                      in_train, in_val, in_test, n_classes, task or "classify", {} if values is None else {RELATION: values}, names)
+                      train, val, test, n_classes, task or "classify",
+                      {} if values is None else {RELATION: values}, names)
 
 
 def _prefix(path):

@@ -22,7 +22,7 @@ from sarlite.train.tasks import LOSSES
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, "
-                 "sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR; relational graphs: native directory, mag:DIR or "
+                 "sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational graphs: native directory, mag:DIR or "
                  "relational:nodes=10000,..."),
         "model": ("sage", str, "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; of relational data rgcn, rgat; or "
                   "path/to/file.py:Class"),

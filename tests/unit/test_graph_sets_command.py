@@ -11,6 +11,7 @@ from sarlite.data.__main__ import main as convert
 from sarlite.errors import ConfigError, DataError
 from sarlite.train import config, run
 from sarlite.train.load import relational
+from tests.helpers.data_files import write_gz
 from tests.helpers.graph_sets import FEATURES, GRAPH_OF, LABELS, PAIRS, SIZES, N, write_tu
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import metrics, train_here
@@ -57,6 +58,26 @@ def test_bad_folders_are_refused(tmp_path, folder):
             load(f"tu:{bad}", relational=True)
     with pytest.raises(DataError, match="expected one file NAME_A.txt of edges, found none"):
         load(f"tu:{tmp_path}", relational=True)
+
+
+def test_a_folder_of_ogb_is_read(tmp_path):
+    rows = {"num-node-list": [3, 2, 1], "num-edge-list": [2, 1, 0], "edge": [[0, 1], [1, 2], [1, 0]], "graph-label": [1, 0, 1],
+            "node-feat": np.arange(12).reshape(6, 2), "edge-feat": [[1.0], [2.0], [3.0]]}  # fmt: skip
+    for name, values in rows.items():
+        write_gz(tmp_path / f"raw/{name}.csv.gz", values)
+    for at, name in enumerate(("train", "valid", "test")):
+        write_gz(tmp_path / f"split/scaffold/{name}.csv.gz", [at])
+    found = load(f"ogbg:{tmp_path}", relational=True)
+    assert found.of_graphs and found.labels.tolist() == [1, 0, 1] and found.val.tolist() == [False, True, False]
+    assert (found.nodes["node"].features == rows["node-feat"]).all()
+    edges = zip(found.indices, np.repeat(np.arange(6), np.diff(found.indptr)), found.one_relation.edge_features[:, 0])
+    assert sorted(edges) == [(0, 1, 1), (1, 0, 1), (1, 2, 2), (2, 1, 2), (3, 4, 3), (4, 3, 3)]
+    write_gz(tmp_path / "raw/edge.csv.gz", [[0, 1], [1, 2], [1, 2]])
+    with pytest.raises(DataError, match="edge.csv.gz: edges: row 2 has node 2, outside 0 <= id < 2, the nodes of graph 1"):
+        load(f"ogbg:{tmp_path}", relational=True)
+    write_gz(tmp_path / "raw/num-edge-list.csv.gz", [3])
+    with pytest.raises(DataError, match="num-edge-list.csv.gz: 1 counts, expected 3"):
+        load(f"ogbg:{tmp_path}", relational=True)
 
 
 @pytest.mark.parametrize("flags", [["--readout", "attention"], ["--model", "gcn", "--batch-size", 3]])
