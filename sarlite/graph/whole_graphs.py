@@ -55,5 +55,5 @@ def check_within(graph_of: Array, src: Array, dst: Array) -> None:
     odd = np.flatnonzero(graph_of[src] != graph_of[dst])
     if len(odd):
         one, other = int(src[odd[0]]), int(dst[odd[0]])
-        raise DataError(f"edge ({one}, {other}) leads from graph {graph_of[one]} to graph {graph_of[other]}: the graphs "
-                        "of a set have no edges between them")
+        raise DataError(f"edge ({one}, {other}) leads from graph {graph_of[one]} to graph {graph_of[other]}: the "
+                        "graphs of a set have no edges between them")

@@ -6,6 +6,7 @@ import pytest
 from sarlite import Graph, GraphSet, Tensor, Trainer, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.graph.whole_graphs import divide
 from sarlite.minibatch import GraphLoader
 from sarlite.models import GAT, GCN, GIN
 from sarlite.tape.gradcheck import gradcheck
@@ -78,6 +79,9 @@ def test_readouts_are_what_numpy_makes_of_each_graph(kind):
 
 
 def test_whole_graphs_are_divided_evenly():
+    one_large = np.repeat(np.arange(9), [8, *[1] * 8])
+    assert divide(one_large, np.zeros(16), 9, 2).tolist() == [0, *[1] * 8]
+    assert divide(np.arange(9), np.array([8, *[0] * 8]), 9, 2).tolist() == [0, *[1] * 8]  # of edges
     for parts, most in (("metis", 1.2), ("random", 3), ("contiguous", 3)):
         def own(comm, parts=parts):
             made = GraphSet.of(whole(), GRAPH_OF, comm=comm, parts=parts)

@@ -111,6 +111,7 @@ def test_a_table_of_graphs_and_numbers_to_regress(tmp_path, folder):
         predict_here(tmp_path / "run", tmp_path / "out.csv")
     header, *rows = csv.reader((tmp_path / "out.csv").open())
     assert len(rows) == 11 and [row[0] for row in rows] == [str(k) for k in range(11)] and {row[1] for row in rows} <= {"-1", "0", "1"}
+    train_here(tmp_path / "rgcn", "--data", f"tu:{folder},{SPLIT}", "--model", "rgcn", "--epochs", 1)  # as relational data
     found = train_here(tmp_path / "r", "--data", f"tu:{folder},{SPLIT},task=regress", *FLAGS, "--epochs", 30)
     assert found[-1]["train_rmse"] < found[0]["train_rmse"] / 2
 

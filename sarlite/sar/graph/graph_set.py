@@ -127,12 +127,11 @@ class GraphSet:
         comm = whole.schedule.transport.comm
         start = sum(comm.allgather(len(nodes))[: comm.rank])
         loops = None if edges.added_loops is None else edges.added_loops[nodes]
+        # a graph's nodes keep their order, so the sources of a row still ascend
         part = InEdges(_indptr(degrees), start + new[edges.indices[places] - first], None, loops)
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
-        part = part.sorted()
-        numbers = numbers if part.numbers is None else numbers[part.numbers]
-        made = make(Graph, comm, part._replace(numbers=None), self.src_ids[nodes], None, whole.edge_ids[numbers], None,
+        made = make(Graph, comm, part, self.src_ids[nodes], None, whole.edge_ids[numbers], None,
                     options, self.profile, self.kept.state)
         values = [None if array is None else array[numbers] for array in (whole.edge_weight, whole.edge_features)]
         made = made if all(array is None for array in values) else made.with_edge_values(*values)
@@ -186,11 +185,12 @@ def _graphs_of(graph, graph_ids, n_graphs):
 def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
-    return validation.integers("parts", outside("parts", parts), length=n_graphs, start=0, stop=n_parts).astype(np.int32)
+    found = validation.integers("parts", outside("parts", parts), length=n_graphs, stop=n_parts)
+    return found.astype(np.int32)
 
 
 def _members(graph, graph_of, own):
-    """CSR of this rank's graphs, `own`, of row numbers of all ranks' nodes; `graph_of` are the local rows'. Collective."""
+    """CSR of this rank's graphs, `own`, of row numbers of all ranks' nodes; local rows have `graph_of`. Collective."""
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
     rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(own), 1)
     indptr, indices = csr_by_dst(rows, np.searchsorted(own, graph_of), n)[:2]
