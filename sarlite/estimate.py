@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Solo, threads
-from sarlite.command import Parser, count
+from sarlite.command import Parser, byte_size, count
 from sarlite.data import load
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError, needs
@@ -31,6 +31,8 @@ from sarlite.train.run import _make_trainer
 from sarlite.train.settings import graph_of, source_of
 from sarlite.train.small import Facts, Shape
 
+MOST_RANKS = 4096
+"""Up to so many ranks are tried for `--memory`."""
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
 _LOADED = 2 << 20  # what loading leaves in a process beside the data, but for MPI
@@ -41,6 +43,7 @@ OWN = {
     "features": (None, "its features", "N"),
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
+    "memory": (None, "memory of each rank, such as 64GB: which modes fit, and the fewest ranks on which one does", "SIZE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
@@ -69,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
                description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
     group = p.add_argument_group("what")
     for name, (default, text, metavar) in OWN.items():
-        kind: Any = _numbers if name == "ranks" else float if name in ("halo", "train") else str if name == "plot" else count
+        kind: Any = KINDS.get(name, count)
         shown = "" if default is None else f" [{','.join(map(str, default)) if isinstance(default, list) else default}]"
         group.add_argument("--" + name, type=kind, metavar=metavar, help=text + shown)
     options.add_options(p.add_argument_group("of the run"), {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN})
@@ -86,8 +89,12 @@ def _numbers(text):
     return found
 
 
+KINDS = {"ranks": _numbers, "halo": float, "train": float, "plot": str, "memory": byte_size}
+"""How a flag of `OWN` is read that is no count."""
+
+
 def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Return a `Row` for each number of ranks and mode, and lines that say what is left out, and why.
+    """Return a `Row` for each number of ranks and mode, and lines that say what is left out, and of `--memory` what fits.
 
     Parameters
     ----------
@@ -113,15 +120,45 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
         told: Any = _of_counts(own)
     else:
         told = _Data(config, loops, kind, make)
-    rows, warm = [], 0  # what a first step leaves in a process: a later one finds it there
-    for size in own.ranks:
+    warm = [0]  # what a first step leaves in a process: a later one finds it there
+
+    def rows_on(size):
         sizes, facts, exact = told.sizes(size, own, config, loops)
         model = Model(config, make, facts)
-        model.warm_bytes = warm
-        for mode in MODES if size > 1 else [next(iter(MODES))]:
-            rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
-        warm = model.warm_bytes
-    return rows, left_out
+        model.warm_bytes = warm[-1]
+        found = [_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact)
+                 for mode in (MODES if size > 1 else [next(iter(MODES))])]
+        warm.append(model.warm_bytes)
+        return found
+
+    rows = [row for size in own.ranks for row in rows_on(size)]
+    return rows, left_out + (_fits(rows, own, rows_on) if own.memory else [])
+
+
+def _fits(rows, own, rows_on):
+    """Lines that say which of the rows fit the memory, and on how few ranks one does: its mode sends least of those that fit."""
+    lines = [f"{row.ranks:,} ranks, {row.mode}: " + (f"fits {_bytes(own.memory)}, {_bytes(spare)} to spare" if spare >= 0 else
+                                                    f"does not fit {_bytes(own.memory)}, {_bytes(-spare)} too much")
+             for row in rows for spare in [own.memory - row.peak_bytes]]
+    fitting = {}
+
+    def fits(size):
+        if size not in fitting:
+            found = [row for row in rows_on(size) if row.peak_bytes <= own.memory]
+            fitting[size] = min(found, key=lambda row: (row.step_sent_bytes, row.peak_bytes), default=None)
+        return fitting[size] is not None
+
+    most = min(own.nodes or MOST_RANKS, MOST_RANKS)
+    few, many = 0, 1  # on the first none fits, on the second one may
+    while not fits(many) and many < most:
+        few, many = many, min(2 * many, most)
+    if not fits(many):
+        return [*lines, f"no mode fits {_bytes(own.memory)} on up to {most:,} ranks"]
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if fits(middle) else (middle, many)
+    row = fitting[many]
+    return [*lines, f"fewest ranks: {many:,}, {row.mode}, {_bytes(row.peak_bytes)} a rank"]
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
@@ -270,6 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(config.threads or 1)
+        sizes = ",".join(map(str, own.ranks))
+        print(f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
         rows, left_out = estimate(own, config)
         print("\n".join([table(rows), *left_out]))
         if own.plot:
