@@ -18,6 +18,7 @@ from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
@@ -31,11 +32,11 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.links import without_links
-from sarlite.train.load import load, relational, told_widths, widths
+from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
-from sarlite.train.run import make_predictor
+from sarlite.train.run import make_graph_predictor, make_predictor
 from sarlite.train.settings import settings
 
 OWN: dict[str, tuple[Any, Any, str]] = {
@@ -106,7 +107,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     run = together(comm, lambda: settings(options))
     together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
     tick()
-    known = Run({**vars(options), "embeddings": config.embeddings}, run.model.cls, relational(comm, run.source.spec))
+    known = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(known))
     graph = run.graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     if options.prefetch is None:
@@ -256,6 +257,8 @@ def _computed(comm, config, run, part, tensors, meta):
     if part.task == "link":
         nodes, n_out = getattr(part.graph, "nodes", part.graph), 0  # scores are as many as pairs
         model = together(comm, lambda: make_predictor(run, n_in, rng, nodes))
+    elif isinstance(part.graph, GraphSet):
+        model = together(comm, lambda: make_graph_predictor(run, n_in, n_out, rng, part.graph))
     else:
         model = together(comm, lambda: make_model(run.model, n_in, n_out, rng, part.graph))
     try:

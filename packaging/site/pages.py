@@ -24,14 +24,15 @@ CONTENTS = {  # heading: pages
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "own-message", "own-model", "hosts",
                                              "memory", "resume", "notebooks", "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
-    "Guides": ["tables", "training", "links", "python", "interop", "schedules", "cost", "numerics", "narrow", "oracle"],
+    "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "schedules", "cost", "numerics", "narrow", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python"],
     "Inside": ["architecture", "promises"],
     "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
 REFERENCE = {  # page: title, modules or names
-    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.sar.graph.layer_graph.LayerGraph", "sarlite.HeteroGraph", "sarlite.NodeType"]),
+    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.sar.graph.layer_graph.LayerGraph", "sarlite.GraphSet",
+                          "sarlite.HeteroGraph", "sarlite.NodeType"]),
     "messages": ("Messages", ["sarlite.fn"]),
     "models": ("Models", ["sarlite.models"]),
     "nn": ("Layers and modules", ["sarlite.nn"]),

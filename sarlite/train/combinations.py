@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
-from sarlite.train.options import HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
+from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
@@ -57,6 +57,17 @@ REFUSED: list[tuple[str, str, str]] = [
     ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),
     ("task link", "class of propagated rows",
      "{option}: the model {model} trains on features that were propagated before, over all edges"),
+    *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
+      for option in GRAPH_OPTIONS),
+    *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
+        "task link", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "normalize_features", "embeddings", "propagated")),
+    *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
+      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+    *((option, "a set of graphs", "{option}: costs of sets of graphs, as --data {data} is, are not counted yet")
+      for option in ("dry_run", "mode auto", "memory_limit")),
+    ("model", "a set of graphs and propagated rows",
+     "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]
@@ -73,13 +84,20 @@ NEEDED: list[tuple[tuple[str, ...], str]] = [
 
 
 class Run(NamedTuple):
-    """What is known of a run: its options; before data are read the model's class and whether data are relational; then all."""
+    """What is known of a run: its options; before data are read the model's class and what kind they are; then all."""
 
     options: Mapping[str, Any]
     cls: Any = None
     relational: bool | None = None
     model: Any = None
     task: str | None = None
+    graphs: bool | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
+        """Return what is known with data of a kind, as of `load.kind`; a relational model takes graphs as relational."""
+        graphs = kind == "graphs" and not getattr(model, "relational", False)
+        return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
         """Tell whether the run has an option, which is written as in `REFUSED`, or is of a kind, as far as is known."""
@@ -96,17 +114,22 @@ _OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
 
 KINDS: dict[str, Callable[[Run], Any]] = {
     "relational data": lambda run: run.relational,
+    "a set of graphs": lambda run: run.graphs,
+    "no set of graphs": lambda run: run.graphs is False,
     "relational model, plain data": lambda run: run.relational is False and getattr(run.cls, "relational", False),
     "plain model, relational data": lambda run: (
         run.cls and run.relational and not getattr(run.cls, "relational", False)),
     "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
-    "sampled rows without fan-outs": lambda run: run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts"),
-    "minibatches without edges": lambda run: run.cls and run.has("batch_size") and not run.has("fanouts"),
+    "sampled rows without fan-outs": lambda run: (
+        run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
+    "minibatches without edges": lambda run: (
+        run.cls and run.has("batch_size") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
     "class of propagated rows": lambda run: hasattr(run.cls, "powers"),
+    "a set of graphs and propagated rows": lambda run: run.graphs and hasattr(run.cls, "powers"),
     "propagated rows": lambda run: hasattr(run.model, "powers"),
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
     "other task than classify": lambda run: run.task not in (None, "classify"),

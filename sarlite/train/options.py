@@ -7,11 +7,13 @@ from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.nn.decoders import DECODERS
+from sarlite.nn.readout import READOUTS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
+from sarlite.train.graphs import GraphOptions
 from sarlite.train.links import LinkOptions
 from sarlite.train.metrics import EVERY
 from sarlite.train.negatives import SAMPLERS
@@ -20,8 +22,8 @@ from sarlite.train.tasks import LOSSES
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, ogb:DIR, "
-                 "sbm:nodes=10000,... or rmat:...; relational graphs: native directory, mag:DIR or "
-                 "relational:nodes=10000,..."),
+                 "sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational graphs: native "
+                 "directory, mag:DIR or relational:nodes=10000,..."),
         "model": ("sage", str, "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; of relational data rgcn, rgat; or "
                   "path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
@@ -93,6 +95,10 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-negatives": (None, int, "the same in evaluation, where they stay [of roc-auc and ap 1, else 100]"),
         "negative-sampler": (None, SAMPLERS, "both ends of a negative are drawn, or its tail, and the head is the link's [of "
                              "roc-auc and ap uniform, else per-source]"),
+    },
+    "graphs, of data that are a set of graphs": {
+        "readout": (None, READOUTS, f"what is made of the rows of a graph's nodes [{GraphOptions.readout}]"),
+        "readout-width": (None, int, f"numbers in a node's row, which the model makes and the readout takes [{GraphOptions.width}]"),
     },
     "correct and smooth": {
         "correct-and-smooth": (False, bool, "after training, correct and smooth the best model's output (Huang et "
@@ -191,6 +197,8 @@ LINK_OPTIONS = {
     for name in GROUPS["links, of --task link"]
 }  # fmt: skip
 """Options of links, with the names of `LinkOptions`' fields."""
+GRAPH_OPTIONS = {"readout": "readout", "readout_width": "width"}
+"""Options of sets of graphs, with the names of `GraphOptions`' fields."""
 METAVARS = {
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
     "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
@@ -202,7 +210,7 @@ METAVARS = {
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
-    "link-width": "N", "link-val": "SHARE", "link-test": "SHARE", "link-disjoint": "SHARE", "negatives": "N",
+    "readout-width": "N", "link-width": "N", "link-val": "SHARE", "link-test": "SHARE", "link-disjoint": "SHARE", "negatives": "N",
     "eval-negatives": "N",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""
