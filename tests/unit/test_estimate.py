@@ -79,3 +79,30 @@ def test_papers100m(capsys):
             found.append(sum(sum(moved(part.plan(MODES[mode], 0), size, each).received.values()) for each in of) / 1e9)
     assert np.round(received["broadcast"]).tolist() == [357, 374, 379, 380]
     assert np.round(received["sar"]).tolist() == [302, 138, 41, 11]
+
+
+COUNTED = "--nodes 100000000 --edges 2e9 --features 128 --classes 172 --model gcn --hidden 64 --threads 1".split()
+
+
+def test_seconds_are_those_of_rates_and_of_work(capsys):
+    given = ["--gflops", "10", "--gb-per-s", "10", "--network-gbit", "8"]
+    slow, quick = (told(capsys, *COUNTED, "--ranks", "2", *rates)["sar", 2]
+                   for rates in (given, ["--gflops", "1e9", "--gb-per-s", "1e9", "--network-gbit", "8"]))
+    assert slow["step_seconds"] - quick["step_seconds"] > slow["flops"] / 10e9
+    assert quick["step_seconds"] > quick["step_received_bytes"] / 1e9 and quick["evaluation_seconds"] < quick["step_seconds"]
+    assert estimate.main([*COUNTED, "--gflops", "0"]) == 2 and "--gflops" in capsys.readouterr().err
+
+
+def test_what_fits_in_memory(capsys):
+    assert estimate.main([*COUNTED, "--ranks", "4,8", "--memory", "64GB"]) == 0
+    *_, first, second, least = capsys.readouterr().out.splitlines()
+    assert first.startswith("4 ranks: does not fit") and "too much" in first and second.startswith("8 ranks: fits") and "to spare" in second
+    assert least.startswith("the smallest number of ranks that fits: ") and 4 < int(least.split()[7].strip(",")) <= 8
+    assert estimate.main([*COUNTED, "--ranks", "2", "--memory", "1MB"]) == 0
+    assert "no number of ranks up to 65,536 fits" in capsys.readouterr().out
+
+
+def test_peers_rows_do_not_crowd_out_a_trials_own(capsys):
+    """Trials of 2,000 rows on 16 ranks had 133 rows of their own, beside which parameters told 65 % more memory than there is."""
+    row = told(capsys, *COUNTED, "--hidden", "256", "--layers", "3", "--dropout", "0", "--ranks", "16")["sar", 16]
+    assert 50e9 < row["peak_bytes"] < 62e9
