@@ -17,7 +17,6 @@ from sarlite.command import Parser, byte_size, count
 from sarlite.data import load
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError, needs
-from sarlite.profile import resident
 from sarlite.progress import SILENT, Progress
 from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
@@ -49,7 +48,7 @@ OWN = {
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
-    "memory": (None, "memory of each rank, as 64GB: what fits in it, and the smallest number of ranks that does", "SIZE"),
+    "memory": (None, "memory of each rank, such as 64GB: which modes fit, and the fewest ranks on which one does", "SIZE"),
     "gflops": (None, "10^9 operations a second that a rank's products do [measured here]", "X"),
     "gb_per_s": (None, "10^9 bytes a second that a rank reads of edges' rows [measured here]", "X"),
     "network_gbit": (None, "10^9 bits a second that come to a rank [measured between two threads here]", "X"),
@@ -139,7 +138,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
         told = _Data(config, loops, kind, make)
     each = _Each(own, config, loops, told, make, progress)
     rows = [row for size in own.ranks for row in each.rows(size)]
-    return rows, left_out + ([] if own.memory is None else [*each.verdict(rows)])
+    return rows, left_out + (_fits(rows, own, lambda size: [*each.rows(size)]) if own.memory else [])
 
 
 class _Each:
@@ -147,15 +146,15 @@ class _Each:
 
     def __init__(self, own, config, loops, told, make, progress):
         self.own, self.config, self.loops, self.told, self.make, self.progress = own, config, loops, told, make, progress
-        self.warm_bytes, self.base_bytes, self.rates = 0, resident(), {}
+        self.warm_bytes, self.rates = 0, {}
 
-    def rows(self, size, modes=MODES):
+    def rows(self, size):
         with self.progress.step(f"{size:,} ranks"):
             sizes, facts, exact = self.told.sizes(size, self.own, self.config, self.loops)
         few = {} if exact else {"trial_rows": _TRIAL_ROWS, "most_ranks": FEW_RANKS[-1]}
         model, rates = Model(self.config, self.make, facts, **few), self._rates(size)
         model.warm_bytes = self.warm_bytes
-        for mode in modes if size > 1 else [next(iter(MODES))]:
+        for mode in MODES if size > 1 else [next(iter(MODES))]:
             with self.progress.step(f"{size:,} ranks, mode {mode}"):
                 yield _row(size, mode, [model.cost(Setting(mode), each, self.config.prefetch) for each in sizes], exact, rates)
         self.warm_bytes = model.warm_bytes
@@ -171,35 +170,31 @@ class _Each:
         given = {"flop": self.own.gflops, "summing": self.own.gb_per_s, "sending": self.own.network_gbit and self.own.network_gbit / 8}
         return self.rates[n_threads]._replace(**{name: 1e-9 / value for name, value in given.items() if value})
 
-    def verdict(self, rows):
-        """Lines: of each number of ranks which modes fit in --memory and by how much, and the smallest number that does."""
-        most, best = self.own.memory - self.base_bytes, {}
-        for row in rows:
-            best[row.ranks] = min(best.get(row.ranks, row), row, key=lambda row: row.peak_bytes)
-        for size, least in best.items():
-            fitting = [row for row in rows if row.ranks == size and row.peak_bytes <= most]
-            quickest = min(fitting or [least], key=lambda row: row.step_seconds)
-            words = "fits" if fitting else "does not fit, the smallest"
-            yield (f"{size:,} ranks: {words}: {quickest.mode} takes {_bytes(quickest.peak_bytes + self.base_bytes)} of "
-                   f"{_bytes(self.own.memory)}, {_bytes(abs(most - quickest.peak_bytes))} {'to spare' if fitting else 'too much'}")
-        yield self._smallest(best, most)
 
-    def _smallest(self, best, most):
-        """Say the smallest number of ranks that fits: between those that were told, or beyond."""
-        fits = {size: row for size, row in best.items() if row.peak_bytes <= most}
-        no, yes = max((size for size in best if size not in fits), default=0), min(fits, default=0)
-        bound = min(_MOST_RANKS, self.told.n_nodes)
-        while not yes:
-            if no >= bound:
-                return f"no number of ranks up to {bound:,} fits"
-            size = min(2 * no, bound)
-            fits[size] = min(self.rows(size), key=lambda row: row.peak_bytes)
-            no, yes = (no, size) if fits[size].peak_bytes <= most else (size, 0)
-        while yes - no > 1:
-            size = (no + yes) // 2
-            fits[size] = min(self.rows(size, [fits[yes].mode]), key=lambda row: row.peak_bytes)
-            no, yes = (no, size) if fits[size].peak_bytes <= most else (size, yes)
-        return f"the smallest number of ranks that fits: {yes:,}, mode {fits[yes].mode}, {_bytes(fits[yes].peak_bytes + self.base_bytes)}"
+def _fits(rows, own, rows_on):
+    """Lines that say which of the rows fit the memory, and on how few ranks one does: its mode sends least of those that fit."""
+    lines = [f"{row.ranks:,} ranks, {row.mode}: " + (f"fits {_bytes(own.memory)}, {_bytes(spare)} to spare" if spare >= 0 else
+                                                    f"does not fit {_bytes(own.memory)}, {_bytes(-spare)} too much")
+             for row in rows for spare in [own.memory - row.peak_bytes]]
+    fitting = {}
+
+    def fits(size):
+        if size not in fitting:
+            found = [row for row in rows_on(size) if row.peak_bytes <= own.memory]
+            fitting[size] = min(found, key=lambda row: (row.step_sent_bytes, row.peak_bytes), default=None)
+        return fitting[size] is not None
+
+    most = min(own.nodes or _MOST_RANKS, _MOST_RANKS)
+    few, many = 0, 1  # on the first none fits, on the second one may
+    while not fits(many) and many < most:
+        few, many = many, min(2 * many, most)
+    if not fits(many):
+        return [*lines, f"no mode fits {_bytes(own.memory)} on up to {most:,} ranks"]
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if fits(middle) else (middle, many)
+    row = fitting[many]
+    return [*lines, f"fewest ranks: {many:,}, {row.mode}, {_bytes(row.peak_bytes)} a rank"]
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates) -> Row:
@@ -235,9 +230,6 @@ def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
 class _Counts:
     """A graph that is told by counts."""
 
-    def __init__(self, n_nodes):
-        self.n_nodes = n_nodes
-
     def sizes(self, size, own, config, loops):
         if size > own.nodes:
             raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
@@ -254,7 +246,7 @@ def _of_counts(own):
         value = getattr(own, name)
         if value is not None and not 0 <= value <= 1:
             raise ConfigError(f"--{name} {value} is not in [0, 1]")
-    return _Counts(own.nodes)
+    return _Counts()
 
 
 class _Data:
@@ -263,7 +255,6 @@ class _Data:
     def __init__(self, config, loops, relational, make):
         self.config, self.relational, self.make, self.dataset = config, relational, make, None
         self.options = {} if relational else {"self_loops": loops}
-        self.n_nodes = MOST_EXACT if relational else _MOST_RANKS
         self.source = source_of(config, None if relational else model_class(config.model), **self.options)
 
     def sizes(self, size, own, config, loops):
@@ -355,8 +346,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(1)
-        what = config.data if own.nodes is None else f"{own.nodes:,} nodes, {own.edges or 0:,} edges"
-        print(f"{config.model} on {what}, on {', '.join(map('{:,}'.format, own.ranks))} ranks", flush=True)
+        sizes = ",".join(map(str, own.ranks))
+        print(f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
         rows, left_out = estimate(own, config, Progress())
         print("\n".join([table(rows), *left_out]))
         if own.plot:

@@ -39,12 +39,12 @@ from sarlite.train.run import make_predictor
 from sarlite.train.settings import settings
 
 OWN: dict[str, tuple[Any, Any, str]] = {
-    "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
-    "nodes": (None, str, "original ids, text or .npy, or names where the data have some: their rows, in this order [all nodes]"),
+    "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),
+    "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
     "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
-    "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
+    "embeddings": (None, int, "write the rows of this layer instead, from 1 on; the last layer's rows are no probabilities yet"),
     "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
-    "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
+    "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "embeddings": "LAYER", "out": "FILE"}
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",

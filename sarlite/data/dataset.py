@@ -30,9 +30,10 @@ class Dataset:
 
     Parameters
     ----------
-    indptr, indices, features, labels, train, val, test, n_classes, edge_weight, edge_features, ids, edge_ids, offsets,
-    task
-        Those of a `NodeTable` and an `EdgeTable`: a graph of one node type and one relation. `of_tables` takes several.
+    indptr, indices, edge_weight, edge_features, edge_ids
+        Those of an `EdgeTable`, of the only relation. `of_tables` takes several relations and node types.
+    features, labels, train, val, test, n_classes, ids, offsets, task
+        Those of a `NodeTable`, of the only node type.
     name : str
     source : str
         What error messages name: a spec or, for the native format, the directory.

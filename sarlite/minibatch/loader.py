@@ -157,7 +157,7 @@ class RowLoader(Loader):
 
 
 class NeighborLoader(Loader):
-    """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one.
+    """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one::
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
         for batch in loader:

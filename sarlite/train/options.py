@@ -19,7 +19,7 @@ from sarlite.train.tasks import LOSSES
 
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
-        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, "
+        "data": ("sbm:", str, "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, ogb:DIR, "
                  "sbm:nodes=10000,... or rmat:...; relational graphs: native directory, mag:DIR or "
                  "relational:nodes=10000,..."),
         "model": ("sage", str, "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; of relational data rgcn, rgat; or "
@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     },
     "model": {
         "layers": (None, int, "number of layers"),
-        "hidden": (None, int, "hidden features, for gat of each head"),
+        "hidden": (None, int, "hidden features; of gat and gatv2 of each head"),
         "heads": (None, int, "attention heads"),
         "out-heads": (None, int, "attention heads of the last layer"),
         "out-concat": (None, bool, "put the last layer's heads side by side, else average them"),
@@ -75,7 +75,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
         "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
-        "seed": (0, int, "of initial parameters, dropout and partition"),
+        "seed": (0, int, "seed of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
         "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
         "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the "
@@ -115,15 +115,15 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "sample-ahead": (None, int, "batches that a thread samples ahead [1]"),
         "batches": (None, tuple(BATCHES), "one order of all training nodes, cut into steps, or each rank's own into "
                     "even parts [global on one rank and for exact, else balanced]"),
-        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: it is computed "
-                   "there; its last row comes from a cache; its edge is left out [exact]"),
+        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: exact, its owner computes "
+                   "it; hec, its last row comes from a cache; local, its edge is left out [exact]"),
         "hec-lines": (None, int, f"rows that each layer's cache holds [{HEC.lines}]"),
-        "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
+        "hec-life": (None, int, f"steps for which a cached row is used, from its arrival on [{HEC.life}]"),
         "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
-        "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
-        "on-miss": (None, CHOICES["on_miss"], "of a row that the cache lacks: leave it out, take zeros, or other "
+        "hec-delay": (None, int, f"steps from when a row is pushed to when peers take it [{HEC.delay}]"),
+        "on-miss": (None, CHOICES["on_miss"], "where the cache lacks a row: leave its edge out, take zeros, or take other "
                     f"picks [{HEC.on_miss}]"),
-        "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
+        "push": (None, CHOICES["push"], f"which rows are pushed: what each batch made, or what peers will ask for [{HEC.push}]"),
         "push-by": (None, CHOICES["push_by"], "which rows count more where there are too many to push "
                     f"[{HEC.push_by}]"),
         "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them "
