@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "mpi": ("mpi4py",),
     "mpich": ("mpi4py", "mpich"),
     "plot": ("matplotlib",),
+    "tensorboard": ("tensorboardX",),
     "tables": ("pyarrow",),
     "parquet": ("pyarrow",),
 }

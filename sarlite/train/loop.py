@@ -251,7 +251,7 @@ class Trainer:
         """
         metrics = {name: self.task.make_metric() for name in self.rows}
         with using(self.numerics):
-            loss = self._score(metrics)
+            loss = self.score(metrics)
         counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
         sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
         found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
@@ -260,7 +260,7 @@ class Trainer:
         self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def _score(self, metrics):
+    def score(self, metrics):
         """Add this rank's rows of each split to its metric; return its share of the validation loss."""
         self.scoring.step, loss = 0, 0.0
         batches = iter(self.scoring)

@@ -25,6 +25,7 @@ from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.load import kind, load, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
+from sarlite.train.outcome import outcome
 from sarlite.train.saving import Saving, restore
 from sarlite.train.settings import settings
 from sarlite.train.stopping import Best, Stopping
@@ -69,6 +70,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     with closing(Folder(comm, options.run_dir, options.resume, Path(options.model).stem)) as folder:
         if run.output.trace:
             trace.check_path(comm, run.output.trace)
+        together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
         tick()
         return _train(comm, options, run, known, resumed, folder, tick, interrupts or Interrupts())
 
@@ -200,6 +202,8 @@ def _fit(run, trainer, saving, tick):
     shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
                             len(trainer.batches), trainer.task.key)
 
+    events = report.events(run.output.tensorboard if comm.rank == 0 else None)
+
     def on_step(done, loss):
         tick()
         shown.step(done, loss)
@@ -209,6 +213,7 @@ def _fit(run, trainer, saving, tick):
         seconds.append(record["seconds"])
         stops = saving.on_epoch(record)
         shown.update(record)
+        events(record)
         if record["epoch"] - saving.start == run.output.trace_epochs:
             profile.trace = None
         return stops
@@ -236,13 +241,16 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     counted |= {"links": trainer.counts} if part.task == "link" else {}
+    pictured = report.pictured(comm, part.graph)
+    if seconds:
+        pictured["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
     if comm.rank == 0:
         times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
-        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times)
+        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
     if seconds:  # else the run was complete, and stays as it was
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:

@@ -190,6 +190,8 @@ class Output(NamedTuple):
         How often a checkpoint is written beside the last one.
     trace : path, optional
         Timeline of the first `trace_epochs` epochs.
+    tensorboard : path, optional
+        Folder that gets each epoch's numbers.
     progress : {"auto", "bar", "lines", "none"}
     json : bool
         End standard output with one line of JSON.
@@ -199,6 +201,7 @@ class Output(NamedTuple):
     every_seconds: float | None = None
     trace: str | None = None
     trace_epochs: int = 3
+    tensorboard: str | None = None
     progress: str = "none"
     json: bool = False
 
@@ -207,4 +210,5 @@ def output_of(options: Any) -> Output:
     """Return what the options say that a run leaves."""
     every_seconds = seconds(options.checkpoint_every)
     every_epochs = None if every_seconds is not None else int(options.checkpoint_every) or None
-    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.progress, options.json)
+    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.tensorboard, options.progress,
+                  options.json)

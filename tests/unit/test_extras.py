@@ -78,6 +78,7 @@ TRAIN = ("-m", "sarlite.train", "--data", "sbm:nodes=60", "--epochs", "1")
 @pytest.mark.parametrize("package, extra, words, environ", [
     ("safetensors", "train", TRAIN, {}),
     ("tqdm", "train", (*TRAIN, "--progress", "bar"), {}),
+    ("tensorboardX", "tensorboard", (*TRAIN, "--tensorboard", "events"), {}),
     ("pymetis", "train", (*TRAIN, "--ranks", "2"), {}),
     ("pymetis", "train", ("-m", "sarlite.data", "info", "sbm:nodes=60", "--parts", "2"), {}),
     ("mpi4py", "mpi", TRAIN, {"PMI_SIZE": "2"}),
