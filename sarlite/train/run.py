@@ -242,16 +242,16 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     counted |= {"links": trainer.counts} if part.task == "link" else {}
     pictured = report.pictured(comm, part.graph)
-    if seconds:
-        pictured["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
+    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
     if comm.rank == 0:
-        times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
-        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
     if seconds:  # else the run was complete, and stays as it was
+        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
+        if not saving.signum:
+            summary["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:
         saving.leave(complete=True)
