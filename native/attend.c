@@ -34,22 +34,26 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_
     return heads < n_heads ? heads : n_heads;
 }
 
-/* The state of the online softmax, and what its steps read. begins: each row's state is as before any edge, whatever
- * stands there. */
+/* The state of the online softmax of a row, its first head's. */
 typedef struct {
     T *m, *l, *acc;
+} NAME(state);
+
+/* The state of all rows, and what its steps read. begins: each row's state is as before any edge, whatever stands
+ * there. */
+typedef struct {
+    NAME(state) rows;
     const T *dst;
     const NAME(sar_attention) *a;
     int begins, near;
 } NAME(online);
 
-/* The sum of one row for head h, after its coefficients: acc = acc * correction + sum_k coef[k] z[col[k],h,:]. */
-SAR_INLINE void NAME(add_rows)(const NAME(online) *o, int64_t to, int64_t h, const I *restrict col, const T *restrict coef, int n,
+/* The sum of one row and head h, after its coefficients: acc = acc * correction + sum_k coef[k] z[col[k],h,:]. */
+SAR_INLINE void NAME(add_rows)(const NAME(online) *o, T *restrict acc, int64_t h, const I *restrict col, const T *restrict coef, int n,
                                T correction, int begins)
 {
     const NAME(sar_attention) *a = o->a;
     const int64_t n_feat = a->n_feat, stride = a->z_heads * n_feat;
-    T *restrict acc = o->acc + (to * a->n_heads + h) * n_feat;
     const NAME(gather) edges = {.x = a->z + (a->z_heads == 1 ? 0 : h * n_feat), .index = col, .coef = coef, .stride = stride, .n = n,
                                 .n_ahead = a->csr.indices + a->csr.indptr[a->csr.n_rows] - col, .near = o->near,
                                 .prefetch = NAME(head_prefetch)(h, a->z_heads, stride)};
@@ -58,33 +62,34 @@ SAR_INLINE void NAME(add_rows)(const NAME(online) *o, int64_t to, int64_t h, con
     NAME(gather_sum)(acc, &edges, n_feat, 1, begins);
 }
 
-/* Row i and the heads first .. last, `step` edges at once. */
-static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t first, int64_t last)
+/* The edges begin .. end of row `to` and the heads first .. last, `step` edges at once; begins, as online has it. */
+static void NAME(attend_edges)(const NAME(online) *o, NAME(state) row, int64_t to, int64_t begin, int64_t end, int step, int64_t first,
+                               int64_t last, int row_begins)
 {
     const NAME(sar_attention) *a = o->a;
-    const int64_t *restrict indptr = a->csr.indptr, n_heads = a->n_heads, to = a->csr.rows ? (int64_t)a->csr.rows[i] : i;
+    const int64_t n_edges = a->csr.indptr[a->csr.n_rows], n_heads = a->n_heads, n_feat = a->n_feat;
     const int64_t *restrict src_ids = a->dropout.src_ids;
     const T *restrict src = a->src, slope = (T)a->slope, keep = (T)(1 / (1 - a->dropout.p));
     const uint32_t threshold = philox_threshold(a->dropout.p);
-    T *restrict m = o->m, *restrict l = o->l;
+    const T *restrict dst = o->dst + to * n_heads;
+    T *restrict m = row.m, *restrict l = row.l;
     T s[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
-    int64_t e = indptr[i];
+    int64_t e = begin;
 
     do {
-        const int n = indptr[i + 1] - e < step ? (int)(indptr[i + 1] - e) : step, begins = o->begins && e == indptr[i];
+        const int n = end - e < step ? (int)(end - e) : step, begins = row_begins && e == begin;
         const I *restrict col = a->csr.indices + e;
-        NAME(prefetch_scores)(src, n_heads * (int64_t)sizeof(T), col + n, n, indptr[a->csr.n_rows] - e - n);
+        NAME(prefetch_scores)(src, n_heads * (int64_t)sizeof(T), col + n, n, n_edges - e - n);
         if (src_ids)
             for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * a->dropout.n_nodes + (uint64_t)a->dropout.dst_ids[to];
 
         for (int64_t h = first; h < last; h++) {
-            int64_t ih = to * n_heads + h;
-            T old = begins ? -INFINITY : m[ih], top = old, dst_ih = o->dst[ih];
+            T old = begins ? -INFINITY : m[h], top = old;
             for (int k = 0; k < n; k++) s[k] = src[(int64_t)col[k] * n_heads + h];      /* apart: with a branch it would not */
             for (int k = 0; k < n; k++) {                                                /* be vectors */
-                T pre = s[k] + dst_ih;
+                T pre = s[k] + dst[h];
                 s[k] = pre > 0 ? pre : slope * pre;
             }
 #pragma omp simd reduction(max : top)
@@ -98,8 +103,8 @@ static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t
             /* The maximum has moved: correct numerator and denominator by exp(old - new). Both are 0 where there was
              * none. */
             T correction = old == -INFINITY ? 1 : NAME(exp_negative)(old - shift);
-            l[ih] = (begins ? 0 : l[ih]) * correction + NAME(sum_all)(s, n);
-            m[ih] = top;
+            l[h] = (begins ? 0 : l[h]) * correction + NAME(sum_all)(s, n);
+            m[h] = top;
 
             if (src_ids) {
                 if (h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
@@ -108,10 +113,44 @@ static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t
                     s[k] = word[h % 4][k] < threshold ? 0 : kept;
                 }
             }
-            NAME(add_rows)(o, to, h, col, s, n, correction, begins);
+            NAME(add_rows)(o, row.acc + h * n_feat, h, col, s, n, correction, begins);
         }
         e += n;
-    } while (e < indptr[i + 1]);
+    } while (e < end);
+}
+
+/* state = both states of the heads first .. last as one. */
+static void NAME(join_states)(NAME(state) row, NAME(state) with, int64_t n_feat, int64_t first, int64_t last)
+{
+    for (int64_t h = first; h < last; h++) {
+        T top = row.m[h] > with.m[h] ? row.m[h] : with.m[h], shift = top == -INFINITY ? 0 : top;
+        T own = NAME(exp_negative)(row.m[h] - shift), others = NAME(exp_negative)(with.m[h] - shift);
+        row.m[h] = top;
+        row.l[h] = row.l[h] * own + with.l[h] * others;
+        for (int64_t f = h * n_feat; f < (h + 1) * n_feat; f++) row.acc[f] = row.acc[f] * own + with.acc[f] * others;
+    }
+}
+
+/* A group of a long row's edges, which then joins the row's state: rounding grows with a sum's length. */
+static __attribute__((noinline)) void NAME(attend_group)(const NAME(online) *o, NAME(state) row, int64_t to, int64_t begin, int64_t end,
+                                                         int step, int64_t first, int64_t last)
+{
+    T m[GROUP_HEADS], l[GROUP_HEADS], acc[GROUP_VALUES];
+    const NAME(state) group = {m, l, acc};
+    NAME(attend_edges)(o, group, to, begin, end, step, first, last, 1);
+    NAME(join_states)(row, group, o->a->n_feat, first, last);
+}
+
+/* Row i and the heads first .. last, `step` edges at once. */
+static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t first, int64_t last)
+{
+    const NAME(sar_attention) *a = o->a;
+    const int64_t begin = a->csr.indptr[i], end = a->csr.indptr[i + 1], to = a->csr.rows ? (int64_t)a->csr.rows[i] : i;
+    const int64_t some = end - begin > GROUP && HAS_GROUPS(a->n_heads, a->n_feat) ? begin + GROUP : end;
+    const NAME(state) row = {o->rows.m + to * a->n_heads, o->rows.l + to * a->n_heads, o->rows.acc + to * a->n_heads * a->n_feat};
+    NAME(attend_edges)(o, row, to, begin, some, step, first, last, o->begins);
+    for (int64_t e = some; e < end; e += GROUP)
+        NAME(attend_group)(o, row, to, e, end - e < GROUP ? end : e + GROUP, step, first, last);
 }
 
 /* Rows of at most LANES edges, whose coefficients are made together, a row in each lane: short rows would leave most
@@ -151,7 +190,7 @@ SAR_INLINE void NAME(strip_softmax)(T s[LANES][LANES], T *restrict correction, c
     for (int u = 0; u < strip->n_rows; u++) {
         int64_t ih = strip->to[u] * n_heads + h;
         dst[u] = o->dst[ih];
-        if (!o->begins) old[u] = o->m[ih], before[u] = o->l[ih];
+        if (!o->begins) old[u] = o->rows.m[ih], before[u] = o->rows.l[ih];
     }
     for (int u = 0; u < LANES; u++) top[u] = old[u];
     for (int k = 0; k < most; k++)
@@ -178,8 +217,8 @@ SAR_INLINE void NAME(strip_softmax)(T s[LANES][LANES], T *restrict correction, c
         for (int k = 0; k < half; k++) for (int u = 0; u < LANES; u++) t[k][u] += t[k + half][u];
     for (int u = 0; u < strip->n_rows; u++) {
         int64_t ih = strip->to[u] * n_heads + h;
-        o->l[ih] = before[u] * correction[u] + t[0][u];
-        o->m[ih] = top[u];
+        o->rows.l[ih] = before[u] * correction[u] + t[0][u];
+        o->rows.m[ih] = top[u];
     }
 }
 
@@ -221,7 +260,8 @@ static void NAME(attend_strip)(const NAME(online) *o, const NAME(strip) *strip, 
     for (int u = 0; u < strip->n_rows; u++)
         for (int q = 0; q < n_heads; q++) {
             for (int k = 0; k < strip->n[u]; k++) coef[k] = s[q][k][u];
-            NAME(add_rows)(o, strip->to[u], h + q, strip->col[u], coef, strip->n[u], correction[q][u], o->begins);
+            T *acc = o->rows.acc + (strip->to[u] * a->n_heads + h + q) * a->n_feat;
+            NAME(add_rows)(o, acc, h + q, strip->col[u], coef, strip->n[u], correction[q][u], o->begins);
         }
 }
 
@@ -266,7 +306,7 @@ int NAME(sar_attend_forward)(T *restrict m, T *restrict l, T *restrict acc, cons
     int step = NAME(step_edges)(a->z_heads < n_heads ? a->z_heads : together, n_feat), rest_step = NAME(step_edges)(rest, n_feat);
     int team = sar_team((indptr[a->csr.n_rows] - indptr[0]) * n_heads * (n_feat + 16));
     int64_t n_parts = team == 1 ? 1 : team * SAR_PARTS;
-    const NAME(online) o = {m, l, acc, dst, a, !accumulate, NAME(is_near)(a->n_src, a->z_heads * n_feat)};
+    const NAME(online) o = {{m, l, acc}, dst, a, !accumulate, NAME(is_near)(a->n_src, a->z_heads * n_feat)};
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t part = 0; part < n_parts; part++) {
         NAME(attend_rows)(&o, step, part, n_parts, 0, n_heads - rest);

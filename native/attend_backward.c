@@ -8,31 +8,49 @@
 #else
 #include "attend.inc.h"
 
-/* Edges that follow each other, at most CHUNK: whole rows, or a step of one. A piece is what there is of a row. */
+/* Edges that follow each other, at most CHUNK: whole rows, or a step of one. A piece is what there is of a row; a row
+ * of more than GROUP edges shares no step. */
 typedef struct {
     int n, n_pieces;
     int end[CHUNK];         /* of each piece */
     int64_t row[CHUNK];     /* its source */
     int64_t of[CHUNK];      /* the source of each edge */
-    char begins[CHUNK];     /* whether it is the row's first */
+    char begins[CHUNK];     /* whether it is the row's first, or its group's */
+    int grouped;            /* one piece, of a row that is summed in groups */
+    int first, ends;        /* of its group: whether it is the row's first, and the piece its last */
 } NAME(pieces);
 
-/* The next `step` edges or fewer from edge *e of row *j < end on, where *j and *e go on to. */
-SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indptr, int step, int64_t *j, int64_t *e, int64_t end)
+/* The next `step` edges or fewer from edge *e of row *j < end on, where *j and *e go on to; rows of more than `most`
+ * edges in groups of GROUP. */
+SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indptr, int step, int64_t most, int64_t *j, int64_t *e,
+                                  int64_t end)
 {
-    p->n = p->n_pieces = 0;
+    p->n = p->n_pieces = p->grouped = 0;
     while (*j < end && p->n_pieces < CHUNK) {
-        int64_t left = indptr[*j + 1] - *e;
+        int64_t at = *e - indptr[*j], left = indptr[*j + 1] - *e;
+        if (indptr[*j + 1] - indptr[*j] > most) {
+            if (p->n_pieces) break;
+            int64_t of_group = GROUP - at % GROUP, n = of_group < left ? of_group : left;
+            p->grouped = 1, p->first = at < GROUP, p->ends = n <= step;
+            at %= GROUP, left = n;
+        }
         int n = left < step ? (int)left : step;
         if (p->n + n > step) break;
-        p->row[p->n_pieces] = *j, p->begins[p->n_pieces] = *e == indptr[*j];
+        p->row[p->n_pieces] = *j, p->begins[p->n_pieces] = at == 0;
         for (int k = p->n; k < p->n + n; k++) p->of[k] = *j;
         p->n += n;
         p->end[p->n_pieces++] = p->n;
         *e += n;
         if (*e < indptr[*j + 1]) break;
         ++*j;
+        if (p->grouped) break;
     }
+}
+
+/* row += group; begins: = */
+static __attribute__((noinline)) void NAME(add_group)(T *restrict row, const T *restrict group, int64_t n, int begins)
+{
+    for (int64_t f = 0; f < n; f++) row[f] = (begins ? 0 : row[f]) + group[f];
 }
 
 /* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
@@ -50,13 +68,15 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
     T alpha[CHUNK], coef[CHUNK], dot[CHUNK], slope_at[CHUNK], m_at[CHUNK], scale_at[CHUNK], delta_at[CHUNK];
     uint64_t edge_id[CHUNK];
     uint32_t word[4][CHUNK];
+    T group_dz[GROUP_VALUES], group_dsrc[GROUP_HEADS];
+    const int64_t most = HAS_GROUPS(n_heads, n_feat) ? GROUP : INT64_MAX;
     NAME(pieces) p;
 
     for (int64_t j = begin, e = indptr[begin]; j < end;) {
         const I *restrict col = a->csr.indices + e;
         const int64_t n_ahead = indptr[n_rows] - e;
-        NAME(next_pieces)(&p, indptr, step, &j, &e, end);
-        const int n = p.n;
+        NAME(next_pieces)(&p, indptr, step, most, &j, &e, end);
+        const int n = p.n, overwrite = p.grouped || !accumulate;
         NAME(prefetch_scores)(ends, n_heads * 4 * (int64_t)sizeof(T), col + n, n, n_ahead - n);
         NAME(prefetch_scores)(sums, n_heads * (int64_t)sizeof(double), col + n, n, n_ahead - n);
         if (src_ids)
@@ -81,23 +101,28 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
                 const NAME(gather) edges = {.x = g + h * n_feat, .index = col + k, .coef = coef + k, .stride = stride,
                                             .n = p.end[i] - k, .n_ahead = n_ahead - k, .near = near,
                                             .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
-                const int64_t at = p.row[i] * z_stride + (a->z_heads == 1 ? 0 : h * n_feat), later = (p.row[i] + p.n_pieces) * z_stride;
+                const int64_t column = a->z_heads == 1 ? 0 : h * n_feat, at = p.row[i] * z_stride;
+                const int64_t later = (p.row[i] + p.n_pieces) * z_stride;
                 if (h == 0 && p.row[i] + p.n_pieces < end)
                     for (int64_t f = 0; f < z_stride; f += 64 / (int64_t)sizeof(T)) {
                         SAR_PREFETCH(a->z + later + f);
                         SAR_PREFETCH_OUT(dz + later + f);
                     }
-                NAME(gather_dot)(1, dot + k, dz + at, a->z + at, &edges, n_feat,
-                                 !accumulate && p.begins[i] && (h == 0 || a->z_heads > 1));
+                NAME(gather_dot)(1, dot + k, (p.grouped ? group_dz : dz + at) + column, a->z + at + column, &edges, n_feat,
+                                 overwrite && p.begins[i] && (h == 0 || a->z_heads > 1));
             }
             for (int k = 0; k < n; k++) dot[k] = (coef[k] * dot[k] - alpha[k] * delta_at[k]) * slope_at[k];
             for (int k = 0; k < n; k++) sums[(int64_t)col[k] * n_heads + h] += (double)dot[k];
             for (int i = 0, k = 0; i < p.n_pieces; i++) {
-                T *restrict at = dsrc + p.row[i] * n_heads + h;
+                T *at = (p.grouped ? group_dsrc : dsrc + p.row[i] * n_heads) + h;
                 double sum = 0;
                 for (; k < p.end[i]; k++) sum += (double)dot[k];
-                *at = (!accumulate && p.begins[i] ? 0 : *at) + (T)sum;
+                *at = (overwrite && p.begins[i] ? 0 : *at) + (T)sum;
             }
+        }
+        if (p.grouped && p.ends) {
+            NAME(add_group)(dz + p.row[0] * z_stride, group_dz, z_stride, p.first && !accumulate);
+            NAME(add_group)(dsrc + p.row[0] * n_heads, group_dsrc, n_heads, p.first && !accumulate);
         }
     }
 }

@@ -31,8 +31,15 @@ def instruction_sets():
     """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ["portable"]
-    return [name for name, target in TARGETS.items()
-            if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
+    known = [name for name, target in TARGETS.items()
+             if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
+    return [name for name in known if name != "avx512" or not SANITIZE or _runs_avx512()]
+
+
+def _runs_avx512():
+    """Whether this processor does: under the sanitizers nothing is compiled that no test runs."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        return " avx512bw" in file.read()
 
 
 def _targeted(target, text):
@@ -52,6 +59,8 @@ def write_sources(names):
             body = _targeted(TARGETS[name], include) if TARGETS[name] else include
             paths.append(os.path.join(folder, f"{kernel}_{name}.c"))
             defines = f"#define ISA _{name}\n#define SAR_REGISTER {REGISTERS[name]}\n"
+            if name == "portable" and len(names) > 1:
+                defines += "#define SAR_FALLBACK\n"
             _write(os.path.join(ROOT, paths[-1]), f'{defines}#include "philox.h"\n#include "prototypes.h"\n{body}')
     return paths
 

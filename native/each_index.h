@@ -1,6 +1,7 @@
 /* Includes KERNEL once for each value type T and index type I. NAME(op) is op_f32_i32_<isa>, ...; LANES and
- * FLOAT_BITS are those of each_float.h. Rows that edges gather are of S, which is T; where KERNEL is ALSO_BFLOAT16 once
- * more of bfloat16, as op_bf16_i32_<isa>, with BFLOAT16; a part of 2^31 rows or edges is too large for narrow rows. */
+ * FLOAT_BITS are those of each_float.h; INDEX_BITS is 32 or 64. Rows that edges gather are of S, which is T; where
+ * KERNEL is ALSO_BFLOAT16 once more of bfloat16, as op_bf16_i32_<isa>, with BFLOAT16; a part of 2^31 rows or edges is too
+ * large for narrow rows. */
 #define NAME(op) SAR_PASTE(op, SUFFIX, ISA)
 
 #define T float
@@ -8,14 +9,18 @@
 #define LANES 16
 #define FLOAT_BITS 32
 #define I int32_t
+#define INDEX_BITS 32
 #define SUFFIX _f32_i32
 #include KERNEL
 #undef I
+#undef INDEX_BITS
 #undef SUFFIX
 #define I int64_t
+#define INDEX_BITS 64
 #define SUFFIX _f32_i64
 #include KERNEL
 #undef I
+#undef INDEX_BITS
 #undef SUFFIX
 #undef T
 #undef S
@@ -27,14 +32,18 @@
 #define LANES 8
 #define FLOAT_BITS 64
 #define I int32_t
+#define INDEX_BITS 32
 #define SUFFIX _f64_i32
 #include KERNEL
 #undef I
+#undef INDEX_BITS
 #undef SUFFIX
 #define I int64_t
+#define INDEX_BITS 64
 #define SUFFIX _f64_i64
 #include KERNEL
 #undef I
+#undef INDEX_BITS
 #undef SUFFIX
 #undef T
 #undef S
@@ -48,9 +57,11 @@
 #define LANES 16
 #define FLOAT_BITS 32
 #define I int32_t
+#define INDEX_BITS 32
 #define SUFFIX _bf16_i32
 #include KERNEL
 #undef I
+#undef INDEX_BITS
 #undef SUFFIX
 #undef T
 #undef S

@@ -85,14 +85,15 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_
     return status;
 }
 
-/* dx[r,f] += g[i,f],   r = arg[i,f] - offset, where 0 <= r < n_src: the labels of other blocks are passed over.
+/* dx[r,f] += g[i,f],   r = arg[i,f] - offset, where 0 <= r < n_src: the labels of other blocks are passed over. Of a row
+ * that many i have chosen a float32 sum would lose its digits: sums[place[r],f] += g[i,f] in its stead.
  *
- * inputs   g, arg (n_dst, n_feat)
- * output   dx (n_src, n_feat), accumulated
+ * inputs   g, arg (n_dst, n_feat); place (n_src): a row of sums, or -1: none; NULL: none for all
+ * output   dx (n_src, n_feat), sums (., n_feat), accumulated
  * cost     O(n_dst * n_feat); parallel over ranges of columns, so that no two threads meet
  */
-int NAME(sar_extremum_backward)(T *restrict dx, const T *restrict g, const I *restrict arg, int64_t offset, int64_t n_dst,
-                                int64_t n_src, int64_t n_feat)
+int NAME(sar_extremum_backward)(T *restrict dx, double *restrict sums, const T *restrict g, const I *restrict arg,
+                                const I *restrict place, int64_t offset, int64_t n_dst, int64_t n_src, int64_t n_feat)
 {
     int64_t n_blocks = (n_feat + LANES - 1) / LANES;
     int team = sar_team(n_dst * n_feat);
@@ -104,7 +105,9 @@ int NAME(sar_extremum_backward)(T *restrict dx, const T *restrict g, const I *re
         for (int64_t i = 0; i < n_dst; i++)
             for (int64_t f = begin; f < end; f++) {
                 int64_t r = (int64_t)arg[i * n_feat + f] - offset;
-                if (arg[i * n_feat + f] >= 0 && r >= 0 && r < n_src) dx[r * n_feat + f] += g[i * n_feat + f];
+                if (arg[i * n_feat + f] < 0 || r < 0 || r >= n_src) continue;
+                if (place && place[r] >= 0) sums[place[r] * n_feat + f] += (double)g[i * n_feat + f];
+                else dx[r * n_feat + f] += g[i * n_feat + f];
             }
     }
     return SAR_OK;

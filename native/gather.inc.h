@@ -2,30 +2,45 @@
  * NAME are set. Rows are of S: of T itself, or with BFLOAT16 of bfloat16, the upper half of a T, which a shift makes a T
  * in registers; so sums have the bits that they have over rows of T with these values.
  *
- * Sums run over at most CHUNK edges before they are added to memory: rounding grows with CHUNK + n / CHUNK, not with
- * n. A sum of one column is the same whatever the vectors are. A dot product's order is fixed by vectors of 64
- * bytes, LANES values, which narrower registers hold in several: so every instruction set adds in the same order,
- * and all give the same bits.
+ * Sums run over at most CHUNK edges before they are added to memory, and rows of more than GROUP edges are summed in
+ * groups: rounding grows with CHUNK + 64 + n / GROUP, not with n. A sum of one column is the same whatever the vectors
+ * are. A dot product's order is fixed by vectors of 64 bytes, LANES values, which narrower registers hold in several: so
+ * every instruction set adds in the same order, and all give the same bits.
  *
  * The columns of a row are covered by vectors, of which the last ends there and may overlap the one before. So every
  * width runs whole vectors only. Vectors are said, not left to the compiler to find, and are no wider than a
  * register: what is wider stands in memory. */
 #ifndef CHUNK
 #define CHUNK 256
+#define GROUP (64 * CHUNK)  /* edges of a longer row are summed in groups of so many, which are added up after */
+#define GROUP_VALUES 4096   /* of a row that has groups, at most */
+#define GROUP_HEADS 256
+#define HAS_GROUPS(n_heads, n_feat) ((n_heads) <= GROUP_HEADS && (n_heads) * (n_feat) <= GROUP_VALUES)
 #define VECTORS 8           /* of 64 bytes, of one pass of dot products over the edges */
 #ifndef SAR_REGISTER
 #define SAR_REGISTER 16     /* bytes of a register; build.py says it for each instruction set */
 #endif
-/* Registers for the sums of one pass over the edges. There are 16, or 32 of 64 bytes; the coefficient and the
- * product need some, and where dot products are made beside them, those and the row do. */
-#define SUMS (SAR_REGISTER == 64 ? 8 : 13)
-#define SUMS_BESIDE_DOTS 8
+#define SUMS_BESIDE_DOTS 8  /* registers of sums, beside dot products and the row */
 /* How many edges on a row is prefetched: of short rows more, so that as many bytes are under way. Measured from 128
  * bytes to 3 KiB. */
 #define AHEAD(row_bytes, n_pass) ((row_bytes) <= 340 ? 48 : (row_bytes) <= 512 && (n_pass) == 1 ? 32 : 16)
 #endif
 #define WIDE ((int)(SAR_REGISTER / sizeof(T)))      /* values of a register */
 #define PIECES (64 / SAR_REGISTER)                  /* registers of LANES values */
+
+/* FEW: an instance that few runs call has few passes: each pass is unrolled, and compiling the passes is most of a build.
+ * Few runs have int64 indices, for parts of 2^31 nodes or edges, or use portable kernels where there are others.
+ * SUMS: registers for the sums of one pass over the edges. There are 16, or 32 of 64 bytes; the coefficient and the
+ * product need some. */
+#undef FEW
+#undef SUMS
+#if INDEX_BITS == 64 || defined(SAR_FALLBACK)
+#define FEW 1
+#define SUMS 4
+#else
+#define FEW 0
+#define SUMS (SAR_REGISTER == 64 ? 8 : 13)
+#endif
 
 /* Values anywhere in an array. */
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
@@ -207,7 +222,10 @@ SAR_INLINE void NAME(gather_sum)(T *restrict out, const NAME(gather) *g, int64_t
     for (int64_t f = 0; f < end; f += each) {
         int64_t width = end - f < each ? end - f : each;
         switch ((width + WIDE - 1) / WIDE) {
-        PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7)
+        PASS(1) PASS(2) PASS(3)
+#if SUMS > 4
+        PASS(4) PASS(5) PASS(6) PASS(7)
+#endif
 #if SUMS > 8
         PASS(8) PASS(9) PASS(10) PASS(11) PASS(12)
 #endif
@@ -248,7 +266,7 @@ SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 /* Over n_vec vectors of LANES values, of which the last ends the `width` columns from f on:
  *   dot[k] += sum_f a[f] * row_k[f];   if `summing`, out[f] += sum_k coef[k] * row_k[f] too (begins: =), a row being
  *   read once for both
- * a is 0 where the last vector overlaps. n_vec and summing are constants where this is inlined. */
+ * a is 0 where the last vector overlaps. Where this is inlined n_vec, but for FEW, and summing are constants. */
 SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict dot, T *restrict out, const T *restrict a,
                                const NAME(gather) *g, int64_t f, int64_t width, int begins)
 {
@@ -256,14 +274,14 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
     const T *restrict coef = g->coef;
     const I *restrict index = g->index;
     const int64_t stride = g->stride, last = width - LANES;
-    const int whole = n_vec - 1, n = g->n;
+    const int whole = n_vec - 1, n = g->n, lines = FEW ? 0 : (n_vec * LANES * (int)sizeof(S) + 63) / 64;
     const NAME(ahead) next = NAME(plan_ahead)(g, f, width, 1);
     NAME(reg) sum[VECTORS * PIECES];
 #pragma GCC unroll 32
     for (int v = 0; v < n_vec * PIECES; v++) sum[v] = (NAME(reg)){0};
     for (int k = 0; k < n; k++) {
         const S *row = x + (int64_t)index[k] * stride;
-        if (k < next.n) NAME(prefetch_row)((n_vec * LANES * (int)sizeof(S) + 63) / 64, x + (int64_t)index[k + next.ahead] * stride, next);
+        if (k < next.n) NAME(prefetch_row)(lines, x + (int64_t)index[k + next.ahead] * stride, next);
         NAME(reg) t[PIECES];
 #pragma GCC unroll 4
         for (int p = 0; p < PIECES; p++) {
@@ -271,12 +289,16 @@ SAR_INLINE void NAME(dot_pass)(const int n_vec, const int summing, T *restrict d
             t[p] = REG(a + whole * LANES + p * WIDE) * r;
             if (summing) sum[whole * PIECES + p] += coef[k] * r;
         }
-#pragma GCC unroll 32
-        for (int v = 0; v < whole * PIECES; v++) {
-            const NAME(reg) r = ROW(row + v * WIDE);
-            t[v % PIECES] += REG(a + v * WIDE) * r;
-            if (summing) sum[v] += coef[k] * r;
-        }
+#if !FEW
+#pragma GCC unroll 8
+#endif
+        for (int v = 0; v < whole; v++)
+#pragma GCC unroll 4
+            for (int p = 0; p < PIECES; p++) {
+                const NAME(reg) r = ROW(row + v * LANES + p * WIDE);
+                t[p] += REG(a + v * LANES + p * WIDE) * r;
+                if (summing) sum[v * PIECES + p] += coef[k] * r;
+            }
         dot[k] += NAME(sum_of)(t);
     }
     if (!summing) return;
@@ -367,7 +389,7 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
         else if (end > 2) NARROW(2);
         else if (end > 0) NARROW(1);
     }
-    const int beside = summing && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
+    const int beside = summing && !FEW && (end <= SUMS_BESIDE_DOTS * WIDE || SUMS_BESIDE_DOTS >= VECTORS * PIECES);
     for (int64_t f = 0; f < end && end >= LANES; f += VECTORS * LANES) {
         int64_t width = end - f < VECTORS * LANES ? end - f : VECTORS * LANES;
         const T *values = padded;
@@ -375,7 +397,9 @@ SAR_INLINE void NAME(gather_dot)(const int summing, T *restrict dot, T *restrict
         if (width % LANES == 0) values = a + f;     /* where they are: what was just stored by values a vector's load waits for */
 #endif
         if (values == padded) NAME(pad_row)(padded, a + f, LANES, width);
-        switch ((width + LANES - 1) / LANES) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
+        const int n_vec = (int)((width + LANES - 1) / LANES);
+        if (FEW) NAME(dot_pass)(n_vec, 0, dot, NULL, values, g, f, width, 0);
+        else switch (n_vec) { PASS(1) PASS(2) PASS(3) PASS(4) PASS(5) PASS(6) PASS(7) PASS(8) }
     }
     int n_nan = 0;
     for (int k = 0; k < g->n; k++) n_nan += dot[k] != dot[k];

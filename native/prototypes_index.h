@@ -10,8 +10,8 @@ typedef struct {
 
 int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
                                const T *restrict x, int sign, int64_t n_feat);
-int NAME(sar_extremum_backward)(T *restrict dx, const T *restrict g, const I *restrict arg, int64_t offset, int64_t n_dst,
-                                int64_t n_src, int64_t n_feat);
+int NAME(sar_extremum_backward)(T *restrict dx, double *restrict sums, const T *restrict g, const I *restrict arg,
+                                const I *restrict place, int64_t offset, int64_t n_dst, int64_t n_src, int64_t n_feat);
 int NAME(sar_gather_rows_forward)(T *restrict out, const T *restrict x, const I *restrict index, int64_t n_rows,
                                   int64_t n_index, int64_t n_feat);
 int NAME(sar_gather_rows_backward)(T *restrict out, const T *restrict rows, const I *restrict index, int64_t n_rows,

@@ -2,8 +2,6 @@
  * The gradient of x is the same kernel on the transposed CSR, with the two scales exchanged. */
 #ifndef T
 #include "sarlite.h"
-#define GROUP (64 * CHUNK)      /* edges of a longer row are summed in groups of so many, which are added up after */
-#define GROUP_VALUES 4096       /* of a row that has groups, at most */
 #define KERNEL "spmm.c"
 #define ALSO_BFLOAT16
 #include "each_index.h"
@@ -52,29 +50,24 @@ SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t
     if (begins) for (int64_t f = 0; f < stride; f++) row[f] = 0;    /* overwritten, and no edges */
 }
 
-/* The same of a row of many edges: each group's sum by itself, as rounding grows with a sum's length. */
-static __attribute__((noinline)) void NAME(sum_groups)(T *restrict row, const NAME(sar_sum) *a, int64_t first, int64_t last, T scale,
-                                                       int near, int begins)
-{
-    T group[GROUP_VALUES];
-    for (int64_t e = first; e < last; e += GROUP, begins = 0) {
-        NAME(sum_edges)(group, a, e, last - e < GROUP ? last : e + GROUP, scale, near, 1);
-        for (int64_t f = 0; f < a->n_heads * a->n_feat; f++) row[f] = begins ? group[f] : row[f] + group[f];
-    }
-}
-
 /* Part `part` of n_parts of the rows of sar_spmm_forward. */
 static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int near, int64_t part, int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, stride = a->n_heads * a->n_feat;
     const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
     const NAME(sar_sum) own = *a;       /* whose fields no row that is written can be */
+    T group[GROUP_VALUES];
     for (int64_t i = begin; i < end; i++) {
-        int64_t to = a->csr.rows ? (int64_t)a->csr.rows[i] : i;
-        T scale = a->dst_scale ? a->dst_scale[to] : 1;
-        if (indptr[i + 1] - indptr[i] > GROUP && stride <= GROUP_VALUES)
-            NAME(sum_groups)(out + to * stride, a, indptr[i], indptr[i + 1], scale, near, !accumulate);
-        else NAME(sum_edges)(out + to * stride, &own, indptr[i], indptr[i + 1], scale, near, !accumulate);
+        int64_t to = a->csr.rows ? (int64_t)a->csr.rows[i] : i, e = indptr[i], last = indptr[i + 1];
+        T scale = a->dst_scale ? a->dst_scale[to] : 1, *restrict row = out + to * stride;
+        const int grouped = last - e > GROUP && HAS_GROUPS(a->n_heads, a->n_feat);
+        int begins = !accumulate;
+        do {        /* once, or for each group: rounding grows with a sum's length */
+            int64_t next = grouped && last - e > GROUP ? e + GROUP : last;
+            NAME(sum_edges)(grouped ? group : row, &own, e, next, scale, near, grouped || begins);
+            for (int64_t f = 0; grouped && f < stride; f++) row[f] = begins ? group[f] : row[f] + group[f];
+            e = next, begins = 0;
+        } while (e < last);
     }
 }
 

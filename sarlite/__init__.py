@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sarlite import nn, optim, oracle
     from sarlite.comm import Solo
     from sarlite.sar.graph.graph import Graph
+    from sarlite.sar.graph.graph_set import GraphSet
     from sarlite.sar.graph.hetero import HeteroGraph, NodeType
     from sarlite.sar.operators import fn
     from sarlite.tape import Tensor, no_grad
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Graph", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim", "oracle"]
+__all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim",
+           "oracle"]  # fmt: skip
 
 lazy.names(__name__, {
-    "Graph": "sarlite.sar.graph.graph", "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.hetero",
+    "Graph": "sarlite.sar.graph.graph", "GraphSet": "sarlite.sar.graph.graph_set",
+    "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.hetero",
     "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.sar.operators",
     "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
 })  # fmt: skip

@@ -139,6 +139,50 @@ class Bars(Chart):
             y += 6
 
 
+class Matrix(Chart):
+    """A square of cells, the darker the more; of few cells with their numbers.
+
+    Parameters
+    ----------
+    title : str
+    values : list of list of float
+        By row.
+    told : callable
+        The words of a value.
+    names : list of str
+        Of rows and columns.
+    axes : (str, str)
+        What a row is, and a column.
+    """
+
+    MOST_NAMED = 12
+
+    def __init__(self, title: str, values: Sequence[Sequence[float]], told: Callable[[float], str], names: Sequence[str],
+                 axes: tuple[str, str]) -> None:
+        super().__init__(f"{title} (rows: {axes[0]}, columns: {axes[1]})")
+        self.values, self.told, self.names, self.axes = values, told, names, axes
+        self.side = (WIDTH - LEFT) / max(len(values), 5)
+
+    def size(self) -> tuple[int, int]:
+        return WIDTH, round(TOP + BOTTOM + len(self.values) * self.side / 2)
+
+    def marks(self) -> Any:
+        most, side, named = max(map(max, self.values)) or 1, self.side, len(self.values) <= self.MOST_NAMED
+        for i, row in enumerate(self.values):
+            y = BOTTOM + i * side / 2
+            if named:
+                name = html.escape(self.names[i][:9])
+                yield f'<text x="{LEFT - 6}" y="{y + side / 4 + 4:.1f}" text-anchor="end">{name}</text>'
+                yield f'<text x="{LEFT + (i + 0.5) * side:.1f}" y="{BOTTOM - 6}" text-anchor="middle">{name}</text>'
+            for j, value in enumerate(row):
+                words = f"{self.axes[0]} {self.names[i]}, {self.axes[1]} {self.names[j]}: {self.told(value)}"
+                yield (f'<rect x="{LEFT + j * side:.2f}" y="{y:.2f}" width="{side:.2f}" height="{side / 2:.2f}" fill="{colour(0)}" '
+                       f'fill-opacity="{0.05 + 0.6 * value / most:.3f}"><title>{html.escape(words)}</title></rect>')
+                if named:
+                    yield (f'<text class="cell" x="{LEFT + (j + 0.5) * side:.1f}" y="{y + side / 4 + 4:.1f}" text-anchor="middle">'
+                           f'{html.escape(self.told(value))}</text>')
+
+
 class Timeline(Chart):
     """What threads of the ranks did when: a row a thread, of spans inside spans the innermost on top.
 

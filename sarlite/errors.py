@@ -18,12 +18,13 @@ from typing import Any, Protocol
 
 _HEAD, _TAIL = 800, 300  # characters of a long message that are left: its first ones and its last ones
 
-# Each extra's packages, as in setup.cfg; the extra `test` is for development alone.
+# Each extra's packages, as in setup.cfg; the extras `docs` and `test` are for development alone.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("pymetis", "safetensors", "tqdm", *(("tomli",) if sys.version_info < (3, 11) else ())),
     "mpi": ("mpi4py",),
     "mpich": ("mpi4py", "mpich"),
     "plot": ("matplotlib",),
+    "tensorboard": ("tensorboardX",),
     "tables": ("pyarrow",),
     "parquet": ("pyarrow",),
 }

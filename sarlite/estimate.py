@@ -12,21 +12,25 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.comm import Solo, threads
-from sarlite.command import Parser, count
+from sarlite.comm.launch import default_threads
+from sarlite.command import Parser, byte_size, count
 from sarlite.data import load
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError, needs
+from sarlite.progress import SILENT, Progress
 from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse
-from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting, Sizes
 from sarlite.train.load import load as load_part
 from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
 from sarlite.train.part_sizes import facts_of, shape_of, with_exchanges
+from sarlite.train.rates import Rates, rates_of, segment_seconds
+from sarlite.train.report import duration
 from sarlite.train.run import _make_trainer
 from sarlite.train.settings import graph_of, source_of
 from sarlite.train.small import Facts, Shape
@@ -34,6 +38,8 @@ from sarlite.train.small import Facts, Shape
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
 _LOADED = 2 << 20  # what loading leaves in a process beside the data, but for MPI
+_MOST_RANKS = 1 << 16  # of the search for the smallest number of ranks that fits
+_TRIAL_ROWS = 4000  # of parts that are expected, of which trials are on few ranks
 OWN = {
     "ranks": ([16, 64, 256, 1024], "numbers of ranks, as 16,64,1024", "N,N,.."),
     "nodes": (None, "nodes of a graph that is told by counts, in place of --data", "N"),
@@ -42,14 +48,18 @@ OWN = {
     "classes": (None, "its classes", "N"),
     "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
+    "memory": (None, "memory of each rank, such as 64GB: which modes fit, and the fewest ranks on which one does", "SIZE"),
+    "gflops": (None, "10^9 operations a second that a rank's products do [measured here]", "X"),
+    "gb_per_s": (None, "10^9 bytes a second that a rank reads of edges' rows [measured here]", "X"),
+    "network_gbit": (None, "10^9 bits a second that come to a rank [measured between two threads here]", "X"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
-         "clip-norm", "prefetch", "partition", "balance", "edge-weights", "edge-features", "seed", "json")  # fmt: skip
+         "clip-norm", "prefetch", "threads", "partition", "balance", "edge-weights", "edge-features", "seed", "json")  # fmt: skip
 
 
 class Row(NamedTuple):
-    """One number of ranks and one mode; bytes and flops of the rank that has most."""
+    """One number of ranks and one mode; bytes, flops and seconds of the rank that has most."""
 
     ranks: int
     mode: str
@@ -61,6 +71,8 @@ class Row(NamedTuple):
     messages: int
     flops: int
     exact: bool
+    step_seconds: float
+    evaluation_seconds: float
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,9 +81,9 @@ def parser() -> argparse.ArgumentParser:
                description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
     group = p.add_argument_group("what")
     for name, (default, text, metavar) in OWN.items():
-        kind: Any = _numbers if name == "ranks" else float if name in ("halo", "train") else str if name == "plot" else count
+        kind: Any = _KINDS.get(name, count)
         shown = "" if default is None else f" [{','.join(map(str, default)) if isinstance(default, list) else default}]"
-        group.add_argument("--" + name, type=kind, metavar=metavar, help=text + shown)
+        group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text + shown)
     options.add_options(p.add_argument_group("of the run"), {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN})
     return p
 
@@ -86,8 +98,19 @@ def _numbers(text):
     return found
 
 
-def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """Return a `Row` for each number of ranks and mode, and lines that say what is left out, and why.
+def _rate(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+_KINDS = {"ranks": _numbers, "halo": float, "train": float, "plot": str, "memory": byte_size,
+          **dict.fromkeys(("gflops", "gb_per_s", "network_gbit"), _rate)}  # fmt: skip
+
+
+def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Progress = SILENT) -> tuple[list[Row], list[str]]:
+    """Return a `Row` for each number of ranks and mode, and lines that say what is left out and why, and what fits in --memory.
 
     Parameters
     ----------
@@ -113,18 +136,68 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace) -> tuple[list[
         told: Any = _of_counts(own)
     else:
         told = _Data(config, loops, kind, make)
-    rows, warm = [], 0  # what a first step leaves in a process: a later one finds it there
-    for size in own.ranks:
-        sizes, facts, exact = told.sizes(size, own, config, loops)
-        model = Model(config, make, facts)
-        model.warm_bytes = warm
+    each = _Each(own, config, loops, told, make, progress)
+    rows = [row for size in own.ranks for row in each.rows(size)]
+    return rows, left_out + (_fits(rows, own, lambda size: [*each.rows(size)]) if own.memory else [])
+
+
+class _Each:
+    """Tells the rows of one number of ranks after another: what a first trial leaves in a process, a later one finds there."""
+
+    def __init__(self, own, config, loops, told, make, progress):
+        self.own, self.config, self.loops, self.told, self.make, self.progress = own, config, loops, told, make, progress
+        self.warm_bytes, self.rates = 0, {}
+
+    def rows(self, size):
+        with self.progress.step(f"{size:,} ranks"):
+            sizes, facts, exact = self.told.sizes(size, self.own, self.config, self.loops)
+        few = {} if exact else {"trial_rows": _TRIAL_ROWS, "most_ranks": FEW_RANKS[-1]}
+        model, rates = Model(self.config, self.make, facts, **few), self._rates(size)
+        model.warm_bytes = self.warm_bytes
         for mode in MODES if size > 1 else [next(iter(MODES))]:
-            rows.append(_row(size, mode, [model.cost(Setting(mode), each, config.prefetch) for each in sizes], exact))
-        warm = model.warm_bytes
-    return rows, left_out
+            with self.progress.step(f"{size:,} ranks, mode {mode}"):
+                yield _row(size, mode, [model.cost(Setting(mode), each, self.config.prefetch) for each in sizes], exact, rates)
+        self.warm_bytes = model.warm_bytes
+
+    def _rates(self, size):
+        """The rates of a rank that has as many threads as one of so many ranks of this machine, but for those that are given."""
+        n_threads = self.config.threads or max(1, default_threads(Solo()) // size)
+        if n_threads not in self.rates:
+            set_threads(n_threads)
+            of_messages, own = threads.run(2, rates_of)[0], rates_of(Solo())
+            set_threads(1)
+            self.rates[n_threads] = own._replace(packing=of_messages.packing, sending=of_messages.sending, message=of_messages.message)
+        given = {"flop": self.own.gflops, "summing": self.own.gb_per_s, "sending": self.own.network_gbit and self.own.network_gbit / 8}
+        return self.rates[n_threads]._replace(**{name: 1e-9 / value for name, value in given.items() if value})
 
 
-def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
+def _fits(rows, own, rows_on):
+    """Lines that say which of the rows fit the memory, and on how few ranks one does: its mode sends least of those that fit."""
+    lines = [f"{row.ranks:,} ranks, {row.mode}: " + (f"fits {_bytes(own.memory)}, {_bytes(spare)} to spare" if spare >= 0 else
+                                                    f"does not fit {_bytes(own.memory)}, {_bytes(-spare)} too much")
+             for row in rows for spare in [own.memory - row.peak_bytes]]
+    fitting = {}
+
+    def fits(size):
+        if size not in fitting:
+            found = [row for row in rows_on(size) if row.peak_bytes <= own.memory]
+            fitting[size] = min(found, key=lambda row: (row.step_sent_bytes, row.peak_bytes), default=None)
+        return fitting[size] is not None
+
+    most = min(own.nodes or _MOST_RANKS, _MOST_RANKS)
+    few, many = 0, 1  # on the first none fits, on the second one may
+    while not fits(many) and many < most:
+        few, many = many, min(2 * many, most)
+    if not fits(many):
+        return [*lines, f"no mode fits {_bytes(own.memory)} on up to {most:,} ranks"]
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if fits(middle) else (middle, many)
+    row = fitting[many]
+    return [*lines, f"fewest ranks: {many:,}, {row.mode}, {_bytes(row.peak_bytes)} a rank"]
+
+
+def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates) -> Row:
     def most(way, segment):
         return max(sum(getattr(cost, way)[segment].values()) for cost in costs)
 
@@ -133,7 +206,8 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool) -> Row:
         for phase, n in cost.sent["step"].items():
             phases[phase] = phases.get(phase, 0) + n
     return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"),
-               most("sent", "evaluation"), phases, max(cost.n_messages for cost in costs), max(cost.flops for cost in costs), exact)
+               most("sent", "evaluation"), phases, max(cost.n_messages for cost in costs), max(cost.flops for cost in costs), exact,
+               *(max(segment_seconds(cost, rates, segment) for cost in costs) for segment in ("step", "evaluation")))
 
 
 def _sizes(shape, facts):
@@ -219,6 +293,8 @@ COLUMNS = {
     "sent an evaluation": lambda r: _bytes(r.evaluation_sent_bytes),
     "messages": lambda r: f"{r.messages:,}",
     "Gflop": lambda r: f"{r.flops / 1e9:,.4g}",
+    "an epoch": lambda r: duration(r.step_seconds),
+    "an evaluation": lambda r: duration(r.evaluation_seconds),
     "parts": lambda r: "as divided" if r.exact else "expected",
 }  # fmt: skip
 
@@ -269,8 +345,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("--nodes tells a graph by counts, without values on edges: --edge-weights and --edge-features go with --data")
         if own.plot:
             needs("matplotlib", "--plot")
-        set_threads(config.threads or 1)
-        rows, left_out = estimate(own, config)
+        set_threads(1)
+        sizes = ",".join(map(str, own.ranks))
+        print(f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
+        rows, left_out = estimate(own, config, Progress())
         print("\n".join([table(rows), *left_out]))
         if own.plot:
             plot(rows, own.plot)

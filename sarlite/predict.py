@@ -18,6 +18,7 @@ from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, DataError, needs
 from sarlite.files import try_whole
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
@@ -30,20 +31,20 @@ from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.load import load, relational, told_widths, widths
+from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
-from sarlite.train.run import make_predictor
+from sarlite.train.run import make_graph_predictor, make_predictor
 from sarlite.train.settings import settings
 
 OWN: dict[str, tuple[Any, Any, str]] = {
-    "checkpoint": (None, str, "of a run of sarlite.train, which says the model and how data are read"),
-    "nodes": (None, str, "original ids, text or .npy, or names where the data have some: their rows, in this order [all nodes]"),
+    "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),
+    "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
     "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
-    "embeddings": (None, int, "rows of this layer, from 1 on; the last one's are the outputs before probabilities are made of them"),
+    "embeddings": (None, int, "write the rows of this layer instead, from 1 on; the last layer's rows are no probabilities yet"),
     "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
-    "weights": ("best", ("best", "last"), "of the best epoch, or the last one"),
+    "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "embeddings": "LAYER", "out": "FILE"}
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
@@ -105,7 +106,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     run = together(comm, lambda: settings(options))
     together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
     tick()
-    known = Run({**vars(options), "embeddings": config.embeddings}, run.model.cls, relational(comm, run.source.spec))
+    known = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(known))
     graph = run.graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     if options.prefetch is None:
@@ -255,6 +256,8 @@ def _computed(comm, config, run, part, tensors, meta):
     if part.task == "link":
         nodes, n_out = getattr(part.graph, "nodes", part.graph), 0  # scores are as many as pairs
         model = together(comm, lambda: make_predictor(run, n_in, rng, nodes))
+    elif isinstance(part.graph, GraphSet):
+        model = together(comm, lambda: make_graph_predictor(run, n_in, n_out, rng, part.graph))
     else:
         model = together(comm, lambda: make_model(run.model, n_in, n_out, rng, part.graph))
     try:

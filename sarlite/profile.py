@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any
@@ -23,6 +23,8 @@ class Profile:
         Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "forward_turn",
         "backward_turn", "allreduce", "alltoall", "gather", "broadcast", "allgather", "push_rows", "evaluation",
         "setup".
+    sent_to : Counter
+        Bytes of rows and gradients by (phase, peer).
     live_remote_buffers, peak_remote_buffers : int or Fraction
         Peers whose rows are held now, and the most that were held at once. A part of a peer's rows counts as a part.
     on_progress : callable or None
@@ -47,15 +49,19 @@ class Profile:
         """Forget the bytes, and let the peak be the number of live buffers."""
         self.sent_bytes: Counter[str] = Counter()
         self.received_bytes: Counter[str] = Counter()
+        self.sent_to: Counter[tuple[str, int]] = Counter()
         self.peak_remote_buffers = self.live_remote_buffers
 
-    def count(self, phase: str, sent: int = 0, received: int = 0) -> None:
-        """Count bytes under a phase."""
+    def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
+        """Count bytes under a phase; those that are sent go in equal shares `to` these peers."""
         if self.on_progress is not None:
             self.on_progress()
         with self._lock:
             self.sent_bytes[self._phase or phase] += sent
             self.received_bytes[self._phase or phase] += received
+            peers = tuple(to)
+            for peer in peers:
+                self.sent_to[self._phase or phase, peer] += sent // len(peers)
 
     def aggregates(self, plan: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
         """Tell whoever listens that an aggregation begins, which counts its bytes under `phase`."""

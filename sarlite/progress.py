@@ -17,6 +17,22 @@ LINE_SECONDS = 5.0
 BAR_SECONDS = 0.5
 
 
+def bar_class(kind: str, stream: TextIO) -> Any:
+    """Return tqdm's class of bars: of kind "bar", and of "auto" on a terminal or in a notebook, where tqdm is there; else None.
+
+    Raises
+    ------
+    ConfigError
+        Kind "bar" without tqdm.
+    """
+    if kind == "bar":
+        return needs("tqdm.auto", "--progress bar").tqdm
+    if kind == "auto" and (stream.isatty() or "ipykernel" in sys.modules):
+        with contextlib.suppress(ConfigError):
+            return needs("tqdm.auto", "--progress auto").tqdm
+    return None
+
+
 class Step:
     """One step of long work.
 
@@ -78,15 +94,7 @@ class Progress:
         self.line_seconds = LINE_SECONDS if line_seconds is None else line_seconds
         self.bar_seconds = BAR_SECONDS if bar_seconds is None else bar_seconds
         self.stream: TextIO = sys.stderr if stream is None else stream
-        self._bar: Any = None
-        self.silent = kind == "none"
-        if kind == "bar":
-            self._bar = needs("tqdm", "--progress bar").tqdm
-        elif kind == "auto" and self.stream.isatty():
-            with contextlib.suppress(ImportError):
-                from tqdm import tqdm
-
-                self._bar = tqdm
+        self._bar, self.silent = bar_class(kind, self.stream), kind == "none"
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:

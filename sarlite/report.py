@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sarlite.charts import Bars, Lines, Timeline
+from sarlite.charts import Bars, Lines, Matrix, Timeline
 from sarlite.command import Parser, readable
 from sarlite.errors import ConfigError, DataError, SarliteError, reading, writing
 from sarlite.files import write_whole
@@ -25,7 +25,7 @@ body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, s
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--faint); }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1rem 2rem; }
 figure { margin: 0; } figcaption { font-weight: 600; } figure.wide, table { grid-column: 1 / -1; }
-svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; }
+svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; } svg .cell { fill: var(--text); }
 .grid { stroke: var(--faint); stroke-width: 1; } .line { fill: none; stroke-width: 1.8; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; } code, pre { font-size: 13px; white-space: pre-wrap; }
@@ -115,7 +115,9 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
     parts = [f"<h1>{_text(names)}</h1>", _results(runs), "<h2>Training</h2><main>", *_curves(runs), "</main>"]
     ended = [run for run in runs if run.summary]
     if ended:
-        parts += ["<h2>Memory, bytes and time</h2><main>", *_counted(ended), "</main>"]
+        parts += ["<h2>Memory, bytes and time</h2><main>", *_counted(ended), *_pairs(ended), "</main>"]
+        outcomes = [chart for run in ended for chart in _outcome(run, len(runs) > 1)]
+        parts += ["<h2>What the best model makes of the rows</h2><main>", *outcomes, "</main>"] if outcomes else []
     if spans:
         parts += ["<h2>Timeline</h2><main>", Timeline("spans of the first ranks, in ms", spans).html(), "</main>"]
     parts += ["<h2>Options</h2>", _options(runs)]
@@ -159,6 +161,43 @@ def _counted(runs):
             with reading(Path(run.name) / SUMMARY):
                 found[run.name] = {str(name): float(value) for name, value in values(run).items()}
         yield Bars(title, found, told).html()
+
+
+def _pairs(runs):
+    """Bytes by phase and pair of ranks, and edges by pair of parts, of runs that told them."""
+    for run in runs:
+        of = f", {run.name}" if len(runs) > 1 else ""
+        with reading(Path(run.name) / SUMMARY):
+            for phase, values in run.summary.get("sent_pairs", {}).items():
+                yield Matrix(f"bytes of rows, {phase}{of}", _square(values), readable, [*map(str, range(len(values)))],
+                             ("from rank", "to rank")).html()
+            if tiles := run.summary.get("tiles"):
+                yield Matrix(f"edges of each tile{of}", _square(tiles), "{:,.0f}".format, [*map(str, range(len(tiles)))],
+                             ("part of destinations", "of sources")).html()
+
+
+def _square(values):
+    """Rows of as many numbers as there are rows."""
+    found = [[float(value) for value in row] for row in values]
+    if not found or {*map(len, found)} != {len(found)}:
+        raise ValueError("a matrix is not square")
+    return found
+
+
+def _outcome(run, several):
+    """A confusion matrix, or a histogram, for each split."""
+    found = run.summary.get("outcome") or {"splits": {}}
+    with reading(Path(run.name) / SUMMARY):
+        for split, values in found["splits"].items():
+            title = f"{split}{f', {run.name}' if several else ''}"
+            if found["kind"] == "confusion":
+                names = found.get("classes") or [*map(str, range(len(values)))]
+                yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names, ("true class", "predicted class")).html()
+            else:
+                edges = found["edges"]
+                centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
+                yield Lines(f"histogram, {title}", {name: [*zip(centres, map(float, own))]
+                                                    for name, own in zip(found["series"], values)}).html()
 
 
 def _peaks(run):

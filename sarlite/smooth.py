@@ -18,7 +18,7 @@ from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import Wanted
-from sarlite.train.load import load, relational
+from sarlite.train.load import kind, load
 from sarlite.train.options import GROUPS
 from sarlite.train.settings import graph_of, smoothing_of, source_of
 
@@ -61,8 +61,8 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     """
     corrected = together(comm, lambda: smoothing_of(config))
     together(comm, lambda: _look(config))
-    kind = relational(comm, config.data)
-    together(comm, lambda: refuse(Run({"data": config.data, "correct_and_smooth": True}, relational=kind)))
+    what = kind(comm, config.data)
+    together(comm, lambda: refuse(Run.of({"data": config.data, "correct_and_smooth": True}, None, what)))
     graph = graph_of(config)._replace(backward="push")  # there is none, so no plan of the reversed edges is made
     if config.prefetch is None:
         graph = graph._replace(prefetch=default_prefetch(comm, config.threads or default_threads(comm)))

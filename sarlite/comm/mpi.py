@@ -238,7 +238,7 @@ def _forget_shared_memory(comm):
 def library() -> tuple[str, str]:
     """Return the name and version of the MPI library, and the thread level that it granted."""
     level = next(name for name in _LEVELS if getattr(MPI, name) == MPI.Query_thread())
-    return " ".join(MPI.Get_library_version().splitlines()[0].split()), level
+    return " ".join(MPI.Get_library_version().strip("\0").splitlines()[0].split()), level
 
 
 def world() -> MpiCommunicator:

@@ -202,6 +202,12 @@ class Transfer:
         self._traffic.end(self)
 
 
+def _free(request):
+    """Free a persistent request, unless MPI has done so: Open MPI frees one that fails."""
+    if request != MPI.REQUEST_NULL:
+        request.Free()
+
+
 class Outgoing(Transfer):
     """A send."""
 
@@ -226,14 +232,13 @@ class Incoming(Transfer):
         traffic.start(self, peer, 0)
 
     def _wake(self):
-        for request in self._requests:
-            with suppress(MPI.Exception):  # it is done already
-                request.Cancel()
+        with suppress(MPI.Exception):  # it is done already
+            self._requests[0].Cancel()  # alone: the thread that wakes cancels the others, and Open MPI must not be asked twice
         return True
 
     def _pop(self, status=None):
         with self._mark:
-            self._requests[0].Free()
+            _free(self._requests[0])
             super()._pop()
         if status is not None and status.Is_cancelled():
             self._fail_cancelled()
@@ -256,7 +261,7 @@ class Incoming(Transfer):
                 request.Cancel()
             with suppress(MPI.Exception):
                 request.Wait(status)
-            request.Free()
+            _free(request)
             if not status.Is_cancelled():
                 self._traffic.receive(self._peer)
         super()._give_up()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.data.folders import check_relation
-from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable, Relation
+from sarlite.data.tables import MEMBERS, NODE, RELATION, SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import DataError
 from sarlite.graph.edges import csr_by_dst, index_dtype
 from sarlite.graph.relational import Relational
@@ -30,9 +30,10 @@ class Dataset:
 
     Parameters
     ----------
-    indptr, indices, features, labels, train, val, test, n_classes, edge_weight, edge_features, ids, edge_ids, offsets,
-    task
-        Those of a `NodeTable` and an `EdgeTable`: a graph of one node type and one relation. `of_tables` takes several.
+    indptr, indices, edge_weight, edge_features, edge_ids
+        Those of an `EdgeTable`, of the only relation. `of_tables` takes several relations and node types.
+    features, labels, train, val, test, n_classes, ids, offsets, task
+        Those of a `NodeTable`, of the only node type.
     name : str
     source : str
         What error messages name: a spec or, for the native format, the directory.
@@ -102,10 +103,10 @@ class Dataset:
         Memory: 28 bytes an edge of the largest relation, and 12 an edge of all.
         """
         source = about.get("source", "dataset")
-        rows = {name: getattr(made, name) for name in ("labels", *SPLITS, "n_classes")}
+        rows = {name: getattr(made, name) for name in ("labels", *SPLITS, "n_classes", "task", "class_names")}
         nodes = [NodeTable(name, n, made.features.get(name), **(rows if name == made.target else {}), source=source)
                  for name, n in made.n_nodes.items()]
-        edges = [_csr(relation, src, dst, made.n_nodes, source) for relation, (src, dst) in made.edges.items()]
+        edges = [_csr(relation, src, dst, made, source) for relation, (src, dst) in made.edges.items()]
         return cls.of_tables(nodes, edges, made.target, **about)
 
     def _hold(self, nodes, edges, target, name, source, provenance, directory, division):
@@ -140,7 +141,9 @@ class Dataset:
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The only relation; raises a DataError where there is not one."""
+        """The only relation, of a set of graphs that between nodes; raises a DataError where there is not one."""
+        if self.of_graphs:
+            return self.edges[RELATION]
         if len(self.edges) != 1:
             raise DataError(f"{self.source}: a relational graph, of {len(self.edges)} relations, where one is asked "
                             "for")
@@ -150,6 +153,11 @@ class Dataset:
     def relational(self) -> bool:
         """Whether types and relations have names of their own."""
         return [*self.nodes] != [NODE] or [*self.edges] != [RELATION]
+
+    @property
+    def of_graphs(self) -> bool:
+        """Whether it is a set of graphs: nodes, edges between them, and one from each node to its graph, the target."""
+        return self.target == MEMBERS[2] and set(self.edges) == {RELATION, MEMBERS} and len(self.nodes) == 2
 
     @property
     def tables(self) -> list[NodeTable | EdgeTable]:
@@ -257,9 +265,10 @@ class Dataset:
                     raise DataError(f"{self.source}: {edges.label}{there}")
 
 
-def _csr(relation, src, dst, n_nodes, source):
-    n_src, n_dst = n_nodes[relation[0]], n_nodes[relation[2]]
+def _csr(relation, src, dst, made, source):
+    n_src, n_dst, values = made.n_nodes[relation[0]], made.n_nodes[relation[2]], made.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))
     indices = indices.astype(index_dtype(n_src), copy=False)
-    return EdgeTable(relation, n_src, indptr[: n_dst + 1], indices, ids, source=source)
+    return EdgeTable(relation, n_src, indptr[: n_dst + 1], indices, ids, source=source,
+                     edge_features=None if values is None else values[order])

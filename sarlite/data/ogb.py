@@ -15,7 +15,7 @@ from sarlite.data.raw import (
 )
 from sarlite.errors import ConfigError, DataError, reading, regular
 
-_MAX_GRAPHS = 1 << 20  # rows of a list of counts
+MAX_GRAPHS = 1 << 20  # rows of a list of counts
 _SPECIES = "node_species.csv.gz"
 _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
 
@@ -51,7 +51,7 @@ def read(path, classes=None, task=None, features=None):
     `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
     """
     path = existing(path)
-    raw, split_kind = path / "raw", _split_directory(path)
+    raw, split_kind = path / "raw", split_directory(path)
     packed, proteins, values = (raw / "data.npz").is_file(), (raw / _SPECIES).is_file(), None
     if features is not None and not proteins:
         raise ConfigError(f"features: {features!r} is of ogbn-proteins; {path} has features of its own")
@@ -73,7 +73,8 @@ def read(path, classes=None, task=None, features=None):
                     edges_in=edges_in, task=task or "classify", edge_features=values)
 
 
-def _split_directory(path):
+def split_directory(path):
+    """Return the one folder below `split/` that has a split."""
     found = sorted(entry for entry in (path / "split").glob("*") if (entry / "train.csv.gz").is_file())
     if len(found) != 1:
         names = ", ".join(entry.name for entry in found) or "none"
@@ -140,7 +141,7 @@ def _from_npz(raw):
     return edges[0], edges[1], features, labels
 
 
-def total(path, most=_MAX_GRAPHS):
+def total(path, most=MAX_GRAPHS):
     """Return the sum of a list of counts, of `most` lines at most."""
     counts = read_csv(path, "count", np.int64, columns=1, most=most)
     if counts.min(initial=0) < 0:

@@ -8,11 +8,13 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.divide import record, stored_order
 from sarlite.data.mapped import copied, gather, pieces
+from sarlite.data.tables import MEMBERS
 from sarlite.data.textfile import read_parts
 from sarlite.errors import ConfigError
 from sarlite.graph import balance as balancing
-from sarlite.graph import metis, typed
+from sarlite.graph import metis, typed, whole_graphs
 from sarlite.graph import order as orders
+from sarlite.graph.edges import destinations
 from sarlite.graph.fennel import BLOCK_BYTES, fennel
 from sarlite.graph.partition import BALANCED, METHODS, partition
 from sarlite.graph.renumber import edges_in_order, inverse
@@ -55,7 +57,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
     dataset : Dataset
     n_parts : int
     method : str
-        A file has a part for each node of all types, a type after the other as `dataset.nodes` has them.
+        A file has a part for each node of all types, a type after the other as `dataset.nodes` has them. Of a set of
+        graphs the methods divide whole graphs, as of `graph.whole_graphs`.
     balance : str
         As of `partition`; "auto" lets the degrees decide.
     seed : int
@@ -81,6 +84,10 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
     n_nodes = dataset.n_nodes
     if method not in METHODS:
         return read_parts(method, n_nodes, n_parts)
+    if dataset.of_graphs:
+        if balance != "auto":
+            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and nodes")
+        return _by_graphs(dataset, n_parts, method, seed)
     if method == "fennel":
         budget.check(10 * n_nodes + _block_bytes(dataset), n_bytes, f"a partition of {n_nodes:,} nodes")
         if 1 < n_parts < n_nodes and dataset.n_edges:
@@ -191,6 +198,16 @@ class StoredEdges:
 def _for_metis(dataset, n_bytes):
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
+
+
+def _by_graphs(dataset, n_parts, method, seed):
+    """The parts of nodes and of graphs, a type after the other; no graph is cut."""
+    members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
+    graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
+    graph_of[nodes.node_ids[members.indices]] = graphs.node_ids[destinations(members.indptr)]
+    degrees[nodes.node_ids] = np.diff(dataset.indptr)
+    parts = whole_graphs.divide(graph_of, degrees, graphs.n_nodes, n_parts, method, seed)
+    return np.concatenate([parts[graph_of] if name == MEMBERS[0] else parts for name in dataset.nodes])
 
 
 def _by_metis(dataset, graph, n_parts, balance, seed):

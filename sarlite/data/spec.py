@@ -14,16 +14,20 @@ from sarlite.data import (
     format,
     npz,
     ogb,
+    ogbg,
     pigo,
     planetoid,
     reddit,
     roc,
     streamed,
+    tu,
 )
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
+from sarlite.data.folders import key
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.streams import one_kind
+from sarlite.data.tables import MEMBERS, RELATION
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.graph import generate
@@ -64,6 +68,8 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "mggcn": (pigo.read_directory, {"classes": int}),
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
+    "tu": (tu.read, {"task": str, **_DRAWN}),
+    "ogbg": (ogbg.read, {"classes": int, "task": str}),
     "mag": (streamed.read, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -77,7 +83,8 @@ _STREAMED = ("edges", "npz", "pigo", "mag", "tables")
 """Forms that are read in pieces; all but one within so many bytes."""
 _BOUNDED = ("edges", "npz", "mag", "tables")
 _REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
-_RELATIONAL = ("mag", "relational")
+_GRAPHS = ("tu", "ogbg")
+_RELATIONAL = ("mag", "relational", *_GRAPHS)
 """Forms of several node types and relations: `load` takes them with `relational`."""
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
@@ -98,6 +105,9 @@ FORMS = """\
   rmat:scale=14,...       R-MAT; options nodes or scale, edges, a, b, c, d, features, classes, ...
   bter:nodes=10000,...    BTER; options nodes, degree, max_degree, beta or degrees=FILE, cmax, xi or clustering=FILE,
                           features, ...
+  tu:DIR                  a set of graphs: TU Dortmund's DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt, ...;
+                          options task, train, val, seed
+  ogbg:DIR                a set of graphs: a folder of ogbg-* with raw/ and split/; options classes, task
   mag:DIR                 ogbn-mag, relational, the folder with raw/ and split/; options classes, reverses, names
   relational:nodes=...    papers, authors, institutions and fields, relational; options nodes, edges, classes, features,
                           homophily, ...
@@ -195,6 +205,15 @@ def is_relational(spec: AnyPath) -> bool:
     """Tell whether a spec names a relational graph; of a native directory it reads meta.json, as `format.read_meta`."""
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
+
+
+def is_of_graphs(spec: AnyPath) -> bool:
+    """Tell whether a spec names a set of graphs; of a native directory it reads meta.json, as `format.read_meta`."""
+    form, path, _ = _parse(str(spec))
+    if form is not None:
+        return form in _GRAPHS
+    meta = format.read_meta(path)
+    return meta.get("target") == MEMBERS[2] and set(meta["edges"]) == {key(*RELATION), key(*MEMBERS)}
 
 
 def _is_relational(form, path):

@@ -11,6 +11,7 @@ from sarlite.data.folders import key
 from sarlite.data.mapped import part, pieces
 from sarlite.errors import DataError
 from sarlite.graph.edges import ascends, row_chunks
+from sarlite.graph.whole_graphs import GRAPH
 from sarlite.types import Array
 
 Relation = tuple[str, str, str]
@@ -20,6 +21,8 @@ MAX_CLASSES = 1 << 24
 NODE = "node"
 RELATION: Relation = (NODE, "edge", NODE)
 """The type and the relation of a graph that names none."""
+MEMBERS: Relation = (NODE, "in", GRAPH)
+"""The relation, beside `RELATION`, of a set of graphs, from each node to its graph."""
 
 _STEP = 1 << 20  # rows, and edges, at a time
 _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")

@@ -10,6 +10,10 @@ TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are made at their first use and kept."""
 
 
+LONG = 1 << 14
+"""Edges of a column above which float32 loses digits that a sum of its gradients must have."""
+
+
 class Edges:
     """Some edges of a part, as CSR over destination rows, and by column. The base of `Block` and of parts of a block.
 
@@ -133,6 +137,14 @@ class Edges:
         """The edges of the first rows, and the edges of the other rows: about as many each."""
         middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
         return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
+
+    @cached_property
+    def long_columns(self):
+        """The columns of more than `LONG` edges; an edge takes 8 bytes while a part of the edges is counted."""
+        counts, step = np.zeros(self.n_src, np.int64), max(1 << 20, self.n_src)
+        for start in range(0, self.n_edges if self.n_dst > LONG else 0, step):
+            counts += np.bincount(self.indices[start : start + step], minlength=self.n_src)
+        return np.flatnonzero(counts > LONG)
 
     def at_src(self, values):
         """Return (n_edges, ...): the value of each edge's column."""

@@ -31,6 +31,11 @@ class Relational(NamedTuple):
     labels, train, val, test : (n,)
         Of its nodes: int64, and three disjoint masks.
     n_classes : int
+    task : {"classify", "multilabel", "regress"}
+        What the labels are.
+    edge_features : dict of relation to (n_edges, any) float32
+        Of some relations.
+    class_names : list of str, optional
     """
 
     n_nodes: dict
@@ -42,6 +47,9 @@ class Relational(NamedTuple):
     val: np.ndarray
     test: np.ndarray
     n_classes: int
+    task: str = "classify"
+    edge_features: dict = {}
+    class_names: list | None = None
 
 
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,

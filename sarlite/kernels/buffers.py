@@ -61,7 +61,7 @@ def outside_buffers(function, *args, **options):
 
 
 class Buffers:
-    """While entered, new arrays of this context start at a cache line, and large ones reuse the memory of freed ones.
+    """While entered, new arrays of this context start at a cache line, and large ones reuse the memory of freed ones::
 
         buffers = Buffers()
         with buffers:

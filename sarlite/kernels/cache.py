@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import LINE, call, check, check_apart, check_rows, row_width
+from sarlite.kernels.native import LINE, ROWS, call, check, check_apart, check_rows, row_width
 
 MOST = 2**31 - 1
 """Lines, and rows of the halo, at most: their numbers are int32."""
@@ -58,7 +58,7 @@ class Lines:
             Numbers of the rows. n may exceed n_lines, and a number may be there more than once.
         made : (n,) int64
             The step in which each row was made, at least 0.
-        rows : (n, ...) float32 or float64
+        rows : (n, ...) float32, float64, or uint16 as bfloat16
         out : (n_lines, ...), rows' dtype and trailing shape
             The rows of the lines. Overwritten where one of `rows` has a line now.
 
@@ -76,7 +76,7 @@ class Lines:
         check("made", made, dtype=np.int64, shape=(len(halo),))
         if len(made) and made.min() < 0:
             raise ShapeError(f"made must be at least 0, got {made.min()}")
-        check_rows("rows", rows, len(halo))
+        check_rows("rows", rows, len(halo), dtype=ROWS)
         check("out", out, dtype=rows.dtype, shape=(self.n_lines, *rows.shape[1:]), out=True)
         check_apart(out, rows=rows)
         if len(halo) and not self.n_lines:

@@ -155,7 +155,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
     _check_sums(out, grid, x)
-    index, n_heads = index_dtype(indices, eid, rows), 1
+    index, n_heads = index_dtype(indices, eid, rows, n_edges=end), 1
     check_csr_rows(rows, n_dst, len(out), index)
     if eid is not None:
         check("eid", eid, dtype=index, shape=(None,))

@@ -4,8 +4,11 @@ import numpy as np
 
 from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
 
+SOME = 4096
+"""Rows that are narrowed at a time where the result stands in x's memory."""
 
-def narrow(x, scale=None):
+
+def narrow(x, scale=None, over=False):
     """Return rows as bfloat16, rounded to nearest, ties to even; what is too large becomes infinite, a NaN stays one.
 
     ``out[r] = bfloat16(scale[r] * x[r])``
@@ -15,10 +18,13 @@ def narrow(x, scale=None):
     x : (n, ...) float32
     scale : (n,) float32, optional
         Default 1. A product is a float32 first.
+    over : bool
+        Write the result over x, which is lost: into the first half of its memory.
 
     Returns
     -------
     (n, ...) uint16
+        New, or with `over` a view of x's memory.
 
     Raises
     ------
@@ -29,9 +35,19 @@ def narrow(x, scale=None):
     -----
     O(n * F) time.
     """
-    check_rows("x", x, dtype=np.float32)
+    check_rows("x", x, dtype=np.float32, out=over)
     if scale is not None:
         check("scale", scale, dtype=np.float32, shape=(len(x),))
+    if not over:
+        return _narrow(x, scale)
+    out = x.reshape(-1).view(BFLOAT16)[: x.size].reshape(x.shape)
+    for a in range(0, len(x), SOME):  # what is written was read before: the rows below a / 2, or this piece
+        some = slice(a, a + SOME)
+        out[some] = _narrow(x[some], None if scale is None else scale[some])
+    return out
+
+
+def _narrow(x, scale):
     out = np.empty(x.shape, BFLOAT16)
     call("sar_narrow_forward", out, x, scale, len(x), row_width(x))
     return out

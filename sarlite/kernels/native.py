@@ -201,9 +201,9 @@ def suffix_of(dtype, index):
     return f"{ROWS[dtype]}_{INDEXES[index]}"
 
 
-def index_dtype(*arrays):
-    """dtype of the first index array given; int64 when there is none."""
-    return next((a.dtype for a in arrays if a is not None), np.dtype(np.int64))
+def index_dtype(*arrays, n_edges):
+    """dtype of the first index array given; when there is none the smaller that counts the edges."""
+    return next((a.dtype for a in arrays if a is not None), np.dtype(np.int32 if n_edges < 1 << 31 else np.int64))
 
 
 def key64(key):

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sarlite.errors import ShapeError
 from sarlite.kernels.native import (
     BFLOAT16,
     FLOATS,
     INDEXES,
+    ROWS,
     call,
     check,
     check_apart,
@@ -83,11 +85,8 @@ def copy_rows(x, rows, out):
         x, rows = x.table, x.numbers[rows]
     if isinstance(rows, slice):
         out[...] = x[rows]
-    elif x.dtype in FLOATS:
+    elif x.dtype in ROWS:
         gather_rows(x, rows, out)
-    elif x.dtype == BFLOAT16 and x.size and row_width(x) % 2 == 0:  # copied in pairs
-        n = row_width(x)
-        copy_rows(x.reshape(-1, n).view(np.float32), rows, out.reshape(-1, n).view(np.float32))
     else:
         np.take(x, rows, 0, out)
 
@@ -97,7 +96,7 @@ def gather_rows(x, index, out):
 
     Parameters
     ----------
-    x : (n, ...) float32 or float64
+    x : (n, ...) float32, float64, or uint16 as bfloat16
     index : (k,) int32 or int64
     out : (k, ...), x's dtype and trailing shape
 
@@ -110,12 +109,19 @@ def gather_rows(x, index, out):
     -----
     O(k * F) time.
     """
-    check_rows("x", x)
+    check_rows("x", x, dtype=ROWS)
     check("index", index, dtype=INDEXES, shape=(None,))
     check("out", out, dtype=x.dtype, shape=(len(index), *x.shape[1:]), out=True)
     check_apart(out, x=x)
-    kernel = f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}"
-    call(kernel, out, x, index, len(x), len(index), row_width(x))
+    n, width = len(x), row_width(x)
+    if x.dtype == BFLOAT16 and width % 2:  # what is left of a copy in pairs
+        if len(index) and not 0 <= index.min() <= index.max() < n:
+            raise ShapeError(f"index must lie in 0 .. {n}; got {index.min()} .. {index.max()}")
+        np.take(x, index, 0, out, "clip")
+        return
+    if x.dtype == BFLOAT16:
+        x, out, width = x.reshape(-1).view(np.float32), out.reshape(-1).view(np.float32), width // 2
+    call(f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}", out, x, index, n, len(index), width)
 
 
 def scatter_add_rows(rows, index, out):

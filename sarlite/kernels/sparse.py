@@ -29,7 +29,7 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
     check_rows("x", x, dtype=ROWS)
     if indices is None and len(x) < end:
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
-    index, dtype = index_dtype(indices, eid, rows), wide(x.dtype)
+    index, dtype = index_dtype(indices, eid, rows, n_edges=end), wide(x.dtype)
     dst_name, edge_name = names
     check_rows(dst_name, dst_rows, dtype=dtype if dst_name == "out" else x.dtype, out=dst_name == "out")
     check(dst_name, dst_rows, shape=(None, *x.shape[1:]))
@@ -170,7 +170,7 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
         raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
     check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True)
     check("arg", arg, dtype=INDEXES, shape=out.shape, out=True)
-    index = index_dtype(indices, arg)
+    index = index_dtype(indices, arg, n_edges=end)
     check("arg", arg, dtype=index)
     check_csr_rows(rows, n_dst, len(out), index)
     if label is not None:
@@ -190,7 +190,7 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, csr, labels, x, int(sign), row_width(x))
 
 
-def extremum_backward(g, arg, dx, offset=0):
+def extremum_backward(g, arg, dx, offset=0, long=None):
     """Add each gradient to the row that its value came from: ``dx[arg[i,f] - offset, f] += g[i,f]``.
 
     Parameters
@@ -202,6 +202,8 @@ def extremum_backward(g, arg, dx, offset=0):
         Accumulates.
     offset : int
         Label of dx's first row.
+    long : (n,) int, optional
+        Rows of dx that very many gradients may go to: each is summed in float64.
 
     Raises
     ------
@@ -210,14 +212,20 @@ def extremum_backward(g, arg, dx, offset=0):
 
     Notes
     -----
-    O(n_dst * F) time, parallel over columns, the same result for any number of threads.
+    O(n_dst * F) time, parallel over columns, the same result for any number of threads; 8 n F bytes for `long`.
     """
     check_rows("g", g)
     check("arg", arg, dtype=INDEXES, shape=g.shape)
     check("dx", dx, dtype=g.dtype, shape=(None, *g.shape[1:]), out=True)
     check_apart(dx, g=g)
     kernel = f"sar_extremum_backward_{FLOATS[g.dtype]}_{INDEXES[arg.dtype]}"
-    call(kernel, dx, g, arg, int(offset), len(g), len(dx), row_width(g))
+    place, sums = None, None
+    if long is not None and len(long):
+        place, sums = np.full(len(dx), -1, arg.dtype), np.zeros((len(long), *dx.shape[1:]))
+        place[long] = np.arange(len(long))
+    call(kernel, dx, sums, g, arg, place, int(offset), len(g), len(dx), row_width(g))
+    if sums is not None:
+        dx[long] += sums.astype(dx.dtype)
 
 
 def transpose(indptr, indices, n_src, *, rows=None, position=True):

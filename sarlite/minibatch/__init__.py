@@ -2,8 +2,9 @@
 
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.flow import message_flow
+from sarlite.minibatch.graphs import GraphBatch, GraphLoader
 from sarlite.minibatch.hec import HEC
 from sarlite.minibatch.loader import NeighborLoader, RowLoader
 from sarlite.minibatch.sampler import Sampler
 
-__all__ = ["HEC", "Batch", "NeighborLoader", "RowLoader", "Sampler", "message_flow"]
+__all__ = ["HEC", "Batch", "GraphBatch", "GraphLoader", "NeighborLoader", "RowLoader", "Sampler", "message_flow"]

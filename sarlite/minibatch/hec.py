@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.errors import ConfigError, whole
 from sarlite.keys import key
 from sarlite.minibatch.misses import Substitutes, without
@@ -60,7 +61,8 @@ class HEC:
 
     Notes
     -----
-    Memory: lines x (4 width + 24) bytes a layer in float32, and 4 a halo row.
+    Memory: lines x (4 width + 24) bytes a layer in float32, with rows of bfloat16 lines x (2 width + 24), and 4
+    a halo row.
     Source: DistGNN-MB 3.2.
     """
 
@@ -121,6 +123,7 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
+        self._narrow = part.graph.schedule.rows != "float32"
         self._x, self.pushed, self.dated = x, dict[int, list[int]](), settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()
@@ -143,7 +146,15 @@ class Caches:
             return None
         if layer:
             return OnDemand(self._lists, self.settings.life, once=self._roomy)
-        return OnDemand(self._lists, once=self._roomy, features=self._x)
+        return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
+
+    def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
+        """Return as what rows of a dtype are stored and pushed: narrow where the graph's rows are."""
+        dtype = np.dtype(dtype)
+        return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
+
+    def _stored(self, h):
+        return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
 
     @property
     def n_newest(self) -> list[int]:
@@ -191,7 +202,7 @@ class Caches:
         values : (hits, ...) array
         """
         if pushes:
-            self._push(layer, step, rows, h)
+            self._push(layer, step, rows, self._stored(h))
             due = step - self.settings.delay, layer
             if due in self._pending:
                 self._pending.remove(due)
@@ -217,10 +228,10 @@ class Caches:
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
         """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
         with self._profile.span("lookup", "lookup", layer=layer):
-            values, table = np.empty((len(halo), *like.shape[1:]), like.dtype), self.tables[layer]
+            values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
             if len(halo):
                 table.take(table.find(halo.astype(np.int32), step), values)
-            return values
+            return values if values.dtype == like.dtype else kernels.widen(values)
 
     def substitutes(self, layer: int, step: int) -> Substitutes:
         """Return what may stand in for a layer's missing rows."""

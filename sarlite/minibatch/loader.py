@@ -34,8 +34,8 @@ class Loader(ABC):
 
     Attributes
     ----------
-    graph : Graph
-    x, labels : arrays with a row each row of the graph
+    graph : Graph or GraphSet
+    x, labels : arrays with a row each source row, and each destination row, of the graph
         `labels` may be None.
     step : int
         The global step of the next batch.
@@ -50,7 +50,9 @@ class Loader(ABC):
     sampled, fresh, divided = True, True, ""
     _seeds: Seeds
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, batch_size: int,
+    graph: Any
+
+    def __init__(self, graph: Any, x: Any, labels: Any, train: Any, batch_size: int,
                  check: Callable[[], Any] = lambda: None) -> None:
         self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
         checked = together(graph.comm, lambda: (*self._checked(x, labels, train, batch_size), check()))
@@ -58,9 +60,9 @@ class Loader(ABC):
 
     def _checked(self, x, labels, train, batch_size):
         self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
-        for name, array in (("x", self.x), ("labels", self.labels)):
-            if array is not None and array.shape[:1] != (self.graph.n_dst,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {self.graph.n_dst} rows")
+        for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
+            if array is not None and array.shape[:1] != (n,):
+                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
         return row_numbers("train", train, self.graph.n_dst), whole("batch_size", batch_size, 1)
 
     @abstractmethod
@@ -146,7 +148,7 @@ class RowLoader(Loader):
         super().__init__(graph, x, labels, train, batch_size)
         agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
         self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
-        self.divided = _divided(batches)
+        self.divided = depends_on(batches)
         self._buffers = kernels.Buffers()
 
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
@@ -157,7 +159,7 @@ class RowLoader(Loader):
 
 
 class NeighborLoader(Loader):
-    """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one.
+    """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one::
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
         for batch in loader:
@@ -237,7 +239,7 @@ class NeighborLoader(Loader):
         channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
-        self.divided = _divided(batches, remote)
+        self.divided = depends_on(batches, remote)
         self._sampling = channels("sample")  # of the thread ahead alone
         self._seeds = divide(batches, self._sampling, self._seed_ids(), self.batch_size, self.seed)
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
@@ -377,7 +379,8 @@ class NeighborLoader(Loader):
         return layer_graph(self._part, layer, rows)
 
 
-def _divided(batches, remote="exact"):
+def depends_on(batches: str, remote: Any = "exact") -> str:
+    """Return what makes steps depend on how rows are divided among ranks, as arguments."""
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 

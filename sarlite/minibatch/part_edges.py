@@ -24,9 +24,7 @@ def check_graph(graph: Any, what: str) -> None:
     if graph.grid is not None:
         columns = graph.grid.n_columns
         raise ConfigError(f"{what} of a graph with columns={columns}: parts of the graph are computed by rows")
-    if graph.schedule.rows != "float32":
-        raise ConfigError(f"{what} of a graph with rows={graph.schedule.rows!r}: their rows are float32")
-    if graph.schedule.reverses_attention:
+    if graph.schedule.reverses_attention and graph.schedule.rows == "float32":  # narrow rows' default, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 

@@ -84,7 +84,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
         own, loops, self.mistakable = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops, graph.mistakable
         loops = None if loops is None else loops[rows[: layer.n_dst]]
-        schedule, self.whole_edges = Schedule(plan, transport, graph.schedule.mode), transport.comm.size == graph.comm.size
+        schedule = Schedule(plan, transport, graph.schedule.mode, rows=graph.schedule.rows)
+        self.whole_edges = transport.comm.size == graph.comm.size
         LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(transport.state), graph.n_nodes, own, loops)
         self._all_sizes = sizes or own
         sources = np.concatenate([rows, halo]) if len(halo) else rows

@@ -105,7 +105,7 @@ class Table:
             n may exceed the lines, and a number may be there more than once.
         made : int or (n,) int64
             The step in which the rows were made, at least 0.
-        rows : (n, ...) float32 or float64
+        rows : (n, ...) float32, float64, or uint16 as bfloat16
             Copied. Of the dtype and trailing shape of the first ones.
 
         Raises

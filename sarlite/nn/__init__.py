@@ -7,7 +7,8 @@ from sarlite.nn.layers import Activation, Dropout, Embedding, Linear, glorot
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm, LayerNorm, exact_moments
 from sarlite.nn.random import Random
+from sarlite.nn.readout import GraphPredictor, Readout
 
-__all__ = ["Activation", "BatchNorm", "ComplEx", "DistMult", "Dot", "Dropout", "Embedding", "Flat", "Group", "LayerNorm",
-           "Linear", "LinkPredictor", "Module", "Parameter", "Random", "RotatE", "TransE", "exact_moments", "flatten",
-           "glorot", "whole"]  # fmt: skip
+__all__ = ["Activation", "BatchNorm", "ComplEx", "DistMult", "Dot", "Dropout", "Embedding", "Flat", "GraphPredictor", "Group",
+           "LayerNorm", "Linear", "LinkPredictor", "Module", "Parameter", "Random", "Readout", "RotatE", "TransE",
+           "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip

@@ -65,13 +65,19 @@ class Operator:
     def end(self):
         """Return the output; drop what backward does not need."""
 
-    def gathered(self, rows, scale=None):
+    def gathered(self, rows, scale=None, over=False):
         """Return rows that edges gather, or with a scale the rows times the scale: the one place where rows are narrowed.
+
+        With `over` they are written over the rows, whose memory nobody else reads.
 
         These are the first input's rows, and backward the rows of the output's gradient. What edges or ranks add up is
         float32, so a rounding depends on the row alone.
         """
-        return kernels.narrow(rows, scale)
+        return kernels.narrow(rows, scale, over)
+
+    def narrowed(self, rows):
+        """Return the fetched inputs, where the graph's rows are narrow the first one's `gathered`."""
+        return (self.gathered(rows[0]), *rows[1:]) if self.narrow else rows
 
     def begin_backward(self, g):
         """Take the gradient of the output."""
@@ -136,7 +142,7 @@ class Operator:
 def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
     if schedule.rows != "float32":
-        _narrow(schedule.rows, operator, inputs[0].dtype)
+        narrow(schedule.rows, operator, inputs[0].dtype)
     if operator.narrow or not operator.takes_rows:
         for x in inputs:
             if isinstance(x, TableRows):
@@ -144,7 +150,7 @@ def aggregate(schedule, operator, inputs, sinks=()):
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
 
 
-def _narrow(rows, operator, dtype):
+def narrow(rows, operator, dtype):
     """Let an operator's rows be narrow; a ConfigError tells that they cannot."""
     if not operator.may_narrow:
         raise ConfigError(f"rows {rows}: messages that are evaluated as {type(operator).__name__} have no narrow rows yet")
@@ -159,8 +165,7 @@ def forward(needs, *arrays, operator, schedule):
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     templates = templates_of(rows)
-    if operator.narrow:
-        rows = (operator.gathered(rows[0]), *rows[1:])
+    rows = operator.narrowed(rows)
     operator.look_ahead(schedule, rows)
     kept = schedule.run(rows, operator.forward, keep)
     local = rows if operator.needs_rows and not keep else None

@@ -142,16 +142,11 @@ def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
     """
     rank, size = comm.rank, comm.size
     offsets = np.concatenate([[0], np.cumsum(comm.allgather(plan.n_src))])
-    sets = [[0] * size for _ in _sets(plan.local)]
+    sets = edges_by_owner(plan, rank, size)
     reached = [np.empty(0, np.int64)] * size  # rows here that have edges from each peer
-    for block, owner, columns in plan.halo():
-        for own, edges in zip(sets, _sets(block)):
-            inside = (edges.indices >= columns.start) & (edges.indices < columns.stop)
-            own[owner] += int(np.count_nonzero(inside))
-            if turns:
-                reached[owner] = np.union1d(reached[owner], edges.dst[inside]).astype(np.int64)
-    for k, own in enumerate(sets):
-        own[rank] = sum(_sets(block)[k].n_edges for block in plan.blocks) - sum(own)
+    for block, owner, columns in plan.halo() if turns else ():
+        for edges in _sets(block):
+            reached[owner] = np.union1d(reached[owner], edges.dst[_inside(edges, columns)]).astype(np.int64)
     asked = plan.asked(size)
     found = Exchanged(_needs(rank, offsets, comm.alltoall(asked), asked, plan.degree), sets)
     if not turns or size == 1:
@@ -159,6 +154,21 @@ def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
     out = [ranks[rank] for ranks in comm.allgather(sets[0])]
     needs = comm.alltoall(reached)
     return found._replace(turned=Exchanged(_needs(rank, offsets, needs, reached, plan.degree), [out]))
+
+
+def edges_by_owner(plan: Plan, rank: int, size: int) -> list[list[int]]:
+    """Return of each set of edges how many have their source on each rank."""
+    sets = [[0] * size for _ in _sets(plan.local)]
+    for block, owner, columns in plan.halo():
+        for own, edges in zip(sets, _sets(block)):
+            own[owner] += int(np.count_nonzero(_inside(edges, columns)))
+    for k, own in enumerate(sets):
+        own[rank] = sum(_sets(block)[k].n_edges for block in plan.blocks) - sum(own)
+    return sets
+
+
+def _inside(edges, columns):
+    return (edges.indices >= columns.start) & (edges.indices < columns.stop)
 
 
 def _sets(block):

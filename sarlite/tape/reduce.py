@@ -153,5 +153,6 @@ def scatter_rows(g, index, n_rows):
 
 @by_numerics
 def add_at(out, index, values):
-    """Add values[i] to out[index[i]], in the order of i."""
-    np.add.at(out, index, values)
+    """Add values[i] to out[index[i]], in float64; `index` is an array for each axis of `out`."""
+    picked, place = np.unique(np.ravel_multi_index(index, out.shape), return_inverse=True)
+    out.reshape(-1)[picked] += np.bincount(place, np.broadcast_to(values, place.shape), len(picked)).astype(out.dtype)

@@ -155,6 +155,8 @@ def _owner(array):
 # ---- flops
 
 
+VIEWS = ("reshape", "transpose", "piece")
+"""Primitives that read no value."""
 FLOPS = {
     **dict.fromkeys(("matmul", "matmul_by_head"), lambda inputs, out: 2 * math.prod(out) * inputs[0][-1]),
     "sum": lambda inputs, out: math.prod(inputs[0]),
@@ -168,7 +170,7 @@ FLOPS = {
     "cross_entropy": lambda inputs, out: 4 * math.prod(inputs[0]),
     "layer_norm": lambda inputs, out: 8 * math.prod(out),
     "scatter_add": lambda inputs, out: math.prod(inputs[0]),
-} | dict.fromkeys(("reshape", "transpose", "getitem", "concat", "take", "astype", "piece", "to_columns", "to_rows"),
+} | dict.fromkeys((*VIEWS, "getitem", "concat", "take", "astype", "to_columns", "to_rows"),
                   lambda inputs, out: 0)
 
 

@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
-from sarlite.train.options import HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
+from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
@@ -47,9 +47,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("numerics exact", "relation_weights inside",
      "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
-        "batch_size", "mfg", "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
+        "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
-    ("rows bfloat16", "relational data", "{option}: rows of relational graphs, as --data {data} is, are float32"),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
     *(("task link", other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
       for other in ("remote hec", "remote local")),
@@ -65,6 +64,17 @@ REFUSED: list[tuple[str, str, str]] = [
     ("task link", "file of links, and a share", "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; "
      "beside a file 0, or nothing, is no link"),
     ("link_split", "shares beside words", "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing"),
+    *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
+      for option in GRAPH_OPTIONS),
+    *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
+        "task link", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "normalize_features", "embeddings", "propagated")),
+    *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
+      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+    *((option, "a set of graphs", "{option}: costs of sets of graphs, as --data {data} is, are not counted yet")
+      for option in ("dry_run", "mode auto", "memory_limit")),
+    ("model", "a set of graphs and propagated rows",
+     "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]
@@ -81,13 +91,20 @@ NEEDED: list[tuple[tuple[str, ...], str]] = [
 
 
 class Run(NamedTuple):
-    """What is known of a run: its options; before data are read the model's class and whether data are relational; then all."""
+    """What is known of a run: its options; before data are read the model's class and what kind they are; then all."""
 
     options: Mapping[str, Any]
     cls: Any = None
     relational: bool | None = None
     model: Any = None
     task: str | None = None
+    graphs: bool | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
+        """Return what is known with data of a kind, as of `load.kind`; a relational model takes graphs as relational."""
+        graphs = kind == "graphs" and not getattr(model, "relational", False)
+        return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
         """Tell whether the run has an option, which is written as in `REFUSED`, or is of a kind, as far as is known."""
@@ -104,17 +121,22 @@ _OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
 
 KINDS: dict[str, Callable[[Run], Any]] = {
     "relational data": lambda run: run.relational,
+    "a set of graphs": lambda run: run.graphs,
+    "no set of graphs": lambda run: run.graphs is False,
     "relational model, plain data": lambda run: run.relational is False and getattr(run.cls, "relational", False),
     "plain model, relational data": lambda run: (
         run.cls and run.relational and not getattr(run.cls, "relational", False)),
     "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
-    "sampled rows without fan-outs": lambda run: run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts"),
-    "minibatches without edges": lambda run: run.cls and run.has("batch_size") and not run.has("fanouts"),
+    "sampled rows without fan-outs": lambda run: (
+        run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
+    "minibatches without edges": lambda run: (
+        run.cls and run.has("batch_size") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
     "class of propagated rows": lambda run: hasattr(run.cls, "powers"),
+    "a set of graphs and propagated rows": lambda run: run.graphs and hasattr(run.cls, "powers"),
     "propagated rows": lambda run: hasattr(run.model, "powers"),
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
     "other task than classify": lambda run: run.task not in (None, "classify"),

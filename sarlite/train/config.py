@@ -183,7 +183,7 @@ _AT_LEAST = {
     "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1,
     "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1,
     "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
-    "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "negatives": 1, "eval_negatives": 1,
+    "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "readout_width": 1, "negatives": 1, "eval_negatives": 1,
 }  # fmt: skip
 _AT_MOST = {"ranks": 1024}
 """Ranks that are threads of one process, each of which starts."""

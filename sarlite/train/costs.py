@@ -21,8 +21,8 @@ from sarlite.train.small import Facts, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 TRIAL_ROWS = 2000
-"""Rows of the larger trial, peers' rows too."""
-MOST_RANKS, FEW_RANKS = 16, (4, 8)
+"""Rows of the larger trial, peers' rows too; a quarter of them at least are its own, else parameters outweigh them."""
+MOST_RANKS, FEW_RANKS = 16, (2, 3)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
 
@@ -66,6 +66,8 @@ class Cost(NamedTuple):
         Steps an epoch.
     row_bytes : int
         What a step's sums read of an edge, forward and over the reversed edges.
+    work : dict of str to (int, int)
+        Flops of a step and of an evaluation, and bytes that they read and write.
     """
 
     peak_bytes: int
@@ -77,6 +79,7 @@ class Cost(NamedTuple):
     remote_buffers: Any
     n_steps: int = 1
     row_bytes: int = 0
+    work: Mapping[str, tuple[int, int]] = {}
 
     def per_epoch(self, what: str = "sent", eval_every: int = 1) -> dict[str, float]:
         """Bytes of one epoch but the first, by phase; of evaluation its share."""
@@ -139,12 +142,14 @@ class Model:
     make : callable (comm, config, part) -> Trainer
         As the run makes its own.
     facts : Facts
-    trial_rows : int
-        As `TRIAL_ROWS`.
+    trial_rows, most_ranks : int
+        As `TRIAL_ROWS` and `MOST_RANKS`.
     """
 
-    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS) -> None:
-        self.config, self.make, self.facts, self.trial_rows, self.warm_bytes = config, make, facts, trial_rows, 0
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS,
+                 most_ranks: int = MOST_RANKS) -> None:
+        self.config, self.make, self.facts, self.warm_bytes = config, make, facts, 0
+        self.trial_rows, self.most_ranks = trial_rows, most_ranks
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return what a run of a part takes.
@@ -164,11 +169,12 @@ class Model:
 
         Where the part is not small they are two, of which the second is half as large; of many ranks as many on few and on twice as few.
         """
-        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > MOST_RANKS
+        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > self.most_ranks
         sizes = FEW_RANKS if few else (shape.size,)
         n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
         n_halo = n_halo * sizes[-1] // shape.size
-        k = max(1.0, ((n_src if self.facts.relations else shape.n_rows) + n_halo) / self.trial_rows)
+        n_rows = n_src if self.facts.relations else shape.n_rows
+        k = max(1.0, min(n_rows + n_halo, 4 * n_rows) / self.trial_rows)
         if not self.warm_bytes:
             self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
         scales = (k, 4 * k) if k > 1 else (k,)
@@ -223,12 +229,16 @@ class _Telling:
             packed = copied if name == "step" else packed
         step = self.trial.segments["step"]
         rows = [made.fetched for made in step.aggregations if made.phase == "forward" or made.over == "reverse"]
-        flops = sum(self._line("step", lambda segment, way=way: segment.flops[way]) for way in range(2))
+        work = {name: self._work(name) for name in ("step", "evaluation")}
         batches = self.sizes.batches
         return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received,
-                    round(self._counted(lambda found: found.segments["step"].n_messages)), packed, round(flops),
+                    round(self._counted(lambda found: found.segments["step"].n_messages)), packed, work["step"][0],
                     self._counted(lambda found: found.remote_buffers) + self._ahead()[0], 1 if batches is None else batches.n_steps,
-                    sum(row_bytes(template) for templates in rows for template in templates or () if template))
+                    sum(row_bytes(template) for templates in rows for template in templates or () if template), work)
+
+    def _work(self, name):
+        return tuple(round(sum(self._line(name, lambda segment, of=of, way=way: getattr(segment, of)[way]) for way in range(2)))
+                     for of in ("flops", "touched_bytes"))
 
     # ---- bytes
 

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 
+from sarlite.data.part import Rows
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.keys import word
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
@@ -21,7 +23,7 @@ def identity(graph, rows, n_classes):
 
     Parameters
     ----------
-    graph : Graph, or NodeType
+    graph : Graph, NodeType, or GraphSet
         This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the identity.
         Of relational data the node type that has labels.
     rows : data.part.Rows
@@ -43,7 +45,8 @@ def identity(graph, rows, n_classes):
     mistakes, not forgeries. Of relational data each relation has codes of its own: one aggregation for each, and 64 bytes a node
     and relation out of its type. What needs to be known of exchanges is forgotten again.
     """
-    sizes, values = (_of_types if isinstance(graph, NodeType) else _of_one_type)(graph, rows)
+    of = {NodeType: _of_types, GraphSet: _of_graphs}.get(type(graph), _of_one_type)
+    sizes, values = of(graph, rows)
     own = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
     digest = "".join(f"{sum(halves) % 2**64:016x}" for halves in zip(*graph.comm.allgather(own)))
     return {**sizes, "classes": int(n_classes), "digest": digest}
@@ -73,7 +76,7 @@ def _of_one_type(graph, rows):
 
 def _of_types(nodes, rows):
     """As `_of_one_type`, of the nodes of all types."""
-    graph = nodes.graph
+    graph = nodes.graph.wide()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:
@@ -94,6 +97,15 @@ def _of_types(nodes, rows):
              "edges": ", ".join(f"{'.'.join(relation)} {n}" for relation, n in graph.n_edges.items()),
              "features": told_widths(rows.features)}
     return sizes, np.concatenate([*values.values()])
+
+
+def _of_graphs(graphs, rows):
+    """As `_of_one_type`, of the nodes and, with their members, labels and splits, of the graphs."""
+    nothing = np.zeros(graphs.n_src, np.int64)
+    sizes, nodes = _of_one_type(graphs.nodes, Rows(rows.features, *[nothing] * 4))
+    _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))
+    sizes["nodes"] = f"node {sizes['nodes']}, graph {graphs.n_nodes}"
+    return sizes, np.concatenate([nodes, _mixed(~values)])
 
 
 def difference(there, here):

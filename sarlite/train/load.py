@@ -16,13 +16,16 @@ from sarlite.data.divide import stored_order
 from sarlite.data.names import Names
 from sarlite.data.part import Part
 from sarlite.data.ranks import divided
-from sarlite.data.spec import is_relational
+from sarlite.data.spec import is_of_graphs, is_relational
+from sarlite.data.tables import MEMBERS, NODE
+from sarlite.errors import ConfigError, DataError
 from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
 from sarlite.profile import Memory
 from sarlite.progress import Progress
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train import edge_values
@@ -43,6 +46,8 @@ class Source(NamedTuple):
         Whether features are read. Else zeros of their shape stand there, which take no memory.
     self_loops : bool
         Add the self loops that are missing.
+    graphs : bool
+        Whether a set of graphs is read as a `GraphSet`; else as relational data.
     edge_values : edge_values.Wanted
         What the graph gets of values on edges.
     progress : str
@@ -55,6 +60,7 @@ class Source(NamedTuple):
     features: bool = True
     normalize: bool = False
     self_loops: bool = False
+    graphs: bool = True
     edge_values: Wanted = NONE
     allow_empty: Collection[str] = ()
     partition: str = "stored"
@@ -70,7 +76,7 @@ class Shard(NamedTuple):
 
     Attributes
     ----------
-    graph : Graph, or NodeType
+    graph : Graph, NodeType, or GraphSet
         Of relational data the node type that has labels.
     rows : data.part.Rows
         Features of relational data are by node type.
@@ -133,7 +139,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
     with working(tick):
         options.check(comm)
         begin, seconds = time.perf_counter(), {"partition": 0.0}
-        found, make = _read(comm, source, scratch, seconds, relational(comm, source.spec))
+        found, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
         for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
@@ -146,22 +152,35 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         return part
 
 
+def kind(comm: Communicator, spec: str) -> str:
+    """Return what a data set is: "plain", of one kind, "relational", or "graphs", a set of graphs. Collective."""
+    def found():
+        return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
+
+    return str(comm.bcast(together(comm, lambda: found() if comm.rank == 0 else None)))
+
+
 def relational(comm: Communicator, spec: str) -> bool:
-    """Tell whether a data set is relational. Collective."""
-    return comm.bcast(together(comm, lambda: comm.rank == 0 and is_relational(spec)))
+    """Tell whether a data set is relational, for what counts costs, and refuse a set of graphs. Collective."""
+    found = kind(comm, spec)
+    if found == "graphs":
+        raise ConfigError(f"data {spec}: costs of sets of graphs are not counted yet", "data")
+    return found == "relational"
 
 
-def _read(comm, source, scratch, seconds, typed):
-    """Read this rank's rows; return the `Shard` without a graph, and what makes a graph of options. Collective.
+def _read(comm, source, scratch, seconds, what):
+    """Return the `Shard` without a graph, and what makes a graph of options. Collective.
 
-    Of relational data, `typed`, features are by node type, and what is to be exchanged is found at its first use.
+    Of relational data features are by node type, and what is to be exchanged is found at its first use.
     """
-    kind = {"relational": True} if typed else {"normalize": source.normalize}
-    with divided(comm, source.spec, **kind, **_division(source, scratch, seconds)) as dataset:
+    graphs, stored = what == "graphs" and source.graphs, what != "plain"
+    typed = stored and not graphs
+    options = {"relational": True} if stored else {"normalize": source.normalize}
+    with divided(comm, source.spec, **options, **_division(source, scratch, seconds)) as dataset:
         names = edge_values.used(comm, dataset, source.edge_values, source.spec, typed)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
-        rows = (part.typed_rows if typed else part.rows)(source.dtype, source.features)
+        rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
@@ -169,22 +188,27 @@ def _read(comm, source, scratch, seconds, typed):
                                standing=part.in_memory(source.dtype))
         values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
                                                          source.spec))
-        first_row, target = part.first_row, dataset.target
+        node_type = NODE if graphs else dataset.target
+        first_row, target = part.nodes[node_type].first_row, dataset.target
     found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
     del dataset, part  # which one rank has in memory
     if typed:
         return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode,
-                                                            prefetch=options.prefetch).of(target)
+                                                            prefetch=options.prefetch, rows=options.rows).of(target)
+    members = edges.pop(MEMBERS) if graphs else None
     ((indptr, indices),), added = edges.values(), None
     if source.self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
         values = edge_values.with_loops(values, indptr, indices, added, first_row)
 
     def make(options):
-        graph = Graph.from_part(comm, indptr, indices, node_ids=ids[target], added_loops=added, **options._asdict())
-        return graph.with_edge_values(*values.values()) if names else graph
+        graph = Graph.from_part(comm, indptr, indices, node_ids=ids[node_type], added_loops=added, **options._asdict())
+        graph = graph.with_edge_values(*values.values()) if names else graph
+        return graph if members is None else GraphSet(graph, *members, ids[target])
 
-    return found, make
+    if graphs and NODE not in rows.features:
+        raise DataError(f"data {source.spec}: features: none of the type {NODE}", "data")
+    return found._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else found, make
 
 
 def _division(source, scratch, seconds):

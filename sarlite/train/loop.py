@@ -15,6 +15,7 @@ from sarlite.errors import ConfigError, DataError, ShapeError, raise_together, w
 from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
@@ -26,7 +27,15 @@ from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import Loss, TrainingStep, not_finite
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
-from sarlite.train.trainer_arguments import check_arguments, check_links, check_numerics, check_sources, check_takes, each_input
+from sarlite.train.trainer_arguments import (
+    check_arguments,
+    check_graphs,
+    check_links,
+    check_numerics,
+    check_sources,
+    check_takes,
+    each_input,
+)
 from sarlite.types import Array
 
 
@@ -35,9 +44,9 @@ class Trainer:
 
     Parameters
     ----------
-    graph : Graph, NodeType or LinkGraph
-        The rows that have labels: of a `HeteroGraph` `graph.of(type)`; of links to predict that of
-        `links.split_links`, which returns labels and splits too.
+    graph : Graph, NodeType, GraphSet or LinkGraph
+        The rows that have labels: of a `HeteroGraph` `graph.of(type)`; of a `GraphSet` graphs; of links to predict that
+        of `links.split_links`, which returns labels and splits too.
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
@@ -52,7 +61,7 @@ class Trainer:
         Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
         The one that the model was made with; its `step` follows the steps.
-    batches : NeighborLoader, RowLoader, or Batch, optional
+    batches : NeighborLoader, RowLoader, GraphLoader, or Batch, optional
         What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being
         the loader's, or one batch in every epoch, as `message_flow` makes it. By default the full batch: one step an
         epoch, over the whole graph.
@@ -90,7 +99,7 @@ class Trainer:
         not fit.
     """
 
-    def __init__(self, graph: Graph | NodeType | LinkGraph, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
+    def __init__(self, graph: Graph | NodeType | GraphSet | LinkGraph, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
                  test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None,
                  scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
@@ -105,6 +114,7 @@ class Trainer:
         together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
         together(self.comm, lambda: check_links(graph, task, numerics, others))
+        together(self.comm, lambda: check_graphs(graph, numerics, others))
         together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
@@ -241,7 +251,7 @@ class Trainer:
         """
         metrics = {name: self.task.make_metric() for name in self.rows}
         with using(self.numerics):
-            loss = self._score(metrics)
+            loss = self.score(metrics)
         counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
         sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
         found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
@@ -250,7 +260,7 @@ class Trainer:
         self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def _score(self, metrics):
+    def score(self, metrics):
         """Add this rank's rows of each split to its metric; return its share of the validation loss."""
         self.scoring.step, loss = 0, 0.0
         batches = iter(self.scoring)

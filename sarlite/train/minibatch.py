@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import together
-from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
+from sarlite.minibatch import GraphLoader, NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.rows import row_numbers
@@ -53,13 +54,14 @@ def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
 
 
 def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
-    """Return the loaders of minibatches; of rows alone where the model needs no neighbours. Collective."""
+    """Return the loaders of minibatches; of rows alone where the model needs no neighbours, or of graphs. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.size, "seed": run.training.seed}
     own = {name: getattr(asked, name) for name in ("sampler", "sample_ahead", "batches")}
     own = {name: value for name, value in own.items() if value is not None}
-    if rows_alone:
-        return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **own)}
+    if rows_alone or isinstance(graph, GraphSet):
+        made = RowLoader if rows_alone else GraphLoader
+        return {"batches": made(graph, features, rows.labels, rows.train, **common, **own)}
     loader = (LinkLoader if isinstance(graph, LinkGraph) else NeighborLoader)(
         graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.remote, **common, **own)
     if asked.eval_fanouts is None:

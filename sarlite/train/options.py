@@ -7,11 +7,13 @@ from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.nn.decoders import DECODERS
+from sarlite.nn.readout import READOUTS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
+from sarlite.train.graphs import GraphOptions
 from sarlite.train.links import LinkOptions
 from sarlite.train.metrics import EVERY
 from sarlite.train.negatives import SAMPLERS
@@ -19,9 +21,9 @@ from sarlite.train.tasks import LOSSES
 
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
-        "data": ("sbm:", str, "native directory, planetoid:PATH/cora, npz:FILE, ogb:DIR, edges:FILE, "
-                 "sbm:nodes=10000,... or rmat:...; relational graphs: native directory, mag:DIR or "
-                 "relational:nodes=10000,..."),
+        "data": ("sbm:", str, "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, ogb:DIR, "
+                 "sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational graphs: native "
+                 "directory, mag:DIR or relational:nodes=10000,..."),
         "model": ("sage", str, "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; of relational data rgcn, rgat; or "
                   "path/to/file.py:Class"),
         "config": (None, str, "TOML file of these options"),
@@ -35,7 +37,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     },
     "model": {
         "layers": (None, int, "number of layers"),
-        "hidden": (None, int, "hidden features, for gat of each head"),
+        "hidden": (None, int, "hidden features; of gat and gatv2 of each head"),
         "heads": (None, int, "attention heads"),
         "out-heads": (None, int, "attention heads of the last layer"),
         "out-concat": (None, bool, "put the last layer's heads side by side, else average them"),
@@ -75,7 +77,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "weight-decay": (0.0, float, "L2 penalty: decay / 2 * w^2 joins the loss"),
         "weight-decay-on": ("all", ("all", "first"), "all parameters, or the first layer's (Kipf & Welling)"),
         "optimizer": ("adam", ("adam", "adamw", "sgd"), "optimizer"),
-        "seed": (0, int, "of initial parameters, dropout and partition"),
+        "seed": (0, int, "seed of initial parameters, dropout and partition"),
         "eval-every": (1, int, "epochs between evaluations"),
         "mfg": (False, bool, "message-flow graphs: compute at each layer only nodes that reach a labelled one"),
         "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the "
@@ -96,6 +98,10 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-negatives": (None, int, "the same in evaluation, where they stay [of roc-auc and ap 1, else 100]"),
         "negative-sampler": (None, SAMPLERS, "both ends of a negative are drawn, or its tail, and the head is the link's [of "
                              "roc-auc and ap uniform, else per-source]"),
+    },
+    "graphs, of data that are a set of graphs": {
+        "readout": (None, READOUTS, f"what is made of the rows of a graph's nodes [{GraphOptions.readout}]"),
+        "readout-width": (None, int, f"numbers in a node's row, which the model makes and the readout takes [{GraphOptions.width}]"),
     },
     "correct and smooth": {
         "correct-and-smooth": (False, bool, "after training, correct and smooth the best model's output (Huang et "
@@ -118,15 +124,15 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "sample-ahead": (None, int, "batches that a thread samples ahead [1]"),
         "batches": (None, tuple(BATCHES), "one order of all training nodes, cut into steps, or each rank's own into "
                     "even parts [global on one rank and for exact, else balanced]"),
-        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: it is computed "
-                   "there; its last row comes from a cache; its edge is left out [exact]"),
+        "remote": (None, ("exact", "hec", "local"), "what happens at a neighbour of another rank: exact, its owner computes "
+                   "it; hec, its last row comes from a cache; local, its edge is left out [exact]"),
         "hec-lines": (None, int, f"rows that each layer's cache holds [{HEC.lines}]"),
-        "hec-life": (None, int, f"steps from its arrival that a row counts [{HEC.life}]"),
+        "hec-life": (None, int, f"steps for which a cached row is used, from its arrival on [{HEC.life}]"),
         "hec-limit": (None, int, f"most rows pushed to a peer, a layer and step [{HEC.limit}]"),
-        "hec-delay": (None, int, f"steps that a row may travel [{HEC.delay}]"),
-        "on-miss": (None, CHOICES["on_miss"], "of a row that the cache lacks: leave it out, take zeros, or other "
+        "hec-delay": (None, int, f"steps from when a row is pushed to when peers take it [{HEC.delay}]"),
+        "on-miss": (None, CHOICES["on_miss"], "where the cache lacks a row: leave its edge out, take zeros, or take other "
                     f"picks [{HEC.on_miss}]"),
-        "push": (None, CHOICES["push"], f"push what each batch made, or what peers will ask for [{HEC.push}]"),
+        "push": (None, CHOICES["push"], f"which rows are pushed: what each batch made, or what peers will ask for [{HEC.push}]"),
         "push-by": (None, CHOICES["push_by"], "which rows count more where there are too many to push "
                     f"[{HEC.push_by}]"),
         "halo-features": (None, CHOICES["features"], "fetch remote features once before training, or cache them "
@@ -168,7 +174,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "json": (False, bool, "end standard output with one line of JSON"),
         "trace": (None, str, "write a timeline of every rank, which ui.perfetto.dev opens"),
         "trace-epochs": (None, int, "epochs that --trace records, the run's first ones [3]"),
-        "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal]"),
+        "tensorboard": (None, str, "folder that each epoch's numbers are written to as well, for TensorBoard"),
+        "progress": ("auto", ("auto", "bar", "lines", "none"), "bar, or a line every few seconds [bar on a terminal and in a notebook]"),
         "propagated": (None, str, "of sgc and sign: folder that keeps the propagated features for later runs"),
         "verify": (True, bool, "check the data files' sha256 first"),
     },
@@ -194,18 +201,21 @@ LINK_OPTIONS = {
     for name in GROUPS["links, of --task link"]
 }  # fmt: skip
 """Options of links, with the names of `LinkOptions`' fields."""
+GRAPH_OPTIONS = {"readout": "readout", "readout_width": "width"}
+"""Options of sets of graphs, with the names of `GraphOptions`' fields."""
 METAVARS = {
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
     "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
     "lr-schedule": "SCHEDULE", "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS",
     "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS",
     "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
+    "tensorboard": "DIR",
     "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..", "hops": "N", "n-bases": "N", "embedding": "N",
     "teleport": "SHARE", "identity-decay": "RATE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
-    "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
+    "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
     "link-split": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
     "eval-negatives": "N",
 }  # fmt: skip

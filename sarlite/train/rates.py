@@ -13,11 +13,11 @@ from sarlite.tape.reduce import product
 from sarlite.train.costs import Cost
 from sarlite.types import Array
 
-_MESSAGE, _REPEATS, _DEGREE = 1 << 20, 3, 16
+_MESSAGE, _COMPUTED, _REPEATS, _DEGREE = 1 << 20, 1 << 22, 3, 16
 
 
 class Rates(NamedTuple):
-    """Seconds to pack a byte, to send one, of a message, of a floating-point operation, and to sum up a byte of an edge's row."""
+    """Seconds to pack a byte, to send one, of a message, of an operation of a product, and to sum up a byte of an edge's row."""
 
     packing: float
     sending: float
@@ -29,15 +29,17 @@ class Rates(NamedTuple):
 def rates_of(comm: Communicator) -> Rates:
     """Measure the `Rates`; the slowest rank's, the same on all. Collective.
 
-    Sends a few messages of up to 1 MiB to the next rank, multiplies as many rows by a square matrix, and sums them over edges.
+    Sends a few messages of up to 1 MiB to the next rank, multiplies 4 MiB of rows by a square matrix, and sums them over edges.
     """
-    rows = np.ones((_MESSAGE // 256, 64), np.float32)
+    rows = np.ones((_COMPUTED // 256, 64), np.float32)
     index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
     packing = _least(lambda: pack((rows,), index)) / rows.nbytes
     weight = np.ones((rows.shape[1], rows.shape[1]), rows.dtype)
-    flop = _least(lambda: np.maximum(product(rows, weight), 0)) / (2 * rows.size * len(weight))  # as a layer's, with what follows
+    flop = _least(lambda: product(rows, weight)) / (2 * rows.size * len(weight))
     ends, sources, out = np.arange(len(rows) + 1) * _DEGREE, np.tile(index, _DEGREE), np.zeros_like(rows)
     summing = _least(lambda: kernels.spmm(ends, sources, rows, out)) / (_DEGREE * rows.nbytes)
+
+    rows = rows[: _MESSAGE // 256]
 
     def exchange(array):
         got = np.empty_like(array)
@@ -78,6 +80,20 @@ def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
         begins = done[j - ahead].max() if j > ahead else 0.0
         done.append(np.maximum(done[-1], begins) + own)
     return float(done[-1].max())
+
+
+def segment_seconds(cost: Cost, rates: Rates, segment: str) -> float:
+    """Return what a step or an evaluation takes one rank: operations, bytes in memory, and messages, one after the other.
+
+    Parameters
+    ----------
+    cost, rates
+    segment : {"step", "evaluation"}
+    """
+    flops, touched = cost.work[segment]
+    n_messages = cost.n_messages * bool(cost.received[segment]) * (1 if segment == "step" else 0.5)  # forward alone
+    return (rates.flop * flops + rates.summing * touched + rates.packing * sum(cost.sent[segment].values())
+            + rates.sending * sum(cost.received[segment].values()) + rates.message * n_messages)
 
 
 def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:

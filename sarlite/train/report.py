@@ -10,7 +10,9 @@ import time
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import needs
+from sarlite.errors import needs, writing
+from sarlite.progress import bar_class
+from sarlite.sar.cost import edges_by_owner
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 
@@ -24,8 +26,35 @@ def write_metrics(file, record):
     file.flush()
 
 
+def events(folder, check=False):
+    """Return what writes an epoch's record to a folder as TensorBoard reads it, flushed; without a folder what does nothing.
+
+    Where it is only to `check` nothing is made.
+
+    Raises
+    ------
+    ConfigError
+        The package that writes is not there, or the folder cannot be made.
+    """
+    if folder is None:
+        return lambda record: None
+    writers = needs("tensorboardX", "--tensorboard")
+    if check:
+        return None
+    with writing(folder):
+        writer = writers.SummaryWriter(str(folder), flush_secs=10)
+
+    def write(record):
+        for name, value in record.items():
+            if name != "epoch" and value is not None:
+                writer.add_scalar(name.replace("_", "/", 1), value, record["epoch"])
+        writer.flush()
+
+    return write
+
+
 class Progress:
-    """tqdm on a terminal, else one line an interval; on standard error, with the time that is left.
+    """tqdm on a terminal and in a notebook, else one line an interval; on standard error, with the time that is left.
 
     Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an epoch,
     `metric` its key in records.
@@ -35,9 +64,8 @@ class Progress:
         self.metric = metric
         self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
         self.start, self.epoch, self.begun = start, start, time.monotonic()
-        if kind == "bar" or (kind == "auto" and sys.stderr.isatty()):
-            self.bar = needs("tqdm", "--progress bar").tqdm(total=epochs * steps, initial=start * steps, dynamic_ncols=True,
-                                                            unit="epoch" if steps == 1 else "step")
+        if bar := bar_class(kind, sys.stderr):
+            self.bar = bar(total=epochs * steps, initial=start * steps, dynamic_ncols=True, unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
         """Tell of a step within an epoch: `done` are its steps so far."""
@@ -90,6 +118,26 @@ def collect(comm, graph, memory, seconds):
         "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
         "sent_bytes": {phase: sum(rank["sent"].get(phase, 0) for rank in ranks) for phase in phases},
     }
+
+
+MOST_PAIRS = 64
+"""Ranks up to which a run tells bytes and edges by pair of ranks."""
+
+
+def pictured(comm, graph):
+    """Return bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of the destination, of the
+    source), for a run's page; nothing of one rank, of many, and on a grid. Collective.
+    """
+    if not 1 < comm.size <= MOST_PAIRS or _grid_of(comm, graph):
+        return {}
+    own = {"sent": graph.profile.sent_to}
+    if type(graph) is Graph:
+        own["edges"] = edges_by_owner(graph.plan, comm.rank, comm.size)[0]
+    ranks = comm.allgather(own)
+    phases = sorted({phase for rank in ranks for phase, _ in rank["sent"]} - {"setup"})
+    pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks] for phase in phases}
+    tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
+    return {"sent_pairs": pairs, **tiles}
 
 
 def _grid_of(comm, graph):

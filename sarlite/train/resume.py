@@ -9,14 +9,14 @@ from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
 from sarlite.train.metrics import METRICS
-from sarlite.train.options import LINK_OPTIONS
+from sarlite.train.options import GRAPH_OPTIONS, LINK_OPTIONS
 
-OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "propagated", "dry_run", "memory_limit")
+OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "tensorboard", "propagated", "dry_run", "memory_limit")
 """Options of one run alone: a checkpoint does not keep them, and none is taken from a checkpoint. It names no path to write to."""
 LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
            "n_bases", "embedding", "batch_norm", "hops", "teleport", "identity_decay", "label_inputs", "dtype", "task", "loss", "metric",
            "optimizer", "seed", "self_loops", "normalize_features", "edge_weights", "edge_features", "numerics", "rows",
-           *LINK_OPTIONS)
+           *LINK_OPTIONS, *GRAPH_OPTIONS)
 """Options that a resumed run has from the run before: with others its state would mean something else."""
 
 

@@ -12,6 +12,7 @@ from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.profile import trim
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
@@ -21,9 +22,10 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.load import load, relational, widths
+from sarlite.train.load import kind, load, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
+from sarlite.train.outcome import outcome
 from sarlite.train.saving import Saving, restore
 from sarlite.train.settings import settings
 from sarlite.train.stopping import Best, Stopping
@@ -60,7 +62,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
         go on.
     """
     run = together(comm, lambda: settings(options))
-    known = Run(vars(options), run.model.cls, relational(comm, run.source.spec))
+    known = Run.of(vars(options), run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(known))
     resumed = checkpoint.read(comm, options.resume) if options.resume else None
     if resumed:
@@ -68,6 +70,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     with closing(Folder(comm, options.run_dir, options.resume, Path(options.model).stem)) as folder:
         if run.output.trace:
             trace.check_path(comm, run.output.trace)
+        together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
         tick()
         return _train(comm, options, run, known, resumed, folder, tick, interrupts or Interrupts())
 
@@ -97,7 +100,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not auto and part.task != "link" and planning.counts(options):  # costs of links are not counted
+    counted = part.task != "link" and not isinstance(part.graph, GraphSet)  # costs of links and of sets of graphs are not
+    if not auto and counted and planning.counts(options):
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
@@ -121,12 +125,20 @@ def new_model(comm, run, part, rng):
     n_in = n_in + part.n_classes if run.training.label_inputs else n_in
     if part.task == "link":
         return together(comm, lambda: make_predictor(run, n_in, rng, part.graph.nodes))
+    if isinstance(part.graph, GraphSet):
+        return together(comm, lambda: make_graph_predictor(run, n_in, part.n_classes, rng, part.graph))
     return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
 
 
 def make_predictor(run, n_in, rng, nodes):
     """Return the model of a run of links: that of its nodes, and the decoder."""
     return run.links.decoded(make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, run.model.dtype)
+
+
+def make_graph_predictor(run, n_in, n_out, rng, graphs):
+    """Return the model of a run of graphs: that of their nodes, and the readout."""
+    encoder = make_model(run.model, n_in, run.graphs.width, rng, graphs.nodes)
+    return run.graphs.read_out(encoder, n_out, rng, run.model.dtype)
 
 
 def with_links(run, part):
@@ -190,6 +202,8 @@ def _fit(run, trainer, saving, tick):
     shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
                             len(trainer.batches), trainer.task.key)
 
+    events = report.events(run.output.tensorboard if comm.rank == 0 else None)
+
     def on_step(done, loss):
         tick()
         shown.step(done, loss)
@@ -199,6 +213,7 @@ def _fit(run, trainer, saving, tick):
         seconds.append(record["seconds"])
         stops = saving.on_epoch(record)
         shown.update(record)
+        events(record)
         if record["epoch"] - saving.start == run.output.trace_epochs:
             profile.trace = None
         return stops
@@ -226,13 +241,16 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     counted |= {"links": trainer.counts} if part.task == "link" else {}
+    pictured = report.pictured(comm, part.graph)
+    if seconds:
+        pictured["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
     if comm.rank == 0:
         times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
-        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times)
+        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
     if seconds:  # else the run was complete, and stays as it was
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:

@@ -112,7 +112,8 @@ def _sampled(graph, loader, config, scores):
     counted = _bytes(graph) - start - cut
     held: dict[str, Any] = {}
     if caches:
-        counted -= np.sum([own.n_bytes(((1,), np.dtype(config.dtype))) for each in pushes for own in each.values()], 0, dtype=int)
+        row = (1,), caches.stored_dtype(config.dtype)
+        counted -= np.sum([own.n_bytes(row) for each in pushes for own in each.values()], 0, dtype=int)
         arrived = [sum(sum(each[k].received) for each in pushes if k in each) for k in range(n_layers)]
         further = config.epochs * len(loader) - n
         held = {"lines": [min(table.n_lines, round(len(table) + rows / n * further)) for table, rows in zip(caches.tables, arrived)],

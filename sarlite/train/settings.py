@@ -10,14 +10,15 @@ from sarlite.nn import Flat
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
+from sarlite.train.graphs import GraphOptions
 from sarlite.train.links import LinkOptions
 from sarlite.train.load import Source
 from sarlite.train.model import ModelSpec, first_layer, model_class
-from sarlite.train.options import HEC_OPTIONS, LINK_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
+from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
 
 
 class Settings(NamedTuple):
-    """A run: data, graph, model, batches, training, what is left of it, and what --task link makes of edges."""
+    """A run: data, graph, model, batches, training, what is left of it, and what is made of links and of graphs."""
 
     source: Source
     graph: Options
@@ -26,6 +27,7 @@ class Settings(NamedTuple):
     training: "Training"
     output: "Output"
     links: LinkOptions = LinkOptions()
+    graphs: GraphOptions = GraphOptions()
 
 
 def settings(options: Any, cls: Any = None) -> Settings:
@@ -45,7 +47,8 @@ def settings(options: Any, cls: Any = None) -> Settings:
     """
     model = model_of(options, cls)
     return Settings(source_of(options, model.cls), graph_of(options), model, batches_of(options), training_of(options),
-                    output_of(options), links_of(options))
+                    output_of(options), LinkOptions(**told(options, LINK_OPTIONS)),
+                    GraphOptions(**told(options, GRAPH_OPTIONS)))
 
 
 def source_of(options: Any, cls: Any, **others: Any) -> Source:
@@ -54,8 +57,9 @@ def source_of(options: Any, cls: Any, **others: Any) -> Source:
     values = wanted(cls, options.edge_weights, options.edge_features, signed=".py:" in options.model)
     names = ("task", "dtype", "partition", "order", "balance", "seed", "verify", "progress")
     found = {name: getattr(options, name) for name in names}
-    return Source(options.data, normalize=options.normalize_features, features=not options.dry_run, self_loops=loops,
-                  edge_values=values, **found)._replace(**others)
+    graphs = not getattr(cls, "relational", False)
+    return Source(options.data, graphs=graphs, normalize=options.normalize_features, features=not options.dry_run,
+                  self_loops=loops, edge_values=values, **found)._replace(**others)
 
 
 def graph_of(options: Any) -> Options:
@@ -166,16 +170,15 @@ def training_of(options: Any) -> Training:
     return Training(schedule=optim.schedule(options.lr_schedule, options.epochs), smooth=smooth, **found)
 
 
-def links_of(options: Any) -> LinkOptions:
-    """Return what the options make of links."""
-    told = {name: getattr(options, option) for option, name in LINK_OPTIONS.items()}
-    return LinkOptions(**{name: value for name, value in told.items() if value is not None})
+def told(options: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that are told of those that `names` has, by the names that it gives them."""
+    found = {name: getattr(options, option) for option, name in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def smoothing_of(options: Any) -> CorrectAndSmooth:
     """Return how the options say that outputs are corrected and smoothed."""
-    told = {name: getattr(options, option) for option, name in SMOOTHING_OPTIONS.items()}
-    return CorrectAndSmooth(**{name: value for name, value in told.items() if value is not None})
+    return CorrectAndSmooth(**told(options, SMOOTHING_OPTIONS))
 
 
 class Output(NamedTuple):
@@ -187,6 +190,8 @@ class Output(NamedTuple):
         How often a checkpoint is written beside the last one.
     trace : path, optional
         Timeline of the first `trace_epochs` epochs.
+    tensorboard : path, optional
+        Folder that gets each epoch's numbers.
     progress : {"auto", "bar", "lines", "none"}
     json : bool
         End standard output with one line of JSON.
@@ -196,6 +201,7 @@ class Output(NamedTuple):
     every_seconds: float | None = None
     trace: str | None = None
     trace_epochs: int = 3
+    tensorboard: str | None = None
     progress: str = "none"
     json: bool = False
 
@@ -204,4 +210,5 @@ def output_of(options: Any) -> Output:
     """Return what the options say that a run leaves."""
     every_seconds = seconds(options.checkpoint_every)
     every_epochs = None if every_seconds is not None else int(options.checkpoint_every) or None
-    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.progress, options.json)
+    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.tensorboard, options.progress,
+                  options.json)

@@ -233,7 +233,7 @@ def _relational(comm, config, relations, shape, mode, k):
             n_edges, needs = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(list(map(len, found.needs.needs)), k)
         edges[relation] = _in_edges(shape.rank, own[relation[2]], own[relation[0]], n_edges, needs)
     ids = {name: np.arange(n) for name, n in own.items()}
-    made = _Relational.from_part(comm, edges, ids, mode=mode, prefetch=config.prefetch)
+    made = _Relational.from_part(comm, edges, ids, mode=mode, prefetch=config.prefetch, rows=config.rows)
     made.n_nodes, made.n_edges, made.told = relations.n_nodes, relations.n_edges, relations
     for chosen in shape.exchanged:
         made.exchange(chosen)

@@ -3,7 +3,9 @@
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
+from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
@@ -56,6 +58,19 @@ def check_links(graph, task, numerics, others):
             raise ConfigError("numerics exact: links are not exact yet")
     elif task is not None and task.name == "link":
         raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
+
+
+def check_graphs(graph, numerics, others):
+    """Raise a ConfigError where a set of graphs goes with something that is not of graphs, or not done yet."""
+    for name in ("batches", "scoring"):
+        source = others[name]
+        if source is not None and isinstance(source, GraphLoader) != isinstance(graph, GraphSet):
+            raise ConfigError(f"{name}: a {type(source).__name__} does not go with a {type(graph).__name__}: a GraphLoader "
+                              "is of a GraphSet")
+    if isinstance(graph, GraphSet) and others["label_inputs"] is not None:
+        raise ConfigError("label_inputs are of nodes, but graph is a GraphSet")
+    if isinstance(graph, GraphSet) and numerics != "fast":
+        raise ConfigError("numerics exact: sets of graphs are not exact yet")
 
 
 def check_takes(model, x):

@@ -5,6 +5,7 @@ and flops grow in a straight line with the sizes, so that two trials, one twice 
 """
 
 import gc
+import math
 import tracemalloc
 import weakref
 from collections import Counter
@@ -22,7 +23,7 @@ from sarlite.kernels import LARGE, watched_buffers
 from sarlite.sar.cost import Aggregation, moved
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.engine import Observer, observed
-from sarlite.tape.shapes import flops_of, passes_of
+from sarlite.tape.shapes import VIEWS, flops_of, passes_of
 from sarlite.train.smoothing import smoothed
 
 SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation", "smoothing"
@@ -66,8 +67,8 @@ class Segment(NamedTuple):
         While a trial runs each with the counts that it turns.
     counted : Counter of (phase, "sent" or "received") to int
         Bytes beside the aggregations and the turns.
-    flops : (int, int)
-        Forward and backward.
+    flops, touched_bytes : (int, int)
+        Forward and backward: operations, and bytes of arrays that are read and written.
     n_messages : int
     peak_bytes, left_bytes : int
         The most that arrays took, and what they take at the end, the graph's beside.
@@ -83,6 +84,7 @@ class Segment(NamedTuple):
     turns: list[Any]
     counted: Counter[tuple[str, str]]
     flops: tuple[int, int]
+    touched_bytes: tuple[int, int]
     n_messages: int
     peak_bytes: int
     left_bytes: int
@@ -183,12 +185,14 @@ class _Notes(Observer):
         self.begin()
 
     def begin(self):
-        self.aggregations, self.turns, self.flops, self._before = [], [], [0, 0], (self._counted(), self._sent["messages"])
+        self.flops, self.touched = [0, 0], [0, 0]
+        self.aggregations, self.turns, self._before = [], [], (self._counted(), self._sent["messages"])
 
     def end(self, *n_bytes):
         counted, messages = self._counted(), self._sent["messages"]
         counted.subtract(self._before[0])
-        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), messages - self._before[1], *n_bytes)
+        return Segment(self.aggregations, self.turns, counted, tuple(self.flops), tuple(self.touched),
+                       messages - self._before[1], *n_bytes)
 
     def _counted(self):
         return Counter({(phase, way): n for way in ("sent", "received") for phase, n in getattr(self.profile, f"{way}_bytes").items()})
@@ -201,9 +205,11 @@ class _Notes(Observer):
 
     def applied(self, application):
         name, inputs, params, needs, result = application
-        n = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
-        self.flops[0] += n
-        self.flops[1] += n * passes_of(needs[: len(inputs)], params)
+        passes = passes_of(needs[: len(inputs)], params)
+        flops = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
+        for counted, n in ((self.flops, flops), (self.touched, _touched(name, inputs, params, result, flops))):
+            counted[0] += n
+            counted[1] += n * passes
         if name in ("to_columns", "to_rows"):
             self._dtypes[id(params["layout"])] = result.dtype.itemsize
             self._turn(name == "to_rows", params["layout"], "forward")
@@ -218,6 +224,15 @@ class _Notes(Observer):
         others = sum(turn.n_values(q) for q in range(len(turn.counts)) if q != own)
         phase = self.profile._phase or f"{phase}_turn"
         self.turns.append((turn.counts, Turned("", back, phase, others * itemsize, turn.n_values(own) * itemsize)))
+
+
+def _touched(name, inputs, params, result, flops):
+    """The bytes that an application reads and writes: an aggregation a value for each operation, a view nothing."""
+    if "schedule" in params:
+        n = flops + math.prod(result.shape)
+    else:
+        n = 0 if name in VIEWS else sum(math.prod(np.shape(x)) for x in (*inputs, result))
+    return n * result.dtype.itemsize
 
 
 class Trial(NamedTuple):
@@ -360,7 +375,7 @@ def _prepare(trainer, widths, layer_sizes):
         enter = caches.enter
 
         def entered(layer, step, rows, h, *others):
-            widths[layer] = h.shape[1:], h.dtype
+            widths[layer] = h.shape[1:], caches.stored_dtype(h.dtype)
             return enter(layer, step, rows, h, *others)
 
         caches.enter = entered

@@ -15,10 +15,11 @@ def job(tmp_path):
     pids, script = tmp_path / "pids", tmp_path / "script.py"
     pids.mkdir()
 
-    def start(n_ranks, body, command=(), slow_end=False, **options):
+    def start(n_ranks, body, command=(), slow_end=False, module=None, **options):
         script.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(body))
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
-        job = Job(pids, [*launcher, *command, sys.executable, str(script), str(pids)], **options)
+        python = [sys.executable, *(["-m", module] if module else [])]
+        job = Job(pids, [*launcher, *command, *python, str(script), str(pids)], **options)
         end = time.monotonic() + SECONDS * slow_end  # a launcher that is killed waits for nobody
         while job.running() and time.monotonic() < end:
             time.sleep(0.05)

@@ -23,8 +23,8 @@ def test_a_job_without_failure(job):
     assert sorted(done.out.split("\n")) == ["", "after 0", "after 1", "after 2"]
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3])
-@pytest.mark.parametrize("others", ["receive()", "comm.barrier()", "time.sleep(99)", "pass"])
+@pytest.mark.parametrize("n_ranks, others", [(2, "receive()"), *((3, others) for others in (
+    "receive()", "comm.barrier()", "time.sleep(99)", "pass"))])
 def test_exception_on_one_rank(job, n_ranks, others):
     failed = job(n_ranks, f"""
         with guard(comm):
@@ -323,3 +323,21 @@ def test_no_mpi4py(job, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     failed = job(2, "", environ={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     assert failed.status != 0 and "pip install 'sarlite[mpi]'" in failed.err
+
+
+@pytest.mark.parametrize("how", ["mpi4py", "guard"])
+def test_a_message_that_is_wrong_on_one_rank_ends_a_program_of_ones_own(job, how):
+    """The rank that is wrong raises between two exchanges, while its peer waits for rows."""
+    lines = f"""
+        from contextlib import nullcontext
+        from sarlite import Graph, Tensor
+
+        with guard(comm) if {how == "guard"} else nullcontext():
+            graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0]).shard(comm, "contiguous")
+            h, weight = Tensor(np.ones((2, 3)), True), Tensor(np.ones((3, 2)), True)
+            message = lambda src, dst, edge: src["h"] @ weight[rank:]
+            graph.aggregate(message, "sum", {{"h": h}}).backward(np.ones((2, 2)))
+            comm.barrier()
+    """
+    failed = job(2, lines, module="mpi4py" if how == "mpi4py" else None, slow_end=True)
+    assert failed.status != 0 and "Error" in failed.err

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite import Graph, Tensor, fn, kernels
-from sarlite.comm import threads
+from sarlite.comm import Solo, threads
 
 
 def kernel_spmm(case):
@@ -56,18 +56,18 @@ def _gradients(leaves):
     return {name: np.zeros_like(leaf.data) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
 
 
-def graph_run(case):
-    return _graph(case)[1].data
+def graph_run(case, rows="float32"):
+    return _graph(case, rows)[1].data
 
 
-def graph_vjp(case, g):
-    leaves, out = _graph(case)
+def graph_vjp(case, g, rows="float32"):
+    leaves, out = _graph(case, rows)
     out.backward(g)
     return _gradients(leaves)
 
 
-def _graph(case):
-    graph = Graph.from_edges(case.src, case.dst, n_src=case.n_src, n_dst=case.n_dst)
+def _graph(case, rows):
+    graph = Graph.from_edges(case.src, case.dst, n_src=case.n_src, n_dst=case.n_dst).shard(Solo(), rows=rows)
     leaves, told, reducer = message({name: getattr(case, name) for name in case.arrays}, case.attributes.get("reduce"))
     return leaves, graph.aggregate(told, reducer)
 

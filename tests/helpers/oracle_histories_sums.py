@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.helpers import oracle_kernels as right
 from tests.helpers.oracle_kernels import Sparse
-from tests.helpers.oracle_mutants import DGL, Mutant, planting, summed
+from tests.helpers.oracle_planting import DGL, Mutant, planting, summed
 
 DRAWN: list[Mutant] = []
 drawn = planting(DRAWN)

@@ -5,7 +5,7 @@ import numpy as np
 from tests.helpers import oracle_kernels as right
 from tests.helpers.oracle_histories_sums import of_row
 from tests.helpers.oracle_kernels import Sparse, degrees, wide
-from tests.helpers.oracle_mutants import Mutant, planting, summed
+from tests.helpers.oracle_planting import Mutant, planting, summed
 
 DRAWN: list[Mutant] = []
 drawn = planting(DRAWN)

@@ -35,26 +35,26 @@ def slower(tmp_path, seconds):
 def test_a_checkout_beside_itself(compare, tmp_path):
     pytest.importorskip("mpi4py")
     cases = ["minibatch-gat", "gcn-2", "start"]
-    compare.main([*SMALL, *cases, "--rounds", "2", "--json", str(tmp_path / "rows.json")])
+    compare.main([*SMALL, *cases, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["case"] for row in rows] == cases
     for row in rows:
         assert row["time"] == [b / a for a, b in zip(row["seconds"]["before"], row["seconds"]["after"])]
-        assert len(row["time"]) == 2
+        assert len(row["time"]) == 1
         assert all(seconds > 0 for side in row["seconds"].values() for seconds in side)
         assert 0 < row["memory"] < 10 and min(row["peak_mib"]["before"] + row["peak_mib"]["after"]) >= 0
 
 
 def test_rounds_alternate_and_ratios_are_of_a_round(compare, tmp_path, capsys):
     script, log = slower(tmp_path, 1e6)
-    compare.main([*SMALL, "spmm", "import", "--rounds", "3", "--after", str(script), "--json",
+    compare.main([*SMALL, "spmm", "import", "--rounds", "2", "--after", str(script), "--json",
                   str(tmp_path / "rows.json")])
     spmm, imported = json.loads((tmp_path / "rows.json").read_text())
-    assert spmm["seconds"]["after"] == [1e6] * 3
+    assert spmm["seconds"]["after"] == [1e6] * 2
     assert spmm["time"] == [1e6 / seconds for seconds in spmm["seconds"]["before"]]
-    assert imported["peak_mib"]["after"] == [30] * 3
+    assert imported["peak_mib"]["after"] == [30] * 2
     ran = [Path(line).name for line in log.read_text().splitlines()]
-    assert ran == ["start.py", *3 * ["spmm.py"], *3 * ["import.py"]]
+    assert ran == ["start.py", *2 * ["spmm.py"], *2 * ["import.py"]]
     assert "1000000000.0 (1000000000.0..1000000000.0)" in capsys.readouterr().out
 
 

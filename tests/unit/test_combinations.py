@@ -14,9 +14,10 @@ from sarlite.train.combinations import REFUSED, Run, only_needed, refuse
 BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
 RELATIONAL = {"cls": RGCN, "relational": True}
 ROWS = {"cls": SGC, "relational": False}
+GRAPHS = {"cls": GCN, "relational": False, "graphs": True}
 VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first": "first", "columns": 2, "memory_limit": 9,
           "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
-          "batches": "global", "numerics exact": "exact", "task link": "link",
+          "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
           "link_split": "edges.csv,time=since", "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
@@ -43,6 +44,9 @@ def case(option, other):
         "model without a first layer": ({"model": "m.py:M"}, {"cls": SimpleNamespace, "relational": False}),
         "largest of neighbours": ({"model": "sage", "aggregator": "max-pool"}, {"cls": SAGE, "relational": False}),
         "class of propagated rows": ({"model": "sgc"}, ROWS),
+        "a set of graphs": ({"model": "gcn"}, GRAPHS),
+        "no set of graphs": ({"model": "gcn"}, {"cls": GCN, "relational": False, "graphs": False}),
+        "a set of graphs and propagated rows": ({"model": "sgc"}, {**GRAPHS, "cls": SGC}),
         "propagated rows": ({"model": "m.py:M"}, {"cls": GCN, "relational": False, "model": SimpleNamespace(powers=(0, 1))}),
         "nothing propagated": ({}, {"cls": SAGE, "relational": False, "model": SimpleNamespace()}),
         "file of links": ({"link_val": "val.csv"}, {}),

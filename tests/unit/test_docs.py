@@ -1,6 +1,7 @@
 """The pages: their Python blocks run as pasted, their links lead somewhere, and the flags that they tell of are the command's."""
 
 import re
+import runpy
 
 import pytest
 
@@ -8,7 +9,9 @@ from sarlite.train import config
 from tests.helpers.training_runs import ROOT
 
 pytestmark = pytest.mark.timeout(120)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+CONTENTS = runpy.run_path(str(ROOT / "packaging" / "site" / "pages.py"))["CONTENTS"]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 
@@ -23,27 +26,42 @@ def test_there_are_blocks():
     assert {page.name for page in PAGES if list(blocks(page))} >= {"README.md", "python.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_python_blocks_run_as_pasted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if any("import pandas" in block for block in blocks(page)):
+        pytest.importorskip("pandas")
     names = {"__name__": "pasted"}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page):
     headings = {}
     for path in PAGES:
         lines = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
         headings[path.resolve()] = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in lines}
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+    text = re.sub(r"^( *)```.*?^ *```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)  # no code
+    for target in re.findall(r"\]\(([^)]+)\)", text):
         if target.startswith("http"):
             continue
         name, _, heading = target.partition("#")
         path = (page.parent / name).resolve() if name else page.resolve()
         assert path.exists(), target
         assert not heading or heading in headings[path], target
+
+
+def test_every_page_and_notebook_is_in_the_contents_of_the_site_once():
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs" / "notebooks").glob("*.py")]
+    listed = [name for names in CONTENTS.values() for name in names if not name.startswith("reference/")]
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs").with_suffix("")) for path in files)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.py")), ids=lambda path: path.name)
+def test_a_notebook_is_a_script_of_cells(path):
+    compile(path.read_text(), str(path), "exec")
+    assert path.read_text().startswith("# %% [markdown]\n# # ")
 
 
 def test_the_readme_is_short():

@@ -79,3 +79,37 @@ def test_papers100m(capsys):
             found.append(sum(sum(moved(part.plan(MODES[mode], 0), size, each).received.values()) for each in of) / 1e9)
     assert np.round(received["broadcast"]).tolist() == [357, 374, 379, 380]
     assert np.round(received["sar"]).tolist() == [302, 138, 41, 11]
+
+
+def test_an_estimate_says_what_fits_and_on_how_few_ranks(capsys):
+    flags = "--nodes 1e6 --edges 2e7 --features 50 --classes 9 --model gcn".split()
+    peaks = {key: row["peak_bytes"] for key, row in told(capsys, *flags, "--ranks", "2,3").items()}
+    limit = min(peaks["sar", 3], peaks["broadcast", 3]) + (1 << 20)
+    assert limit < min(peaks[mode, 2] for mode in MODES)
+    assert estimate.main([*flags, "--ranks", "3", "--memory", f"{limit}B"]) == 0
+    found = capsys.readouterr()
+    fits, fewest = [line for line in found.out.splitlines() if "fits" in line], found.out.splitlines()[-1]
+    assert found.err.startswith("sarlite.estimate: gcn on 3 ranks") and fits and all("to spare" in line for line in fits)
+    assert fewest.startswith("fewest ranks: 3, ")
+    few = "--nodes 20 --edges 60 --features 5 --classes 3 --model gcn --ranks 3 --memory 1KiB".split()
+    assert estimate.main(few) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no mode fits 1.024 kB on up to 20 ranks"
+    assert estimate.main([*flags, "--memory", "much"]) == 2
+
+
+COUNTED = "--nodes 100000000 --edges 2e9 --features 128 --classes 172 --model gcn --hidden 64 --threads 1".split()
+
+
+def test_seconds_are_those_of_rates_and_of_work(capsys):
+    given = ["--gflops", "10", "--gb-per-s", "10", "--network-gbit", "8"]
+    slow, quick = (told(capsys, *COUNTED, "--ranks", "2", *rates)["sar", 2]
+                   for rates in (given, ["--gflops", "1e9", "--gb-per-s", "1e9", "--network-gbit", "8"]))
+    assert slow["step_seconds"] - quick["step_seconds"] > slow["flops"] / 10e9
+    assert quick["step_seconds"] > quick["step_received_bytes"] / 1e9 and quick["evaluation_seconds"] < quick["step_seconds"]
+    assert estimate.main([*COUNTED, "--gflops", "0"]) == 2 and "--gflops" in capsys.readouterr().err
+
+
+def test_peers_rows_do_not_crowd_out_a_trials_own(capsys):
+    """Trials of 2,000 rows on 16 ranks had 133 rows of their own, beside which parameters told 65 % more memory than there is."""
+    row = told(capsys, *COUNTED, "--hidden", "256", "--layers", "3", "--dropout", "0", "--ranks", "16")["sar", 16]
+    assert 50e9 < row["peak_bytes"] < 62e9

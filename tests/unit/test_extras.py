@@ -32,7 +32,7 @@ def metadata():
 def test_the_extras_are_those_of_the_metadata(metadata):
     stated = {extra: names(text) for extra, text in metadata["options.extras_require"].items()}
     assert {extra: set(stated[extra]) for extra in EXTRAS} == {extra: set(packages) for extra, packages in EXTRAS.items()}
-    assert set(stated) - set(EXTRAS) == {"test"}
+    assert set(stated) - set(EXTRAS) == {"docs", "test"}
 
 
 def test_each_command_has_its_script_and_make_train_names_it(metadata):
@@ -78,6 +78,7 @@ TRAIN = ("-m", "sarlite.train", "--data", "sbm:nodes=60", "--epochs", "1")
 @pytest.mark.parametrize("package, extra, words, environ", [
     ("safetensors", "train", TRAIN, {}),
     ("tqdm", "train", (*TRAIN, "--progress", "bar"), {}),
+    ("tensorboardX", "tensorboard", (*TRAIN, "--tensorboard", "events"), {}),
     ("pymetis", "train", (*TRAIN, "--ranks", "2"), {}),
     ("pymetis", "train", ("-m", "sarlite.data", "info", "sbm:nodes=60", "--parts", "2"), {}),
     ("mpi4py", "mpi", TRAIN, {"PMI_SIZE": "2"}),

@@ -8,6 +8,7 @@ import configparser
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,11 @@ def _imports(path, package):
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
+@cache
 def imports(folder, name):
-    """Yield (path, line, dotted name) of every import below a folder that is the package `name`."""
-    for path in sorted(folder.rglob("*.py")):
-        package = (name, *path.relative_to(folder).parent.parts)
-        for line, target in _imports(path, package):
-            yield path, line, target
+    """Return (path, line, dotted name) of every import below a folder that is the package `name`."""
+    packages = {path: (name, *path.relative_to(folder).parent.parts) for path in sorted(folder.rglob("*.py"))}
+    return [(path, line, target) for path, package in packages.items() for line, target in _imports(path, package)]
 
 
 def _part(dotted):

@@ -51,6 +51,24 @@ def test_rows_are_scaled_before_they_are_rounded():
     np.testing.assert_array_equal(kernels.narrow(x, scale), nearest_even(x * scale[:, None, None]))
 
 
+@pytest.mark.parametrize("n", [0, 1, 5, 4096, 4097, 9001])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rows_are_narrowed_in_their_own_memory(n, scaled):
+    rng = np.random.default_rng(1)
+    x, scale = normal(rng, np.float32, n, 3, 2), normal(rng, np.float32, n) if scaled else None
+    expected = kernels.narrow(x, scale)
+    found = kernels.narrow(x, scale, over=True)
+    np.testing.assert_array_equal(found, expected)
+    assert not n or np.shares_memory(found, x)
+
+
+def test_rows_that_cannot_be_written_are_not_narrowed_in_place():
+    x = np.zeros((3, 2), np.float32)
+    x.flags.writeable = False
+    with pytest.raises(ShapeError, match="x must be writeable"):
+        kernels.narrow(x, over=True)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["random", "star"])
 def test_sums(isa, kind):

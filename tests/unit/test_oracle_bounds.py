@@ -22,7 +22,7 @@ from sarlite.oracle.gradient import gradient
 from sarlite.oracle.reference import Reference
 
 F = np.float32
-EVALUATIONS = 150  # of each computation, in each order
+EVALUATIONS = 50  # of each computation, in each order
 
 
 def edges_of(n=60, n_edges=700, seed=0):

@@ -81,6 +81,7 @@ def test_a_line_that_changes_on_a_terminal():
 
 def test_a_bar_without_tqdm(monkeypatch):
     monkeypatch.setitem(progress.sys.modules, "tqdm", None)
+    monkeypatch.setitem(progress.sys.modules, "tqdm.auto", None)
     with pytest.raises(ConfigError, match="--progress bar needs the package tqdm"):
         Progress("bar")
     assert not Progress("auto", Terminal())._bar
@@ -104,3 +105,10 @@ def test_convert_and_partition_tell(tmp_path, capsys, monkeypatch):
         assert re.search(f"^{word}.*: ", told, re.M), word
     assert not main(["partition", f"{tmp_path}/d", "--parts", "3", "--progress", "none"])
     assert not capsys.readouterr().err
+
+
+def test_a_notebook_has_a_bar(monkeypatch):
+    auto = pytest.importorskip("tqdm.auto")
+    assert progress.bar_class("auto", io.StringIO()) is None
+    monkeypatch.setitem(progress.sys.modules, "ipykernel", object())
+    assert progress.bar_class("auto", io.StringIO()) is auto.tqdm and progress.bar_class("lines", io.StringIO()) is None

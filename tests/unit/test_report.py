@@ -10,6 +10,7 @@ import pytest
 
 from sarlite import report
 from sarlite.charts import ticks
+from tests.helpers import tasks
 from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,6 +66,26 @@ def test_a_page_says_what_the_files_say(runs):
     assert f"{summary['best']['scores']['test_accuracy']:.4f}" in found.texts and "forward_fetch" in found.texts
     assert "rank 1" in found.texts and "0:1" in found.texts and "1:1" in found.texts
     assert not re.search(r"https?:|<script|<link|url\(|src=", text)
+
+
+def test_a_run_tells_pairs_of_ranks_tiles_and_the_best_models_classes(runs):
+    summary, texts = json.loads((runs / "one" / "summary.json").read_text()), Page(page(runs, "one")).texts
+    sent, pairs = summary["counted"]["sent_bytes"], summary["sent_pairs"]
+    assert {phase: sum(map(sum, values)) for phase, values in pairs.items() if phase != "evaluation"} == {
+        phase: n for phase, n in sent.items() if phase.startswith(("forward", "backward"))} and pairs["evaluation"][0][0] == 0
+    assert [sum(row) for row in summary["tiles"]] == summary["data"]["partition"]["edges"]
+    for split, rows in summary["outcome"]["splits"].items():
+        right = sum(row[k] for k, row in enumerate(rows)) / sum(map(sum, rows))
+        assert right == pytest.approx(summary["best"]["scores"][f"{split}_accuracy"])
+    assert any("confusion, test" in told for told in texts) and any("edges of each tile" in told for told in texts)
+
+
+def test_a_histogram_of_labels_and_of_errors(runs, tmp_path):
+    for task in ("multilabel", "regress"):
+        train_here(tmp_path / task, "--epochs", 1, "--data", tasks.stored(tmp_path, task))
+        found = json.loads((tmp_path / task / "summary.json").read_text())["outcome"]
+        assert found["kind"] == "histogram" and sum(map(sum, found["splits"]["test"])) > 0
+        assert "histogram, test" in page(tmp_path, task)
 
 
 def test_runs_share_their_charts_and_names_are_no_html(runs):

@@ -17,7 +17,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.train import checkpoint, config, run
-from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train
+from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
         "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip
@@ -38,7 +38,7 @@ def six(tmp_path_factory):
 def three(tmp_path_factory):
     """The same, stopped after three epochs."""
     run_dir = tmp_path_factory.mktemp("three") / "run"
-    train(run_dir, "--epochs", 3)
+    train_here(run_dir, "--epochs", 3)
     return run_dir
 
 
@@ -65,8 +65,8 @@ def test_the_metrics(six):
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
-def test_epochs_without_evaluation(tmp_path):
-    _, metrics = train(tmp_path / "run", "--epochs", 5, "--eval-every", 3)
+def test_epochs_without_evaluation(here, tmp_path):
+    metrics = here(tmp_path / "run", "--epochs", 5, "--eval-every", 3)
     assert [m["val_accuracy"] is not None for m in metrics] == [False, False, True, False, True]
 
 
@@ -217,7 +217,7 @@ def test_resuming_in_place_keeps_the_metrics(here, six, tmp_path):
     assert_same_curve(metrics, six[2])
 
 
-def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
+def test_a_checkpoint_on_the_way_is_enough(here, six, tmp_path):
     """A run killed after its checkpoint of epoch 2 goes on from there, and writes each epoch's line once."""
     model = tmp_path / "dies.py"
     model.write_text(
@@ -227,7 +227,7 @@ def test_a_checkpoint_on_the_way_is_enough(six, tmp_path):
         "            os.kill(os.getpid(), signal.SIGKILL)\n        return out\n")
     flags = [*SMALL, "--run-dir", tmp_path / "run", "--epochs", 6, "--model", f"{model}:Dies"]
     assert command(*flags, "--checkpoint-every", 2, environ={"DIE": "1"}).returncode == -9
-    _, metrics = train(tmp_path / "run", *flags[len(SMALL):], "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    metrics = here(tmp_path / "run", *flags[len(SMALL) + 2 :], "--resume", tmp_path / "run" / "checkpoint.safetensors")
     assert_same_curve(metrics, six[2])
 
 

@@ -235,8 +235,7 @@ def test_other_data_in_the_same_place_is_refused(tmp_path, go_on):
 def test_a_checkpoint_runs_no_code_and_names_no_path(module, tmp_path):
     """An own model is named again; what a changed checkpoint says of code and of paths to write is not done."""
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom sarlite.models import GCN\n")
-    done = command(*SMALL, "--model", "gcn", "--epochs", 1, "--run-dir", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    train_here(tmp_path / "run", "--model", "gcn", "--epochs", 1)
     tensors, meta = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
     paths = {name: str(tmp_path / f"named-{name}") for name in ("trace", "run_dir", "propagated", "resume", "config")}
     meta["options"] |= {**paths, "dry_run": True, "memory_limit": 1, "partition": str(tmp_path / "no such parts.npy")}

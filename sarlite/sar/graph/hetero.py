@@ -1,5 +1,6 @@
 """HeteroGraph: nodes of several types and relations between them. What leaves one type is fed by one fetch."""
 
+import copy
 from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple, cast
 
@@ -83,6 +84,8 @@ class RelationGraph(LayerGraph):
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         found = self._of_all.get("evaluations", dict)
+        if self.schedule.rows != "float32":  # ways are rounded differently, and what is cheaper depends on the ranks
+            forced = forced or "first"
         key = self.relation, *weight.shape, x.constant, forced, numerics.name()
         if key not in found:
             n_in, n_out = weight.shape
@@ -150,7 +153,8 @@ class HeteroGraph:
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
-                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "HeteroGraph":
+                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, seed: int = 0,
+                   rows: str = "float32") -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
         Parameters
@@ -165,8 +169,9 @@ class HeteroGraph:
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
-        mode, prefetch
-            As `Graph.from_part` has them.
+        mode, prefetch, rows
+            As `Graph.from_part` has them; with narrow rows weights of `fn.linear` are by default never inside the
+            message, and gradients are pushed as ever.
         seed : int
             Of the division.
 
@@ -177,7 +182,7 @@ class HeteroGraph:
             fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        options = Options(mode, prefetch)
+        options = Options(mode, prefetch, rows=rows)
         options.check(comm)
         edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
@@ -189,7 +194,7 @@ class HeteroGraph:
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
                   edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar",
-                  prefetch: int = 1) -> "HeteroGraph":
+                  prefetch: int = 1, rows: str = "float32") -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
         Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
@@ -204,7 +209,7 @@ class HeteroGraph:
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
             Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
-        mode, prefetch
+        mode, prefetch, rows
             As of `from_edges`.
 
         Raises
@@ -214,7 +219,7 @@ class HeteroGraph:
             differ by rank.
         """
         comm = wrap(comm)
-        options = Options(mode, prefetch)
+        options = Options(mode, prefetch, rows=rows)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
@@ -389,6 +394,14 @@ class HeteroGraph:
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
         self._fetches().clear()
+
+    def wide(self) -> "HeteroGraph":
+        """As of `Graph`; it finds its exchanges anew."""
+        if self.options.rows == "float32":
+            return self
+        made = copy.copy(self)
+        made.options, made.kept = self.options._replace(rows="float32"), Kept(self.kept.state)
+        return made
 
     def use(self, mode: str) -> None:
         """Aggregate in another mode from here on. The same on every rank."""

@@ -48,7 +48,7 @@ class Attend(Operator):
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
         if self.narrow:
-            self.g = self.gathered(self.g)
+            self.g = self.gathered(self.g, over=self.g.flags.writeable)  # of this pass alone
         self.ends = self._ends()
         if not retained():
             self.out = self.m = self.l = None

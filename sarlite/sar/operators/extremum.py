@@ -41,4 +41,4 @@ class Extremum(Operator):
         if d_rows[0] is not None:
             d_x, rows = d_rows[0].reshape(len(d_rows[0]), self.g.shape[1]), block.rows
             g, argument = (self.g, self.argument) if rows is None else (self.g[rows], self.argument[rows])
-            kernels.extremum_backward(g, argument, d_x, block.offset)  # of the block's rows: another block has others
+            kernels.extremum_backward(g, argument, d_x, block.offset, block.long_columns)  # of the block's rows alone

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite import tape
-from sarlite.errors import ShapeError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.block import Bundle
 from sarlite.sar import aggregate
 from sarlite.sar.aggregate import Operator
@@ -61,6 +61,11 @@ class Fetched(Operator):
         place, shape = self.places[member.key]
         return flat[place].reshape(shape)
 
+    def narrowed(self, rows):
+        """A tensor that several members gather is narrowed once."""
+        gathered = {member.inputs[0] for member in self.members if member.operator.narrow}
+        return tuple(self.gathered(x) if i in gathered else x for i, x in enumerate(rows))
+
     def begin(self, needs, arrays, keep):
         for member in self.members:
             member.operator.begin([needs[i] for i in member.inputs], self._own(arrays, member, len(arrays)), keep)
@@ -83,7 +88,9 @@ class Fetched(Operator):
 
     def begin_backward(self, g):
         for member in self.members:
-            member.operator.begin_backward(self.view(g, member))
+            own = self.view(g, member)
+            own.flags.writeable = False  # other members and products read it too
+            member.operator.begin_backward(own)
         for x in range(self.n_fetched):
             takes = [member for member in self.members if x in member.inputs]
             (operator, place), *others = [(member.operator, member.inputs.index(x)) for member in takes]
@@ -298,11 +305,22 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             numbers += range(len(numbered.tensors) + len(sinks), len(numbered.tensors) + len(sinks) + len(call.sinks))
             sinks += call.sinks
             found.append(Member(graph.place, key, call.make(graph), own))
+            if schedule.rows != "float32":
+                aggregate.narrow(schedule.rows, found[-1].operator, call.inputs[0].dtype)
+        _check_narrow(found, n_fetched, schedule.rows)
         operator.fetches.append((Fetched(found, n_fetched), schedule, numbers))
     flat = tape.apply("relations", *numbered.tensors, sinks=sinks, operator=operator)
     if len(operator.places) == 1:
         return {key: flat.reshape(*shape) for key, (_, shape) in operator.places.items()}
     return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in operator.places.items()}
+
+
+def _check_narrow(members, n_fetched, rows):
+    """Raise a ConfigError where members take one tensor both as rows that edges gather, narrow, and as others."""
+    gathered = {member.inputs[0] for member in members if member.operator.narrow}
+    if any(i in gathered for member in members for i in member.inputs[1:] if i < n_fetched):
+        raise ConfigError(f"rows {rows}: a tensor is given both as rows that are gathered and as scores: "
+                          "give a copy of it")
 
 
 class _Inputs:

@@ -59,7 +59,8 @@ class Sum(Operator):
 
     def begin_backward(self, g):
         g = np.ascontiguousarray(g)
-        self.g, self.g_scale = (self.gathered(g, self.scale), None) if self.narrow else (g, self.scale)
+        own = g.flags.writeable  # this pass's
+        self.g, self.g_scale = (self.gathered(g, self.scale, own), None) if self.narrow else (g, self.scale)
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):

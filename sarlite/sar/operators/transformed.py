@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.sar.aggregate import Operator
 from sarlite.tape import reduce
 
@@ -10,7 +11,8 @@ class Transformed(Operator):
     """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
 
     The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is.
-    Nothing an edge is kept.
+    Nothing an edge is kept. Of narrow rows x is narrow where it travels and is kept; the z_k and their gradients are
+    float32.
 
     Parameters
     ----------
@@ -19,6 +21,8 @@ class Transformed(Operator):
     shapes : list of tuple of int
         Of a row of each z_k, W_k being (n_in, their product).
     """
+
+    may_narrow = True
 
     def __init__(self, inner, shapes):
         self.inner, self.shapes = inner, shapes
@@ -42,7 +46,11 @@ class Transformed(Operator):
 
     def products(self, x):
         """Return the z_k of some rows."""
+        x = self._wide(x)
         return [reduce.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(self.weights, self.shapes)]
+
+    def _wide(self, x):
+        return kernels.widen(x) if self.narrow and x.dtype != np.float32 else x
 
     def forward(self, block, rows):
         self.inner.forward(block, self.products(rows[0]))
@@ -59,7 +67,7 @@ class Transformed(Operator):
                           for weight, learns in zip(self.weights, self.learns)]
 
     def backward(self, block, rows, kept, d_rows):
-        (x,) = (rows or kept) if self.needs_rows else (None,)
+        x = self._wide((rows or kept)[0]) if self.needs_rows else None
         z = self.products(x) if self.inner.needs_rows else None
         d_z = [np.zeros((block.n_src, *shape), self.weights[0].dtype) for shape in self.shapes]
         self.inner.backward(block, z, None, d_z)

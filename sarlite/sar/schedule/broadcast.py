@@ -88,14 +88,15 @@ class Broadcasts(Fetch):
             buffer, rows = allocate(arrival.n_rows, self.templates)
             self.profile.hold(buffer, piece.share)
         n_bytes = sum(array.nbytes for array in rows)
-        sent = (self.comm.size - 1) * n_bytes if piece.own else 0
+        others = [peer for peer in range(self.comm.size) if peer != self.comm.rank] if piece.own else []
+        sent = len(others) * n_bytes
         span = self.profile.span("broadcast", "fetch", peer=arrival.source, bytes=n_bytes, phase=self.phase)
         requests = [self.comm.start_broadcast(array, arrival.source) for array in rows if array.nbytes]
 
         def finish():
             wait_all(requests)
             span.end()
-            self.profile.count(f"{self.phase}_fetch", sent, 0 if piece.own else n_bytes)
+            self.profile.count(f"{self.phase}_fetch", sent, 0 if piece.own else n_bytes, to=others)
             return self.arrays if piece.own else tuple(columns_of(array, arrival.needed) for array in rows)
 
         return finish

@@ -215,7 +215,7 @@ class Fetch(Transfer):
         rows = arrival.send_rows
         parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
         requests = [self.send(part, arrival.target) for part in parts]
-        self.profile.count(f"{self.phase}_fetch", sum(part.nbytes for part in parts))
+        self.profile.count(f"{self.phase}_fetch", sum(part.nbytes for part in parts), to=(arrival.target,))
         return requests
 
 
@@ -290,7 +290,7 @@ class Push(Transfer):
         buffer, rows = allocate(arrival.n_send, self.templates)
         span = self.profile.span("push", "push", peer=arrival.source, bytes=message.nbytes)
         requests = [self.receive(buffer, arrival.target), self.send(message, arrival.source)]
-        self.profile.count(f"{self.phase}_push", message.nbytes, buffer.nbytes)
+        self.profile.count(f"{self.phase}_push", message.nbytes, buffer.nbytes, to=(arrival.source,))
 
         def finish():
             wait_all(requests)

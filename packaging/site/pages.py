@@ -1,0 +1,170 @@
+"""Lay out the site's sources in a folder, so that no text stands twice: `make docs`.
+
+    python packaging/site/pages.py FOLDER
+
+docs/ is copied. The first page is README.md; the commands' page is what `--help` prints; a page of the reference lists the public names
+of modules, whose docstrings Sphinx reads; a file out of docs/ that a page links to, as an example, is shown in a page of its own.
+"""
+
+import contextlib
+import importlib
+import inspect
+import io
+import os
+import posixpath
+import re
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
+CONTENTS = {  # heading: pages
+    "Start": ["tutorial", "concepts", "install"],
+    "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "own-message", "own-model", "hosts",
+                                             "memory", "resume", "notebooks", "from-pyg", "from-dgl")],
+    "Notebooks": ["notebooks/tables", "notebooks/ranks"],
+    "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "schedules", "cost", "numerics", "narrow", "oracle"],
+    "Reference": ["reference/commands", "data", "reference/python"],
+    "Inside": ["architecture", "promises"],
+    "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
+                "results/oracle/pyg-scatter-max"],
+}  # fmt: skip
+REFERENCE = {  # page: title, modules or names
+    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.sar.graph.layer_graph.LayerGraph", "sarlite.GraphSet",
+                          "sarlite.HeteroGraph", "sarlite.NodeType"]),
+    "messages": ("Messages", ["sarlite.fn"]),
+    "models": ("Models", ["sarlite.models"]),
+    "nn": ("Layers and modules", ["sarlite.nn"]),
+    "optim": ("Optimizers and schedules", ["sarlite.optim"]),
+    "training": ("Training", ["sarlite.Trainer", "sarlite.train.stopping.Best", "sarlite.train.tasks", "sarlite.train.step",
+                              "sarlite.train.label_inputs", "sarlite.train.links", "sarlite.train.checkpoint"]),
+    "minibatch": ("Minibatches", ["sarlite.minibatch"]),
+    "data": ("Data sets", ["sarlite.data", "sarlite.data.names", "sarlite.data.format", "sarlite.data.spec"]),
+    "comm": ("Ranks", ["sarlite.comm", "sarlite.comm.threads.run"]),
+    "propagation": ("Propagation, Correct and Smooth", ["sarlite.propagation"]),
+    "interop": ("Other libraries", ["sarlite.interop"]),
+    "tape": ("Tensors", ["sarlite.Tensor", "sarlite.no_grad", "sarlite.gradcheck", "sarlite.kernels.Buffers"]),
+    "oracle": ("The oracle", ["sarlite.oracle"]),
+    "errors": ("Errors", ["sarlite.errors"]),
+}  # fmt: skip
+COMMANDS = {"train": "sarlite.train.__main__", "data": "sarlite.data.__main__", "predict": "sarlite.predict",
+            "smooth": "sarlite.smooth", "estimate": "sarlite.estimate", "report": "sarlite.report", "info": "sarlite.info",
+            "oracle": "sarlite.oracle.__main__"}  # fmt: skip
+
+
+def main(folder):
+    """Write the sources, and take away those of the run before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    texts = {page: (ROOT / page).read_text() for page in pages()}
+    linked = {path for page, text in texts.items() for path in targets(page, text).values() if place(path).startswith("source/")}
+    linked |= {f"{path}/{inner}" for path in linked for inner in listed(path)}
+    made = {place(page): moved(page, text) for page, text in texts.items()} | {place(path): shown(path) for path in linked}
+    made["index.md"] += "".join(toctree(heading, names) for heading, names in CONTENTS.items())
+    made |= {f"reference/{page}.md": reference(*what) for page, what in REFERENCE.items()}
+    made["reference/python.md"] = "# Python\n\nEvery public name.\n" + toctree("", [f"/reference/{page}" for page in REFERENCE])
+    made["reference/commands.md"] = commands()
+    for name, text in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def pages():
+    """Return the pages of text, as paths in the checkout."""
+    return ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+
+
+def place(path):
+    """Return where a file of the checkout stands in the site."""
+    if path == "README.md":
+        return "index.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
+
+
+def targets(page, text):
+    """Return a page's links to files of the checkout, with their paths there."""
+    paths = {link: posixpath.normpath(posixpath.join(posixpath.dirname(page), link)) for link in LINK.findall(text)}
+    return {link: path for link, path in paths.items() if (ROOT / path).exists()}
+
+
+def moved(page, text):
+    """Return a page's text with the links as the files stand in the site."""
+    folder = posixpath.dirname(place(page)) or "."
+    uris = {link: posixpath.relpath(place(path), folder) for link, path in targets(page, text).items()}
+    return LINK.sub(lambda found: uris.get(found[0], found[0]), text)
+
+
+def listed(path):
+    """Return a folder's files; of a file none."""
+    return sorted(inner.name for inner in (ROOT / path).glob("*.*")) if (ROOT / path).is_dir() else []
+
+
+def shown(path):
+    """Return the page of a file out of docs/, or of a folder of such."""
+    if (ROOT / path).is_dir():
+        body = "".join(f"- [{name}]({posixpath.basename(path)}/{name}.md)\n" for name in listed(path))
+    else:
+        language = {".py": "python", ".c": "c", ".yml": "yaml"}.get(Path(path).suffix, "text")
+        body = f"````{language}\n{(ROOT / path).read_text()}\n````\n"
+    return f"---\norphan: true\n---\n# {path}\n\n{body}"
+
+
+def toctree(heading, names):
+    """Return a list of pages in MyST, which stands at the side alone."""
+    return "\n```{toctree}\n:hidden:\n" + (f":caption: {heading}\n" if heading else "") + "\n".join(["", *names]) + "\n```\n"
+
+
+def reference(title, names):
+    """Return a page of the reference: a directive of autodoc for each public name."""
+    text = f"# {title}\n"
+    for name in names:
+        found, module = resolved(name)
+        text += f"\n## {name}\n" if len(names) > 1 else ""
+        for inner, value in public(found).items() if module else [(name, found)]:
+            kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+            members = "   :members:\n   :special-members: __call__\n" if kind == "class" else ""
+            if not inspect.ismodule(value):
+                text += f"\n```{{eval-rst}}\n.. auto{kind}:: {f'{name}.{inner}' if module else name}\n{members}```\n"
+    return text
+
+
+def resolved(name):
+    """Return what a dotted name names, and whether it is a module."""
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.import_module(name), True
+    module, _, inner = name.rpartition(".")
+    found = getattr(importlib.import_module(module), inner)
+    return found, inspect.ismodule(found)
+
+
+def public(module):
+    """Return a module's public names: those of `__all__`, else those that it makes."""
+    if hasattr(module, "__all__"):
+        return {name: getattr(module, name) for name in module.__all__}
+    return {name: value for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__}  # fmt: skip
+
+
+def commands():
+    """Return the page of the commands: what their parsers print."""
+    text = "# Commands\n\nEach command is also a script: `python -m sarlite.train` is `sarlite-train`.\n"
+    for name, module in COMMANDS.items():
+        said = help_of(module)
+        text += f"\n## sarlite-{name}\n\n```text\n{said}```\n"
+        for word in re.findall(r"^    ([a-z]+)  ", said, re.M):
+            text += f"\n### sarlite-{name} {word}\n\n```text\n{help_of(module, word)}```\n"
+    return text
+
+
+def help_of(module, *words):
+    """Return what a command's `--help` prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        importlib.import_module(module).main([*words, "--help"])
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    os.environ["COLUMNS"] = "110"
+    main(Path(sys.argv[1]))
