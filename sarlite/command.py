@@ -131,6 +131,16 @@ def seconds(every: Any) -> float | None:
     return int(found[1]) * _SECONDS[found[2]] if found and found[2] else None
 
 
+def share_or_file(value: Any) -> Any:
+    """Read a share, a float, or else the path of a file."""
+    try:
+        return float(value)
+    except (ValueError, TypeError):
+        if isinstance(value, str) and value:
+            return value
+    raise argparse.ArgumentTypeError(f"{value!r} is neither a share nor a file")
+
+
 _PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 

@@ -31,7 +31,6 @@ from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.links import without_links
 from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
@@ -119,7 +118,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     names = comm.bcast(part.names is not None) and part.names
     if part.task == "link":
-        part = part._replace(graph=without_links(part.graph, run.links.val, run.links.test, run.training.seed))
+        part = part._replace(graph=run.links.messages(part.graph, run.training.seed, part.names))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
         part, rows = part._replace(graph=pairs), slice(None)

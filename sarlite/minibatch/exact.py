@@ -60,9 +60,9 @@ class Cooperative(Sampler):
     def _checked(self, seeds):
         return together(self._comm, lambda: super(Cooperative, self)._checked(seeds))
 
-    def _layer(self, rows, layer, step):
+    def _layer(self, rows, layer, step, without):
         comm, part = self._comm, self._part
-        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, step))
+        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, step, without))
         n, slots = len(rows), part.slots(found.halo - part.n_local)
         slots = comm.alltoall(slots)
         wanted = np.concatenate([mine[own] for mine, own in zip(part.asked, slots)])

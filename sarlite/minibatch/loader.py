@@ -240,7 +240,8 @@ class NeighborLoader(Loader):
         exact = remote == "exact" or comm.size == 1
         batches = batches or ("global" if exact else "balanced")
         self.divided = depends_on(batches, remote)
-        self._seeds = divide(batches, channels("sample"), graph.dst_ids[self.train], self.batch_size, self.seed)
+        self._sampling = channels("sample")  # of the thread ahead alone
+        self._seeds = divide(batches, self._sampling, self._seed_ids(), self.batch_size, self.seed)
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
             self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate)
@@ -351,6 +352,10 @@ class NeighborLoader(Loader):
         """Take over what `state` returned on the same rank of the same division."""
         if self.caches:
             self.caches.load_state(state)
+
+    def _seed_ids(self):
+        """What a seed's place in an epoch goes by, (n_train,) int64."""
+        return self.graph.dst_ids[self.train]
 
     def _make(self, step):
         """What the thread ahead does: make a step's batch, and tell peers what it will need of them."""

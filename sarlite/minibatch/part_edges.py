@@ -127,6 +127,24 @@ class PartEdges:
             if other is block:
                 out[start : start + place.stop - place.start] = values[place]
 
+    def find(self, rows: Array, ids: Array) -> Array:
+        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these global
+        ids: row by row none, one, or several edges.
+        """
+        indptr, columns = self.edges.indptr, self.edges.indices
+        starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))
+        n = stops - starts
+        return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
+
+    def _first(self, low, high, columns, ids):
+        """By bisection, the first place from `low` to `high` whose source's id is not below `ids`."""
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            below = np.zeros(len(low), bool)
+            below[open_] = self.ids_of(columns[middle[open_]]) < ids[open_]
+            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+        return low
+
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
         places = positions if self._places is None else self._places[positions]

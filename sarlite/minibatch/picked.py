@@ -238,7 +238,7 @@ class Estimate:
         if weight is not None:
             counts *= weight
         if reducer == "mean":
-            counts /= self._full[dst] if weight is None else 1 / part.inverse_weighted[rows[dst]]
+            counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_rest)[dst]
         elif reducer == "sym":
             sources = np.concatenate([rows, layer.halo])
             root = part.inverse_root[sources] if weight is None else np.sqrt(part.inverse_weighted[sources])
@@ -247,9 +247,10 @@ class Estimate:
 
     @cached_property
     def _share(self):
-        """(n_dst,) float64: d / k, which a pick stands for; added loops count in neither. None where all are 1."""
+        """(n_dst,) float64: d / k, which a pick stands for; added loops count in neither, edges left out in both. None
+        where all are 1."""
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
-        picks = self.in_degrees - loops
+        picks = self.in_degrees - loops + (0 if self._layer.n_left_out is None else self._layer.n_left_out)
         share = np.where(picks > 0, (self._full - loops) / np.maximum(picks, 1), 1.0)
         return None if (share == 1).all() else share
 
@@ -257,6 +258,28 @@ class Estimate:
     def _full(self):
         """(n_dst,) in-degrees in the whole graph."""
         return self._part.degrees[self._rows[: self._layer.n_dst]]
+
+    @cached_property
+    def _rest(self):
+        """(n_dst,) in-degrees in the whole graph without the edges that are left out."""
+        if self._layer.without is None:
+            return self._full
+        ends = self._part.edges.indptr
+        rows = self._rows[: self._layer.n_dst]
+        starts, stops = (np.searchsorted(self._layer.without, ends[at]) for at in (rows, rows + 1))
+        return self._full - (stops - starts)
+
+    @cached_property
+    def _weighted_rest(self):
+        """(n_dst,) weighted in-degrees in the whole graph without the edges that are left out."""
+        part, rows, without = self._part, self._rows[: self._layer.n_dst], self._layer.without
+        full = 1 / part.inverse_weighted[rows]
+        if without is None or not len(without):
+            return full
+        weights = part.of_edges(part.graph.edge_weight, without).astype(np.float64)
+        owner = np.searchsorted(part.edges.indptr, without, side="right") - 1
+        left = full - np.bincount(owner, weights, part.n_local)[rows]
+        return np.where(left > 0, left, 1.0)
 
     @cached_property
     def _inverse_degrees(self):

@@ -33,6 +33,10 @@ class Layer(NamedTuple):
         The columns that are no local rows, ascending.
     exchange : object, or None
         What `exact.Cooperative` found for them.
+    without : (n,) int, or None
+        Where the edges that were left out stand among the part's edges, ascending.
+    n_left_out : (n_dst,) int64, or None
+        How many picks of each row were left out, with `without`.
     """
 
     n_src: int
@@ -42,6 +46,8 @@ class Layer(NamedTuple):
     positions: Array
     halo: Array
     exchange: Any = None
+    without: Array | None = None
+    n_left_out: Array | None = None
 
 
 class Sampled(NamedTuple):
@@ -110,7 +116,7 @@ class Sampler:
         self._numbering = kernels.Numbering(edges.n_dst if n_columns is None else n_columns, edges.indices.dtype)
         self._lock = threading.Lock()
 
-    def __call__(self, seeds: Any, step: int) -> Sampled:
+    def __call__(self, seeds: Any, step: int, without: Array | None = None) -> Sampled:
         """Sample for seeds.
 
         Parameters
@@ -119,6 +125,8 @@ class Sampler:
             Local rows; what is there twice is expanded once.
         step : int
             The global step.
+        without : (n,) int, optional
+            Where edges that are left out stand among the part's edges, ascending: a pick of one brings nothing.
 
         Returns
         -------
@@ -132,30 +140,35 @@ class Sampler:
         seeds = self._checked(seeds)
         with self._lock:
             try:
-                return self._sample(seeds, step)
+                return self._sample(seeds, step, without)
             except BaseException:
                 self._numbering.clear()
                 raise
 
-    def _sample(self, seeds, step):
+    def _sample(self, seeds, step, without):
         layers: list[Layer] = []
         rows, numbers = self._numbering.begin(seeds)
         for layer in reversed(range(len(self.fanouts))):
-            rows, found = self._layer(rows, layer, step)
+            rows, found = self._layer(rows, layer, step, without)
             layers.insert(0, found)
         self._numbering.finish(rows)
         return Sampled(rows, numbers, layers)
 
-    def _layer(self, rows, layer, step):
+    def _layer(self, rows, layer, step, without):
         """Pick for `rows`; return the batch's rows with the new local ones, and the layer."""
-        n_dst, n_local = len(rows), self.edges.n_dst
+        n_dst, n_local, left_out = len(rows), self.edges.n_dst, None
         indptr, columns, positions = self._pick(rows, layer, step)
+        if without is not None:
+            kept = ~np.isin(positions, without)
+            starts = np.concatenate([[0], np.cumsum(kept)])[indptr]
+            left_out = np.diff(indptr) - np.diff(starts)
+            indptr, columns, positions = starts, columns[kept], positions[kept]
         joined = self._numbering.join(rows, columns)
         n_src = len(joined)
         if self._numbering.n_columns > n_local:
             n_src = n_dst + int(np.searchsorted(joined[n_dst:], n_local))
             self._numbering.end(joined[n_src:])
-        return joined[:n_src], Layer(n_src, n_dst, indptr, columns, positions, joined[n_src:])
+        return joined[:n_src], Layer(n_src, n_dst, indptr, columns, positions, joined[n_src:], None, without, left_out)
 
     def _pick(self, rows, layer, step):
         k, edges = self.fanouts[layer], self.edges

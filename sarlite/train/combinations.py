@@ -50,13 +50,20 @@ REFUSED: list[tuple[str, str, str]] = [
         "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
+    *(("task link", other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
+      for other in ("remote hec", "remote local")),
     *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
-        "batch_size", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
+        "eval_fanouts", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
     *(("task link", other, "{option}: costs of links, as for {other}, are not counted yet")
       for other in ("dry_run", "mode auto", "memory_limit")),
     ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),
     ("task link", "class of propagated rows",
      "{option}: the model {model} trains on features that were propagated before, over all edges"),
+    ("link_split", "file of links", "{option} says which edges are links to validate and to test on, so --link-val and --link-test "
+     "are shares, or are not given"),
+    ("task link", "file of links, and a share", "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; "
+     "beside a file 0, or nothing, is no link"),
+    ("link_split", "shares beside words", "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing"),
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
       for option in GRAPH_OPTIONS),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
@@ -133,6 +140,12 @@ KINDS: dict[str, Callable[[Run], Any]] = {
     "propagated rows": lambda run: hasattr(run.model, "powers"),
     "nothing propagated": lambda run: run.model is not None and not hasattr(run.model, "powers"),
     "other task than classify": lambda run: run.task not in (None, "classify"),
+    "file of links": lambda run: any(isinstance(run.options.get(name), str) for name in ("link_val", "link_test")),
+    "file of links, and a share": lambda run: {str, float} == {
+        type(value) for name in ("link_val", "link_test") if (value := run.options.get(name))},
+    "shares beside words": lambda run: (
+        any(run.options.get(name) is not None for name in ("link_val", "link_test"))
+        and not any(word.startswith("time=") for word in run.options["link_split"].split(","))),
     "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
     "other layers": lambda run: (
         run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),

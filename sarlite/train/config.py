@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sarlite.command import Parser, byte_size, every, fanouts, suggestion
+from sarlite.command import Parser, byte_size, every, fanouts, share_or_file, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
 from sarlite.train import resume
@@ -200,7 +200,7 @@ def _check_range(shown, name, value):
         raise ConfigError(f"{shown} is less than {_AT_LEAST[name]}")
     if name in _AT_MOST and value > _AT_MOST[name]:
         raise ConfigError(f"{shown} is more than {_AT_MOST[name]}")
-    if name in _SHARES and not 0 <= value < 1:
+    if name in _SHARES and not isinstance(value, str) and not 0 <= value < 1:
         raise ConfigError(f"{shown} is not in [0, 1)")
     if name == "label_inputs" and not 0 < value < 1:
         raise ConfigError(f"{shown} is not above 0 and below 1")
@@ -221,13 +221,13 @@ def _check_text(shown, value):
 
 _KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-    byte_size: "a size such as 2GiB", fanouts: "a list of picks a row, such as [5, 10, 15]",
+    byte_size: "a size such as 2GiB", share_or_file: "a share or a file's path", fanouts: "a list of picks a row, such as [5, 10, 15]",
 }  # fmt: skip
 
 
 def _typed(name, value, where):
     kind = OPTIONS[name][1]
-    if kind in (every, fanouts, byte_size):
+    if kind in (every, fanouts, byte_size, share_or_file):
         with suppress(argparse.ArgumentTypeError):
             return kind(value)
         good = False

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, number, raise_together, whole
+from sarlite.errors import ConfigError, DataError, number, raise_together, whole
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges, owners
-from sarlite.keys import key, splitmix64
+from sarlite.keys import splitmix64
 from sarlite.minibatch.part_edges import share
 from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
@@ -16,10 +16,10 @@ from sarlite.sar.graph.construct import make
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train.negatives import SAMPLERS, Negatives, RowNumbers
+from sarlite.train import link_splits
+from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
+from sarlite.train.negatives import SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.types import Array
-
-TRAIN, VAL, TEST = range(3)
 
 
 class LinkOptions(NamedTuple):
@@ -31,24 +31,50 @@ class LinkOptions(NamedTuple):
         Of `nn.decoders.DECODERS`.
     width : int
         Numbers in a node's row, which the encoder makes.
-    val, test, disjoint, negatives, eval_negatives, sampler
+    val, test : float or path
+        As for `split_links`; a path names a file of pairs, as `link_scores.read_pairs` takes it, and a share beside a
+        path is no link.
+    split : str, optional
+        A table that tells each edge's split or time, as of `link_splits.read`.
+    disjoint, negatives, eval_negatives, sampler
         As for `split_links`; None: 1 and "uniform", but for metrics of a link's rank 100 and "per-source".
     """
 
     decoder: str = "dot"
     width: int = 64
-    val: float = 0.05
-    test: float = 0.1
+    val: float | str = 0.05
+    test: float | str = 0.1
+    split: str | None = None
     disjoint: float = 0.0
     negatives: int = 1
     eval_negatives: int | None = None
     sampler: str | None = None
 
-    def split(self, graph: Graph, metric: str | None, seed: int) -> "Links":
-        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
+    def of_graph(self, graph: Graph, metric: str | None, seed: int, names: Any = None) -> "Links":
+        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links` and
+        `link_splits.read`, whose `names` are rank 0's.
+        """
         n, sampler = (1, "uniform") if metric in (None, "roc-auc", "ap") else (100, "per-source")
-        return split_links(graph, self.val, self.test, disjoint=self.disjoint, negatives=self.negatives,
+        return split_links(graph, *self._splits(graph, names), disjoint=self.disjoint, negatives=self.negatives,
                            eval_negatives=self.eval_negatives or n, sampler=self.sampler or sampler, seed=seed)
+
+    def messages(self, graph: Graph, seed: int, names: Any = None) -> Graph:
+        """Return the graph of the edges that bring messages in evaluation. Collective; raises as `of_graph`."""
+        val, test = self._splits(graph, names)
+        return without_links(graph, val, test, seed)
+
+    def _splits(self, graph, names):
+        """`val` and `test` as `split_links` takes them; what files tell rank 0 gives."""
+        if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
+            return self.val, self.test
+
+        def read():
+            if graph.comm.rank:
+                return np.empty((0, 2), np.int64), np.empty(0, np.int64)
+            return link_splits.read(self.val, self.test, self.split, graph.n_nodes, names)
+
+        pairs, split = together(graph.comm, read)
+        return pairs[split == VAL], pairs[split == TEST]
 
     def decoded(self, encoder: Any, rng: Random, dtype: str) -> LinkPredictor:
         """Return an encoder with the decoder behind it."""
@@ -87,8 +113,8 @@ class Links(NamedTuple):
     row_numbers: RowNumbers
 
 
-def split_links(graph: Graph, val: float = 0.05, test: float = 0.1, *, disjoint: float = 0.0, negatives: int = 1,
-                eval_negatives: int = 1, sampler: str = "uniform", seed: int = 0) -> Links:
+def split_links(graph: Graph, val: Any = 0.05, test: Any = 0.1, *, split: Any = None, disjoint: float = 0.0,
+                negatives: int = 1, eval_negatives: int = 1, sampler: str = "uniform", seed: int = 0) -> Links:
     """Divide a graph's edges into links to train, validate and test on, and leave the latter two out of its messages.
 
     Parameters
@@ -96,9 +122,14 @@ def split_links(graph: Graph, val: float = 0.05, test: float = 0.1, *, disjoint:
     graph : Graph
         Whole, or this rank's part; ids are 0 .. n_nodes - 1. Neither bipartite nor with columns. Its values on edges
         stay with the edges.
-    val, test : float
+    val, test : float, or (k, 2) array of ids
         The share of each. A link's split is drawn by the ids of its ends, so shares hold on average. Edges between the
         same two nodes, in either direction, are of one split, so that none tells of another. Self loops are no links.
+        Or the links of each, source and destination, each rank giving some of them: they are links also where they are
+        no edges, and all other edges are to train on.
+    split : (n_edges,) array of int, optional
+        In place of `val` and `test`: 0 of an edge to train on, 1 to validate, 2 to test on, in the order of
+        `graph.edge_ids`.
     disjoint : float
         The share of training links that are trained on and bring no messages in training; the others bring messages
         alone. 0: each training link does both. In evaluation all training links bring messages.
@@ -117,6 +148,8 @@ def split_links(graph: Graph, val: float = 0.05, test: float = 0.1, *, disjoint:
     ------
     ConfigError
         On every rank: an argument is not what is said here.
+    DataError
+        On every rank: a listed node is none; edges between the same two nodes are of two splits.
 
     Notes
     -----
@@ -124,27 +157,25 @@ def split_links(graph: Graph, val: float = 0.05, test: float = 0.1, *, disjoint:
     division. Sends 24 bytes an edge. Memory: about 100 bytes an edge while it runs; then 24 a link, and 8 an edge.
     """
     comm = graph.comm
-    arguments = together(comm, lambda: _checked(graph, val, test, disjoint, negatives, eval_negatives, sampler, seed))
-    agree(comm, arguments, "val, test, disjoint, negatives, eval_negatives, sampler or seed")
+    arguments = together(comm, lambda: _checked(graph, disjoint, negatives, eval_negatives, sampler, seed))
+    agree(comm, arguments, "disjoint, negatives, eval_negatives, sampler or seed")
     raise_together(comm, _odd_id(graph))
+    told = together(comm, lambda: _checked_splits(graph, val, test, split))
     with graph.profile.phase("setup"):
-        return _split(graph, *arguments)
+        return _split(graph, _splits(graph, told, seed), *arguments)
 
 
-def _checked(graph, val, test, disjoint, negatives, eval_negatives, sampler, seed):
+def _checked(graph, disjoint, negatives, eval_negatives, sampler, seed):
     if not isinstance(graph, Graph):
         raise ConfigError(f"links are of a Graph, but graph is a {type(graph).__name__}")
     if graph.bipartite or graph.grid is not None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
     if graph.schedule.rows != "float32":
         raise ConfigError(f"links: graphs with rows {graph.schedule.rows} are not done yet")
-    shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test), ("disjoint", disjoint))]
-    if shares[0] + shares[1] >= 1:
-        raise ConfigError(f"val {val} and test {test} leave no links to train on")
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
     least = (("negatives", negatives, 1), ("eval_negatives", eval_negatives, 1), ("seed", seed, 0))
-    return (*shares, *(whole(*given) for given in least), sampler)
+    return (number("disjoint", disjoint, below=1), *(whole(*given) for given in least), sampler)
 
 
 def _odd_id(graph):
@@ -153,17 +184,16 @@ def _odd_id(graph):
         if len(wrong) else None
 
 
-def _split(graph, val, test, disjoint, negatives, eval_negatives, seed, sampler):
+def _split(graph, split_of, disjoint, negatives, eval_negatives, seed, sampler):
     n, ids, edges = graph.n_nodes, graph.dst_ids, graph.in_edges()
-    ends = _ends(graph, edges)
-    train, target = _messages(ends, seed, val, test, disjoint)
+    ends, numbers = _ends(graph, edges), RowNumbers(graph.comm, ids)
+    train, target = _messages(ends, split_of, seed, disjoint)
     messages = _with_edges(graph, edges, train)
     training = _with_edges(graph, edges, train & ~target) if disjoint else messages
 
-    heads, tails, rows, undirected = _out_links(graph, edges, ends)
-    split, target = _drawn(ids[heads], tails, seed, val, test, disjoint)
+    heads, tails, rows, undirected = _out_links(graph, edges, ends, split_of.listed()[0], numbers)
+    split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
     known = heads * n + tails
-    numbers = RowNumbers(graph.comm, ids)
     to_eval = Negatives(numbers, ids, known, sampler, seed, "link negatives of evaluation")
     to_train = Negatives(numbers, ids, known[split == TRAIN], sampler, seed, "link negatives")
     chosen = (split != TRAIN) | target
@@ -171,31 +201,69 @@ def _split(graph, val, test, disjoint, negatives, eval_negatives, seed, sampler)
         chosen &= (ids[heads] < tails) == _coin(ids[heads], tails, seed)
     heads, tails, rows, split = heads[chosen], tails[chosen], rows[chosen], split[chosen]
 
-    def candidates(nodes, of, drawn, draw=None):
-        first = heads[of] if sampler == "per-source" else \
-            np.concatenate([heads[of, None] + to_train.offsets[graph.comm.rank], drawn[0]], 1)
-        return LinkGraph(nodes, first, np.concatenate([rows[of, None], drawn[1]], 1), draw)
-
-    def draw(step, of):
-        return candidates(training, of, to_train(heads[of], tails[of], negatives, step))
-
-    every = np.arange(len(heads))
-    made = candidates(messages, every, to_eval(heads, tails, eval_negatives, 0), draw)
+    draw = Candidates(training, heads, tails, rows, to_train, negatives)
+    pairs = Candidates(messages, heads, tails, rows, to_eval, eval_negatives).pairs(0, np.arange(len(heads)))
+    made = LinkGraph(messages, *pairs, draw)
     return Links(made, np.zeros(len(heads), np.int64), *(np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)),
                  ids[heads], tails, undirected, numbers)
 
 
-def without_links(graph: Graph, val: float, test: float, seed: int) -> Graph:
-    """Return `split_links(graph, val, test, seed=seed).graph.nodes`, and make nothing else. Collective."""
+def without_links(graph: Graph, val: Any, test: Any, seed: int, split: Any = None) -> Graph:
+    """Return `split_links(graph, val, test, seed=seed, split=split).graph.nodes`, and make nothing else. Collective."""
     edges = graph.in_edges()
-    return _with_edges(graph, edges, _messages(_ends(graph, edges), seed, val, test, 0.0)[0])
+    split_of = _splits(graph, together(graph.comm, lambda: _checked_splits(graph, val, test, split)), seed)
+    return _with_edges(graph, edges, _messages(_ends(graph, edges), split_of, seed, 0.0)[0])
 
 
-def _messages(ends, seed, val, test, disjoint):
+def _checked_splits(graph, val, test, split):
+    """Shares of both splits, or the pairs that this rank tells the splits of, and these."""
+    if split is not None:
+        found = np.asarray(split)
+        if found.shape != (graph.n_edges,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
+            raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each of "
+                              f"{graph.n_edges} edges, in the order of graph.edge_ids")
+        return None, found
+    if any(np.ndim(given) for given in (val, test)):
+        pairs = [_pairs(graph, name, () if given is None or np.isscalar(given) and given == 0 else given)
+                 for name, given in (("val", val), ("test", test))]
+        return np.concatenate(pairs), np.repeat([VAL, TEST], [len(own) for own in pairs])
+    shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test))]
+    if sum(shares) >= 1:
+        raise ConfigError(f"val {val} and test {test} leave no links to train on")
+    return shares
+
+
+def _pairs(graph, name, given):
+    found = np.asarray(given)
+    if not found.size:
+        return np.empty((0, 2), np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
+        raise ConfigError(f"{name} is {found.dtype} {found.shape}, but beside pairs of ids, (n, 2), pairs are needed here, or 0 for none")
+    bad = np.argwhere((found < 0) | (found >= graph.n_nodes))
+    if len(bad):
+        raise DataError(f"{name}: pair {bad[0, 0]} has node {found[tuple(bad[0])]}, outside 0 <= node < {graph.n_nodes}")
+    return found.astype(np.int64)
+
+
+def _splits(graph, told, seed):
+    """What tells the split of pairs of ids, of what `_checked_splits` returned. Collective."""
+    one, other = told
+    listed = one is None or bool(np.ndim(one))
+    if len(set(graph.comm.allgather(listed))) > 1:
+        raise ConfigError("val, test or split: shares on one rank, and pairs on another")
+    if not listed:
+        agree(graph.comm, (one, other), "val or test")
+        return DrawnSplits(one, other, seed)
+    if one is None:
+        edges = graph.in_edges()
+        one, other = np.stack(_ends(graph, edges), 1), other[_places(edges)]
+    return ToldSplits(graph.comm, graph.n_nodes, one, other.astype(np.int64))
+
+
+def _messages(ends, split_of, seed, disjoint):
     """Which edges bring messages in evaluation, and which of these are targets in training; self loops are none."""
-    split, target = _drawn(*ends, seed, val, test, disjoint)
     loops = ends[0] == ends[1]
-    return (split == TRAIN) | loops, target & ~loops
+    return (split_of(*ends) == TRAIN) | loops, _targets(*ends, seed, disjoint) & ~loops
 
 
 def _ends(graph, edges):
@@ -209,23 +277,13 @@ def _places(edges):
     return slice(None) if edges.numbers is None else edges.numbers
 
 
-def _variates(one, other, seed):
-    """64 random bits for each pair of ids, in either order."""
-    low, high = np.minimum(one, other).astype(np.uint64), np.maximum(one, other).astype(np.uint64)
-    return splitmix64(splitmix64(low ^ np.uint64(key(seed, "links", "", 0, 0))) ^ high)
-
-
-def _drawn(one, other, seed, val, test, disjoint):
-    """Each pair's split, and whether it is a target if it is of training."""
-    bits = _variates(one, other, seed)
-    at = (bits >> np.uint64(11)) * 2.0**-53
-    split = np.where(at < test, TEST, np.where(at < test + val, VAL, TRAIN))
-    target = (splitmix64(bits) >> np.uint64(11)) * 2.0**-53 < (disjoint or 1)
-    return split, target
+def _targets(one, other, seed, disjoint):
+    """Whether each pair is a target if it is of training."""
+    return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)
 
 
 def _coin(one, other, seed):
-    return (_variates(one, other, seed) & np.uint64(1)).astype(bool)
+    return (variates(one, other, seed) & np.uint64(1)).astype(bool)
 
 
 def _with_edges(graph, edges, kept):
@@ -242,17 +300,28 @@ def _with_edges(graph, edges, kept):
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 
 
-def _out_links(graph, edges, ends):
-    """The distinct edges from this rank's rows: heads as rows, tails as ids and as row numbers; and whether each
-    edge's reverse is one, too. Collective."""
+def _out_links(graph, edges, ends, listed, numbers):
+    """The distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row numbers;
+    and whether each edge's reverse is one, too. Collective."""
     comm, n = graph.comm, graph.n_nodes
     offsets = np.concatenate([[0], np.cumsum(comm.allgather(graph.n_dst))])
     first, no_loop = offsets[comm.rank], ends[0] != ends[1]
     rows = destinations(edges.indptr)[no_loop]
-    found = np.stack([edges.indices[no_loop], ends[1][no_loop], rows + first], 1).astype(np.int64)
+    found = _to_heads(comm, offsets, np.stack([edges.indices[no_loop], ends[1][no_loop], rows + first], 1).astype(np.int64))
+    same = np.array_equal(np.unique(found[:, 0] * n + found[:, 1]), np.unique(rows * n + ends[0][no_loop]))
+    undirected, listed_rows = all(comm.allgather(same)), numbers(listed)
+    more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
+    if undirected:
+        more = np.concatenate([more, np.stack([listed_rows[:, 1], listed[:, 0], listed_rows[:, 0]], 1)])
+    found = np.concatenate([found, _to_heads(comm, offsets, more)])
+    links, places = np.unique(found[:, 0] * n + found[:, 1], return_index=True)
+    return links // n, links % n, found[places, 2], undirected
+
+
+def _to_heads(comm, offsets, found):
+    """Send rows to the owners of the row numbers in their first column, which become local there. Collective."""
     owner = owners(found[:, 0], offsets)
     order = np.argsort(owner, kind="stable")
     found = np.concatenate(comm.alltoall(share(found[order], np.searchsorted(owner[order], np.arange(comm.size + 1)))))
-    links, places = np.unique((found[:, 0] - first) * n + found[:, 1], return_index=True)
-    same = np.array_equal(links, np.unique(rows * n + ends[0][no_loop]))
-    return links // n, links % n, found[places, 2], all(comm.allgather(same))
+    found[:, 0] -= offsets[comm.rank]
+    return found

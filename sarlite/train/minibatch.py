@@ -10,8 +10,10 @@ from sarlite.comm import together
 from sarlite.minibatch import GraphLoader, NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
 from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.rows import row_numbers
+from sarlite.train.link_loader import LinkLoader
 
 SPLITS = ("train", "val", "test")
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
@@ -60,8 +62,8 @@ def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, A
     if rows_alone or isinstance(graph, GraphSet):
         made = RowLoader if rows_alone else GraphLoader
         return {"batches": made(graph, features, rows.labels, rows.train, **common, **own)}
-    loader = NeighborLoader(graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.remote,
-                            **common, **own)
+    loader = (LinkLoader if isinstance(graph, LinkGraph) else NeighborLoader)(
+        graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.remote, **common, **own)
     if asked.eval_fanouts is None:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0

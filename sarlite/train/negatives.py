@@ -1,11 +1,15 @@
 """Negatives: pairs of nodes that are no links, drawn by counter, so that they are the same on any number of ranks."""
 
+from copy import copy
+
 import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.minibatch.part_edges import share
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.types import Array
 
 TRIES = 32
@@ -40,6 +44,12 @@ class RowNumbers:
         found = np.concatenate(comm.alltoall(share(pairs, starts)))
         self._rows = np.empty(len(found), np.int64)
         self._rows[found[:, 0] - comm.rank * self.range] = found[:, 1]
+
+    def on(self, comm: Communicator) -> "RowNumbers":
+        """Return the same, whose calls communicate by another channel."""
+        other = copy(self)
+        other.comm = comm
+        return other
 
     def __call__(self, ids: Array) -> Array:
         """Return the row number of each id, of `ids`' shape. Collective."""
@@ -86,6 +96,12 @@ class Negatives:
         self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
         self.comm, self.of_pairs = numbers.comm, sampler == "uniform"
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
+
+    def on(self, comm: Communicator) -> "Negatives":
+        """Return the same, whose calls communicate by another channel."""
+        other = copy(self)
+        other.comm, other.numbers = comm, self.numbers.on(comm)
+        return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
         """Return the row numbers of the ends of n negatives for each link, heads and tails, (k, n) int64. Collective.
@@ -134,3 +150,36 @@ class Negatives:
         places = np.minimum(np.searchsorted(self.known, wanted), max(len(self.known) - 1, 0))
         there = self.known[places] == wanted if len(self.known) else np.zeros(len(wanted), bool)
         return there | (self.ids[heads] == tails)
+
+
+class Candidates:
+    """A rank's links, and the negatives that they are compared with. A call makes the `LinkGraph` of a step; collective.
+
+    Parameters
+    ----------
+    nodes : Graph
+        The edges along which messages pass.
+    heads, tails, rows : (n_links,) int64
+        The links': local rows of the heads; ids of the tails, and their row numbers.
+    negatives : Negatives
+    n : int
+        Negatives of each link.
+    """
+
+    def __init__(self, nodes: Graph, heads: Array, tails: Array, rows: Array, negatives: Negatives, n: int) -> None:
+        self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
+
+    def on(self, comm: Communicator) -> "Candidates":
+        """Return the same, whose negatives are drawn by another channel."""
+        return Candidates(self.nodes, self.heads, self.tails, self.rows, self.negatives.on(comm), self.n)
+
+    def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
+        """Return both ends of the candidates of some links, as `LinkGraph` takes them. Collective."""
+        drawn = self.negatives(self.heads[of], self.tails[of], self.n, step)
+        heads, first = self.heads[of], self.negatives.offsets[self.negatives.comm.rank]
+        if self.negatives.of_pairs:
+            heads = np.concatenate([heads[:, None] + first, drawn[0]], 1)
+        return heads, np.concatenate([self.rows[of, None], drawn[1]], 1)
+
+    def __call__(self, step: int, of: Array) -> LinkGraph:
+        return LinkGraph(self.nodes, *self.pairs(step, of))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sarlite.command import byte_size, every, fanouts
+from sarlite.command import byte_size, every, fanouts, share_or_file
 from sarlite.minibatch.hec import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
@@ -86,8 +86,11 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     "links, of --task link": {
         "decoder": (None, tuple(DECODERS), f"how a link is scored from the rows of its ends [{LinkOptions.decoder}]"),
         "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LinkOptions.width}]"),
-        "link-val": (None, float, f"share of the edges that are links to validate on; they bring no messages [{LinkOptions.val}]"),
-        "link-test": (None, float, f"share of the edges that are links to test on, likewise [{LinkOptions.test}]"),
+        "link-val": (None, share_or_file, "share of the edges that are links to validate on; they bring no messages; or a file "
+                     f"of these links, source and destination [{LinkOptions.val}]"),
+        "link-test": (None, share_or_file, f"share, or file, of the links to test on, likewise [{LinkOptions.test}]"),
+        "link-split": (None, str, "FILE,split=COLUMN: a table of the edges, whose column has train, val or test; or "
+                       "FILE,time=COLUMN: the latest links are to test on, those before to validate on"),
         "link-disjoint": (None, float, "share of the training links that are trained on and bring no messages in training, "
                           "where the others bring messages alone [each link does both]"),
         "negatives": (None, int, f"pairs without a link that a link is compared with, drawn anew each epoch "
@@ -212,7 +215,8 @@ METAVARS = {
     "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
-    "readout-width": "N", "link-width": "N", "link-val": "SHARE", "link-test": "SHARE", "link-disjoint": "SHARE", "negatives": "N",
+    "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
+    "link-split": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
     "eval-negatives": "N",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""

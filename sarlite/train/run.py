@@ -132,7 +132,7 @@ def new_model(comm, run, part, rng):
 
 def make_predictor(run, n_in, rng, nodes):
     """Return the model of a run of links: that of its nodes, and the decoder."""
-    return run.links.decoded(make_model(run.model, n_in, run.links.width, rng, nodes), rng, run.model.dtype)
+    return run.links.decoded(make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, run.model.dtype)
 
 
 def make_graph_predictor(run, n_in, n_out, rng, graphs):
@@ -146,7 +146,7 @@ def with_links(run, part):
 
     Collective.
     """
-    links = run.links.split(part.graph, run.training.metric, run.training.seed)
+    links = run.links.of_graph(part.graph, run.training.metric, run.training.seed, part.names)
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows)
 

@@ -9,6 +9,7 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
+from sarlite.train.link_loader import LinkLoader
 from sarlite.train.tasks import Task
 
 
@@ -48,9 +49,11 @@ def check_links(graph, task, numerics, others):
             raise ConfigError("graph is a LinkGraph, so the task must be Task('link'), or the loss your own")
         if task is not None:
             task.check_candidates(graph.n_candidates)
-        for name in ("batches", "scoring", "label_inputs"):
+        for name in ("scoring", "label_inputs"):
             if others[name] is not None:
-                raise ConfigError(f"{name}: of links it is not done yet: they are trained full-batch")
+                raise ConfigError(f"{name}: of links it is not done yet")
+        if others["batches"] is not None and not isinstance(others["batches"], LinkLoader):
+            raise ConfigError(f"batches is a {type(others['batches']).__name__}, but of links a LinkLoader")
         if numerics != "fast":
             raise ConfigError("numerics exact: links are not exact yet")
     elif task is not None and task.name == "link":

@@ -20,7 +20,7 @@ VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
-          "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
+          "link_split": "edges.csv,time=since", "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
 """Of an option its value; of others True."""
 
 
@@ -49,6 +49,9 @@ def case(option, other):
         "a set of graphs and propagated rows": ({"model": "sgc"}, {**GRAPHS, "cls": SGC}),
         "propagated rows": ({"model": "m.py:M"}, {"cls": GCN, "relational": False, "model": SimpleNamespace(powers=(0, 1))}),
         "nothing propagated": ({}, {"cls": SAGE, "relational": False, "model": SimpleNamespace()}),
+        "file of links": ({"link_val": "val.csv"}, {}),
+        "file of links, and a share": ({"link_val": "val.csv", "link_test": 0.1}, {}),
+        "shares beside words": ({"link_split": "edges.csv,split=part", "link_val": 0.1}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
     }
     options, rest = kinds.get(other) or ({**BATCHES} if other == "batch_size" else named(other), {})

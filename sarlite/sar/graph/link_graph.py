@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
@@ -29,21 +30,25 @@ class LinkGraph:
 
     Parameters
     ----------
-    nodes : Graph
+    nodes : Graph, or Batch
         What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns.
     heads : (n,) int, or (n, c) int64
-        This rank's rows of `nodes`, where a row's candidates have one head; else row numbers of the whole graph. Of one
-        kind on every rank.
+        This rank's rows that the encoder makes, where a row's candidates have one head; else row numbers of all ranks'.
+        Of one kind on every rank.
     tails : (n, c) int64
-        Row numbers of the whole graph; c is the same on every rank.
+        Row numbers of all ranks' rows; c is the same on every rank.
     draw : callable, optional
         (step, rows) -> LinkGraph of these rows in a training step, with other negatives; collective. Without it each
         step has the same.
+    over : Graph, optional
+        Whose mode and transport bring remote ends, where `nodes` are a batch of its.
+    comm : Communicator, optional
+        What construction communicates by.
 
     Attributes
     ----------
     n_src, n_dst, n_candidates : int
-        Local nodes; n; c.
+        Local rows that the encoder makes; n; c.
     comm, profile : Communicator, Profile
         Those of `nodes`.
 
@@ -54,12 +59,15 @@ class LinkGraph:
     Sends 16 bytes a remote row while it is made, counted as "setup". Memory: about 20 bytes a candidate.
     """
 
-    def __init__(self, nodes: Graph, heads: Array, tails: Array, draw: Draw | None = None) -> None:
+    def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
+                 comm: Communicator | None = None) -> None:
+        graph: Graph = over or nodes
         self.nodes, self.heads, self.tails, self.draw = nodes, heads, tails, draw
-        self.comm, self.profile, self.kept = nodes.comm, nodes.profile, nodes.kept
-        self.n_src, self.n_dst, self.n_candidates = nodes.n_src, len(heads), tails.shape[1]
+        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
+        self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         with nodes.profile.phase("setup"):
-            self._ends = [end if end.ndim == 1 else kernels.outside_buffers(_slots, nodes, end.reshape(-1))
+            self._ends = [end if end.ndim == 1 else
+                          kernels.outside_buffers(_slots, comm or graph.comm, graph, nodes.dst_ids, end.reshape(-1))
                           for end in (heads, tails)]
 
     def __repr__(self) -> str:
@@ -97,14 +105,14 @@ class LinkGraph:
 class _Slots(LayerGraph):
     """One destination row for each candidate, whose one source is an end of it."""
 
-    def __init__(self, nodes: Graph, schedule: Schedule, n: int) -> None:
-        super().__init__(nodes.comm, schedule, nodes.profile, Kept(nodes.kept.state), nodes.n_nodes,
-                         (nodes.n_src, n, n), bipartite=True)
-        self.src_ids, self.dst_ids, self.in_degrees = nodes.src_ids, np.arange(n), np.ones(n, np.int64)
+    def __init__(self, graph: Graph, schedule: Schedule, ids: Array, n: int) -> None:
+        super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), graph.n_nodes,
+                         (len(ids), n, n), bipartite=True)
+        self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
-def _slots(nodes, rows):
-    found = needs.find(nodes.comm, [InEdges(np.arange(len(rows) + 1), rows)], nodes.src_ids, nodes.n_src)
-    there = nodes.schedule
+def _slots(comm, graph, ids, rows):
+    found = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
+    there = graph.schedule
     plan = there.mode.lay_out(found, there.transport.prefetch)
-    return _Slots(nodes, Schedule(plan, there.transport, there.mode), len(rows))
+    return _Slots(graph, Schedule(plan, there.transport, there.mode), ids, len(rows))

@@ -1,0 +1,141 @@
+"""LinkLoader: minibatches whose seeds are links, over the batches of `NeighborLoader` of their ends."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sarlite.comm import together
+from sarlite.errors import ConfigError
+from sarlite.graph.part import owners
+from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.part_edges import share
+from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.tape import Tensor
+from sarlite.tape.rows import row_numbers
+from sarlite.train.negatives import Candidates
+from sarlite.types import Array
+
+
+class LinkBatch:
+    """Some links, their negatives, and the batch of the nodes at the ends of both.
+
+    Attributes
+    ----------
+    graph : LinkGraph
+        What an `nn.LinkPredictor` is called with; `graph.nodes` is the `Batch` of the ends.
+    x : Tensor
+        The input rows of the ends' batch.
+    labels, rows : (n_links,) int64
+        Zeros; all rows.
+    step, n_global : int
+        The global step; links of all ranks.
+    """
+
+    lasting: ClassVar[bool] = False
+    outputs: ClassVar[None] = None
+
+    def __init__(self, graph: LinkGraph, step: int, n_global: int) -> None:
+        self.graph, self.step, self.n_global = graph, step, n_global
+        self.labels, self.rows = np.zeros(graph.n_dst, np.int64), np.arange(graph.n_dst)
+
+    @property
+    def x(self) -> Tensor:
+        return self.graph.nodes.x
+
+    @property
+    def graphs(self) -> list[Any]:
+        return self.graph.nodes.graphs
+
+
+class LinkLoader(NeighborLoader):
+    """Makes the batches of a training on links; iterating over it is an epoch. Construction and epochs are collective.
+
+        loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(10, 10), batch_size=1000)
+        trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)
+
+    A step's seeds are links. Their negatives are drawn by step, and the batch has the ends of both. No message passes
+    along a seed in its own step, in either direction, also where it is several edges.
+
+    Parameters
+    ----------
+    graph : LinkGraph
+        Of `links.split_links`.
+    x : (n_src, ...) array
+        Features of this rank's nodes.
+    labels : (n_links,) array
+        Not looked at: zeros.
+    train : (n_links,) bools, slice, or (k,) row numbers
+        This rank's links of an epoch.
+    fanouts, batch_size, others
+        As of `NeighborLoader`, of which `remote` is "exact": a step is the same on any number of ranks.
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        On every rank: the graph was not made by `split_links`, another `remote`, or as `NeighborLoader`.
+
+    Notes
+    -----
+    What picks count is as if seeds were no edges, but degrees of "sym" are those of all training edges. Beyond what
+    `NeighborLoader` sends: 8 bytes for each end that another rank owns and 8 back, 16 a link, and what drawing negatives
+    sends.
+    """
+
+    def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
+                 remote: Any = "exact", **options: Any) -> None:
+        self._links = together(graph.comm, lambda: _checked(graph, train, remote))
+        draw: Any = graph.draw
+        self._ids = draw.nodes.dst_ids[draw.heads[self._links]], draw.tails[self._links]
+        super().__init__(draw.nodes, x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size, **options)
+        self._candidates = draw.on(self._sampling)
+        self._offsets = draw.negatives.offsets
+
+    def _seed_ids(self):
+        return self._ids[0] * self.graph.n_nodes + self._ids[1]
+
+    def links(self, step: int) -> Array:
+        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective, and not while an epoch goes on."""
+        return self._links[self._seeds(step)]
+
+    def _make(self, step):
+        with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
+            of = self.links(step)
+            heads, tails = self._candidates.pairs(step, of)
+            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of))
+            self._transposes.make(nodes.graphs)
+            graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling)
+            return LinkBatch(graph, step, self._seeds.count(step))
+
+    def _nodes(self, step, heads, tails, without):
+        """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the batch."""
+        comm, offsets = self._sampling, self._offsets
+        first, shape = offsets[comm.rank], heads.shape
+        ends = np.concatenate([(heads if heads.ndim == 2 else heads + first).reshape(-1), tails.reshape(-1)])
+        rows, places = np.unique(ends, return_inverse=True)
+        asked = comm.alltoall([own - at for own, at in zip(share(rows, np.searchsorted(rows, offsets)), offsets)])
+        sampled = self.sampler(np.concatenate(asked), step, without)
+        batch = self._batch(sampled, step, 0, pushes=False)
+        told = comm.alltoall(share(sampled.numbers, np.cumsum([0, *map(len, asked)])))
+        starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
+        ends = np.concatenate([own + at for own, at in zip(told, starts)])[places.reshape(-1)]
+        heads, tails = ends[: len(ends) - tails.size].reshape(shape), ends[len(ends) - tails.size :].reshape(tails.shape)
+        return batch, heads if heads.ndim == 2 else heads - starts[comm.rank], tails
+
+    def _edges(self, of):
+        """Where the edges between the ends of these links stand, of all ranks' links those of this rank's rows."""
+        comm, draw, offsets = self._sampling, self._candidates, self._offsets
+        rows, ids = draw.rows[of], draw.nodes.dst_ids[draw.heads[of]]
+        owner = owners(rows, offsets)
+        order = np.argsort(owner, kind="stable")
+        starts = np.searchsorted(owner[order], np.arange(comm.size + 1))
+        told = np.concatenate(comm.alltoall(share(np.stack([rows - offsets[owner], ids], 1)[order], starts)))
+        return self._part.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
+
+
+def _checked(graph, train, remote):
+    if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
+        raise ConfigError(f"minibatches of links are of a LinkGraph as split_links makes it, but graph is {graph!r}")
+    if remote != "exact":
+        raise ConfigError(f"remote {remote!r}: minibatches of links are exact: a link's ends may be of any two ranks")
+    return row_numbers("train", train, graph.n_dst)
