@@ -118,6 +118,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     names = comm.bcast(part.names is not None) and part.names
     if part.task == "link":
+        told = run.links.digest(part.graph, part.names)
+        together(comm, lambda: _check_links(config, meta, told))
         part = part._replace(graph=run.links.messages(part.graph, run.training.seed, part.names))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
@@ -197,6 +199,12 @@ def _try(paths):
             try_whole(path)
         except OSError as error:
             raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
+
+
+def _check_links(config, meta, told):
+    """Raise a CheckpointError where files tell other splits of links than in training: test edges would bring messages."""
+    if meta["data"].get("links") != told:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its files of --link-val, --link-test or --link-split tell other splits now")
 
 
 def _check_data(config, options, meta, part, n_train):

@@ -1,5 +1,6 @@
 """A graph's edges as links to predict: divided into splits, with those to be predicted left out of its messages."""
 
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,14 @@ class LinkOptions(NamedTuple):
         """Return the graph of the edges that bring messages in evaluation. Collective; raises as `of_graph`."""
         val, test = self._splits(graph, names)
         return without_links(graph, val, test, seed)
+
+    def digest(self, graph: Graph, names: Any = None) -> str | None:
+        """Return what tells the pairs that files hold from others, or None where no file tells splits. Collective."""
+        found = self._splits(graph, names)
+        if not isinstance(found[0], np.ndarray):
+            return None
+        rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), split)]) for pairs, split in zip(found, (VAL, TEST))]
+        return graph.comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32])
 
     def _splits(self, graph, names):
         """`val` and `test` as `split_links` takes them; what files tell rank 0 gives."""

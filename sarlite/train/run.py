@@ -89,6 +89,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
+    data |= {"links": run.links.digest(part.graph, part.names)} if part.task == "link" else {}
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     if part.task == "link":

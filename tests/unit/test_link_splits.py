@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sarlite.comm import Solo, threads
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import link_splits
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
 from tests.helpers.linked import PAIRS, N, part, whole
@@ -121,6 +121,12 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
                                    [there[name] for name in ("loss", "val_roc_auc", "test_roc_auc")], rtol=1e-11)
     found = [predict_here(tmp_path / run, tmp_path / "o.npy", "--links", tmp_path / "test.csv")[0] for run in ("files", "table")]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+    test[0] = 298, 299
+    np.savetxt(tmp_path / "test.csv", test, "%d", ",")  # another test edge: what was left out of messages is unknown
+    with pytest.raises(CheckpointError, match="tell other splits now"):
+        predict_here(tmp_path / "files", tmp_path / "o.npy", "--links", tmp_path / "val.csv")
+    with pytest.raises(CheckpointError, match="files tell other splits of links"):
+        train_here(tmp_path / "files", "--resume", tmp_path / "files" / "checkpoint.safetensors", "--epochs", 3)
     drawn = train_here(tmp_path / "drawn", *common)
     assert drawn[0]["loss"] != one[0]["loss"]
     for words, flags in (
