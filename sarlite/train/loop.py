@@ -2,7 +2,7 @@
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import Any
@@ -260,8 +260,14 @@ class Trainer:
         self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def score(self, metrics):
-        """Add this rank's rows of each split to its metric; return its share of the validation loss."""
+    def score(self, metrics: Mapping[str, Any]) -> float:
+        """Add this rank's rows of each split to its metric; return its share of the validation loss. Collective.
+
+        Parameters
+        ----------
+        metrics : dict of split to an object with add(output, labels)
+            Of the splits that are looked at.
+        """
         self.scoring.step, loss = 0, 0.0
         batches = iter(self.scoring)
         for batch in batches if self.shown is None else self.shown.to_score(batches):
