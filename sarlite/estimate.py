@@ -38,7 +38,7 @@ from sarlite.train.small import Facts, Shape
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
 _LOADED = 2 << 20  # what loading leaves in a process beside the data, but for MPI
-_MOST_RANKS = 1 << 16  # of the search for the smallest number of ranks that fits
+_MOST_RANKS = 4096  # that are tried for --memory
 _TRIAL_ROWS = 4000  # of parts that are expected, of which trials are on few ranks
 OWN = {
     "ranks": ([16, 64, 256, 1024], "numbers of ranks, as 16,64,1024", "N,N,.."),

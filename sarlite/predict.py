@@ -24,13 +24,14 @@ from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, link_scores, propagated, resume
+from sarlite.train import checkpoint, link_scores, link_splits, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.train.links import without_links
 from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
@@ -118,9 +119,10 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     names = comm.bcast(part.names is not None) and part.names
     if part.task == "link":
-        told = run.links.digest(part.graph, part.names)
+        splits = run.links.splits(part.graph, part.names)
+        told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
-        part = part._replace(graph=run.links.messages(part.graph, run.training.seed, part.names))
+        part = part._replace(graph=without_links(part.graph, *splits, run.training.seed))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
         part, rows = part._replace(graph=pairs), slice(None)

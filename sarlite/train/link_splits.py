@@ -1,5 +1,6 @@
 """Which split each link is of: drawn from the ids of its ends, or told by the user, as pairs, by edge or by time."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,14 @@ class ToldSplits:
         ends, splits = divmod(int(self._known[at]), self._n), sorted(self._split[at : at + 2].tolist())
         return DataError(f"links: the pair {ends[0]}, {ends[1]} is in the splits {NAMES[splits[0]]} and {NAMES[splits[1]]}, in one "
                          "direction or the other, but all edges between two nodes must be of one split")
+
+
+def digest(comm: Communicator, val: Any, test: Any) -> str | None:
+    """Return what tells rank 0's pairs of both splits from others; None of shares, which the options tell. Collective."""
+    if not isinstance(val, np.ndarray):
+        return None
+    rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), split)]) for pairs, split in ((val, VAL), (test, TEST))]
+    return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))
 
 
 def read(val: Any, test: Any, table: str | None, n_nodes: int, names: Any = None) -> tuple[Array, Array]:

@@ -1,6 +1,5 @@
 """A graph's edges as links to predict: divided into splits, with those to be predicted left out of its messages."""
 
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,29 +50,14 @@ class LinkOptions(NamedTuple):
     eval_negatives: int | None = None
     sampler: str | None = None
 
-    def of_graph(self, graph: Graph, metric: str | None, seed: int, names: Any = None) -> "Links":
-        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links` and
-        `link_splits.read`, whose `names` are rank 0's.
+    def splits(self, graph: Graph, names: Any = None) -> tuple[Any, Any]:
+        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `link_splits.read` says, whose `names` are rank 0's.
         """
-        n, sampler = (1, "uniform") if metric in (None, "roc-auc", "ap") else (100, "per-source")
-        return split_links(graph, *self._splits(graph, names), disjoint=self.disjoint, negatives=self.negatives,
-                           eval_negatives=self.eval_negatives or n, sampler=self.sampler or sampler, seed=seed)
-
-    def messages(self, graph: Graph, seed: int, names: Any = None) -> Graph:
-        """Return the graph of the edges that bring messages in evaluation. Collective; raises as `of_graph`."""
-        val, test = self._splits(graph, names)
-        return without_links(graph, val, test, seed)
-
-    def digest(self, graph: Graph, names: Any = None) -> str | None:
-        """Return what tells the pairs that files hold from others, or None where no file tells splits. Collective."""
-        found = self._splits(graph, names)
-        if not isinstance(found[0], np.ndarray):
-            return None
-        rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), split)]) for pairs, split in zip(found, (VAL, TEST))]
-        return graph.comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32])
-
-    def _splits(self, graph, names):
-        """`val` and `test` as `split_links` takes them; what files tell rank 0 gives."""
         if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
             return self.val, self.test
 
@@ -84,6 +68,12 @@ class LinkOptions(NamedTuple):
 
         pairs, split = together(graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
+
+    def of_graph(self, graph: Graph, splits: tuple[Any, Any], metric: str | None, seed: int) -> "Links":
+        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
+        n, sampler = (1, "uniform") if metric in (None, "roc-auc", "ap") else (100, "per-source")
+        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives,
+                           eval_negatives=self.eval_negatives or n, sampler=self.sampler or sampler, seed=seed)
 
     def decoded(self, encoder: Any, rng: Random, dtype: str) -> LinkPredictor:
         """Return an encoder with the decoder behind it."""

@@ -15,7 +15,7 @@ from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
+from sarlite.train import checkpoint, link_splits, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
@@ -89,11 +89,13 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
-    data |= {"links": run.links.digest(part.graph, part.names)} if part.task == "link" else {}
+    splits = run.links.splits(part.graph, part.names) if part.task == "link" else None
+    if splits:
+        data["links"] = link_splits.digest(comm, *splits)
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
-    if part.task == "link":
-        part = with_links(run, part)
+    if splits:
+        part = with_links(run, part, splits)
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
@@ -142,12 +144,12 @@ def make_graph_predictor(run, n_in, n_out, rng, graphs):
     return run.graphs.read_out(encoder, n_out, rng, run.model.dtype)
 
 
-def with_links(run, part):
+def with_links(run, part, splits):
     """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'.
 
     Collective.
     """
-    links = run.links.of_graph(part.graph, run.training.metric, run.training.seed, part.names)
+    links = run.links.of_graph(part.graph, splits, run.training.metric, run.training.seed)
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows)
 
