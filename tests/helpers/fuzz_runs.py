@@ -40,6 +40,8 @@ def run_checkpoint(folder, rng):
     (folder / "about.json").write_text(json.dumps(about))
 
     def read(folder, dice):
+        if not (folder / "about.json").is_file():
+            return
         try:
             found = json.loads((folder / "about.json").read_bytes())
             if not isinstance(found, dict):
