@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sarlite.charts import Bars, Lines, Matrix, Timeline
 from sarlite.command import Parser, readable
-from sarlite.errors import ConfigError, DataError, SarliteError, reading, writing
+from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
 from sarlite.files import write_whole
 from sarlite.train.config import read_toml
 from sarlite.train.folder import CONFIG, METRICS, SCHEMA, SUMMARY
@@ -64,17 +64,19 @@ def read(folder: str) -> RunFiles:
         It holds no run, or a file in it is not as a run leaves it: the message names the file, and the line.
     """
     path = Path(folder)
-    if not (path / METRICS).is_file():
+    if not (path / METRICS).exists():
         raise DataError(f"{folder}: no run of sarlite.train: it has no {METRICS}")
     options = read_toml(path / CONFIG)
     with reading(path / METRICS):
-        lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
+        lines = regular(path / METRICS).read_text(encoding="utf-8").splitlines()
     epochs = [_epoch(f"{path / METRICS}: line {number}", line) for number, line in enumerate(lines, 1)]
     if not epochs:
         raise DataError(f"{path / METRICS}: no epoch in it")
     summary = {}
     if (path / SUMMARY).exists():
-        summary = _object(path / SUMMARY, (path / SUMMARY).read_bytes())
+        with reading(path / SUMMARY):
+            text = regular(path / SUMMARY).read_bytes()
+        summary = _object(path / SUMMARY, text)
         if summary.get(SCHEMA) != 1:
             raise DataError(f"{path / SUMMARY}: {SCHEMA} is {summary.get(SCHEMA)!r}, expected 1")
     return RunFiles(str(folder), options, epochs, summary)
@@ -263,7 +265,7 @@ def _text(value):
 def spans_of(path: str) -> list[dict[str, Any]]:
     """Return the complete events of a file of `--trace`."""
     with reading(path):
-        events = json.loads(Path(path).read_bytes())["traceEvents"]
+        events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]), "start": float(event["ts"]),
                  "length": float(event["dur"])} for event in events if event["ph"] == "X"]
 

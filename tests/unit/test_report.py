@@ -1,6 +1,7 @@
 """`python -m sarlite.report`: the page of runs says what their files say, needs no network, and refuses what no run leaves."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -105,19 +106,24 @@ def test_runs_share_their_charts_and_names_are_no_html(runs):
     ("summary.json", '{"sarlite_summary": 1}', "summary.json: "),
     ("summary.json", "[" * 10000, "summary.json: "),
     ("config.toml", "a = ", "config.toml"),
+    *((file, "a pipe", f"{file}: ") for file in ("config.toml", "metrics.jsonl", "summary.json")),
 ])  # fmt: skip
 def test_what_no_run_leaves_is_refused(runs, tmp_path, capsys, file, text, told):
     shutil.copytree(runs / "one", tmp_path / "run")
     (tmp_path / "run" / file).unlink()
-    if text is not None:
+    if text == "a pipe":
+        os.mkfifo(tmp_path / "run" / file)
+    elif text is not None:
         (tmp_path / "run" / file).write_text(text)
     assert report.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
     assert told in (message := capsys.readouterr().err) and message.count("\n") == 1 and not (tmp_path / "page.html").exists()
 
 
 def test_what_the_command_refuses(runs, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "pid": "a"}]}')
-    for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "), (["--out", tmp_path], f"{tmp_path}"),
+    for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
+                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"), (["--out", tmp_path], f"{tmp_path}"),
                         ([runs / "one"], "named twice")):
         assert report.main([str(runs / "one"), *map(str, flags)]) == 2 and told in capsys.readouterr().err
 

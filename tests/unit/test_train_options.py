@@ -149,7 +149,8 @@ def test_help_is_grouped_and_tells_defaults_and_units(capsys):
 def test_numbers_out_of_range(capsys):
     for flags, message in {"--lr -1": "--lr -1.0 is not above 0", "--lr inf": "--lr inf is not a finite number", "--ranks 0":
                            "--ranks 0 is less than 1", "--epochs 0": "--epochs 0 is less than 1",
-                           "--threads -1": "--threads -1 is less than 0",
+                           "--threads -1": "--threads -1 is less than 0", "--threads 1025": "--threads 1025 is more than 1024",
+                           "--layers 1000000000": "--layers 1000000000 is more than 10000",
                            "--dropout 1": "--dropout 1.0 is not in [0, 1)"}.items():
         with pytest.raises(ConfigError) as found:
             config.parse(flags.split())
@@ -165,6 +166,7 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
 
 @pytest.mark.parametrize("flags, word", [
     (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
+    (["--hidden", 10**12], "--model sage: no memory for its parameters: Unable to allocate"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
     (["--gat-form", "paper"], "--gat-form: the model sage takes no gat_form"),
@@ -177,7 +179,7 @@ def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
     for ranks in (1, 2):
         with pytest.raises(SarliteError) as found:
-            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *[flag.replace("FILE", str(tmp_path / "model.txt")) for flag in flags])
+            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *[str(flag).replace("FILE", str(tmp_path / "model.txt")) for flag in flags])
         assert word in str(found.value)
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
