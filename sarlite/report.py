@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sarlite.charts import Bars, Lines, Matrix, Timeline
 from sarlite.command import Parser, readable
-from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
+from sarlite.errors import ConfigError, DataError, SarliteError, one_line, reading, regular, writing
 from sarlite.files import write_whole
 from sarlite.train.config import read_toml
 from sarlite.train.folder import CONFIG, METRICS, SCHEMA, SUMMARY
@@ -94,8 +94,9 @@ def _object(where, text):
 def _epoch(where, line):
     found = _object(where, line)
     for name, value in found.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise DataError(f"{where}: {name} is {value!r}, expected a number or null")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        if not (number or value is None):
+            raise DataError(one_line(f"{where}: {name} is {value!r}, expected a finite number or null"))
     if type(found.get("epoch")) is not int:
         raise DataError(f"{where}: it names no epoch")
     return found

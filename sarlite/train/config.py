@@ -240,7 +240,7 @@ def _typed(name, value, where):
         good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not good:
         expected = f"one of {', '.join(kind)}{suggestion(value, kind)}" if isinstance(kind, tuple) else _KINDS[kind]
-        raise ConfigError(f"{where}{name} = {value!r} is not {expected}")
+        raise ConfigError(one_line(f"{where}{name} = {value!r} is not {expected}"))
     return float(value) if kind is float else value
 
 

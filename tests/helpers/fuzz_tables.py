@@ -142,7 +142,8 @@ def streamed(folder, rng):
         more = dice.choice(["", ",weight=w", ",undirected", f",nodes={folder}/n.csv,id=id,labels=kind,features=age"])
         spec = f"edges:{folder}/e.csv,src=src,dst=dst{more}"
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-            status = data_command(["convert", spec, str(folder / "out"), *ALLOWED, "--memory", "512MiB", "--progress", "none", "--overwrite"])
+            words = ["convert", spec, str(folder / "out"), *ALLOWED, "--memory", "512MiB", "--progress", "none", "--overwrite"]
+            status = data_command(words)
         if status not in (0, 1, 2) or status and not said.getvalue().strip() or "Traceback" in said.getvalue():
             raise AssertionError(f"status {status}: {said.getvalue()[-300:]}")
 

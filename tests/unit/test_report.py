@@ -100,7 +100,9 @@ def test_runs_share_their_charts_and_names_are_no_html(runs):
     ("metrics.jsonl", None, "no run of sarlite.train: it has no metrics.jsonl"),
     ("metrics.jsonl", "", "metrics.jsonl: no epoch in it"),
     ("metrics.jsonl", '{"epoch": 1}\nnotes\n', "metrics.jsonl: line 2: "),
-    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss is 'low', expected a number or null"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss is 'low', expected a finite number or null"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss is inf, expected a finite number or null"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "' + "x" * 5000 + '"}\n', "x ... x"),
     ("metrics.jsonl", '{"loss": 1}\n', "line 1: it names no epoch"),
     ("summary.json", "{}", "summary.json: sarlite_summary is None, expected 1"),
     ("summary.json", '{"sarlite_summary": 1}', "summary.json: "),
@@ -123,7 +125,8 @@ def test_what_the_command_refuses(runs, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "pid": "a"}]}')
     for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
-                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"), (["--out", tmp_path], f"{tmp_path}"),
+                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"),
+                        (["--out", tmp_path], f"{tmp_path}"),
                         ([runs / "one"], "named twice")):
         assert report.main([str(runs / "one"), *map(str, flags)]) == 2 and told in capsys.readouterr().err
 

@@ -34,6 +34,7 @@ def test_the_written_configuration_is_read_back(tmp_path):
 
 FILES = {
     "another word": ("learning_rate = 3", "options.toml: unknown option 'learning_rate'; did you mean lr?"),
+    "a long text": ('epochs = "' + "x" * 5000 + '"', "x ... x"),
     "unknown key": ("epoch = 3", "options.toml: unknown option 'epoch'; did you mean epochs?"),
     "config in a config": ('config = "a.toml"', "unknown option 'config'"),
     "text for a number": ('epochs = "3"', "options.toml: epochs = '3' is not a whole number"),
@@ -178,8 +179,9 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
     for ranks in (1, 2):
+        words = [str(flag).replace("FILE", str(tmp_path / "model.txt")) for flag in flags]
         with pytest.raises(SarliteError) as found:
-            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *[str(flag).replace("FILE", str(tmp_path / "model.txt")) for flag in flags])
+            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *words)
         assert word in str(found.value)
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
