@@ -96,12 +96,22 @@ def test_runs_share_their_charts_and_names_are_no_html(runs):
     assert f"{runs / '<b>two'} train" in found.texts
 
 
+@pytest.mark.parametrize("change", [{"versions": "1.0"}, {"seconds": {"load": 1e400, "partition": 0, "epochs": 0}}, {"tiles": [["1"]]},
+                                    {"outcome": {"splits": {"val": 3}}}, {"best": []}])  # fmt: skip
+def test_a_summary_that_no_run_leaves(runs, tmp_path, capsys, change):
+    shutil.copytree(runs / "one", tmp_path / "run")
+    path = tmp_path / "run" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert report.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
+    assert f"{path}: " in (message := capsys.readouterr().err) and message.count("\n") == 1
+
+
 @pytest.mark.parametrize("file, text, told", [
     ("metrics.jsonl", None, "no run of sarlite.train: it has no metrics.jsonl"),
     ("metrics.jsonl", "", "metrics.jsonl: no epoch in it"),
     ("metrics.jsonl", '{"epoch": 1}\nnotes\n', "metrics.jsonl: line 2: "),
-    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss is 'low', expected a finite number or null"),
-    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss is inf, expected a finite number or null"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss: cannot be read: 'low' is no finite number"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss: cannot be read: inf is no finite number"),
     ("metrics.jsonl", '{"epoch": 1, "loss": "' + "x" * 5000 + '"}\n', "x ... x"),
     ("metrics.jsonl", '{"loss": 1}\n', "line 1: it names no epoch"),
     ("summary.json", "{}", "summary.json: sarlite_summary is None, expected 1"),
