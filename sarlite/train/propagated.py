@@ -15,7 +15,7 @@ from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
-from sarlite.errors import ConfigError, DataError, one_line, reading, regular
+from sarlite.errors import ConfigError, DataError, reading, regular
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
 from sarlite.tape import numerics
@@ -180,4 +180,4 @@ def _check(path, meta):
 
 
 def _other(folder, reason):
-    return DataError(one_line(f"propagated {folder}: {reason}"), ARGUMENT)
+    return DataError(f"propagated {folder}: {reason}", ARGUMENT)
