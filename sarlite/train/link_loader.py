@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sarlite.comm import together
+from sarlite.comm.routing import send
 from sarlite.errors import ConfigError
 from sarlite.graph.part import owners
 from sarlite.minibatch import NeighborLoader
@@ -127,9 +128,7 @@ class LinkLoader(NeighborLoader):
         comm, draw, offsets = self._sampling, self._candidates, self._offsets
         rows, ids = draw.rows[of], draw.nodes.dst_ids[draw.heads[of]]
         owner = owners(rows, offsets)
-        order = np.argsort(owner, kind="stable")
-        starts = np.searchsorted(owner[order], np.arange(comm.size + 1))
-        told = np.concatenate(comm.alltoall(share(np.stack([rows - offsets[owner], ids], 1)[order], starts)))
+        told = send(comm, owner, np.stack([rows - offsets[owner], ids], 1))
         return self._part.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
 
 

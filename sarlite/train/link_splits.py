@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, Solo
+from sarlite.comm.routing import ask, send
 from sarlite.data import columns
 from sarlite.data.cells import ids, numbers, whole_ids
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.part_edges import share
 from sarlite.train.link_scores import read_pairs
 from sarlite.types import Array
 
@@ -75,8 +75,7 @@ class ToldSplits:
         self._comm, self._n, self._range = comm, n, max(-(-n // comm.size), 1)
         self._pairs, self._of_pairs = pairs[proper], split[proper]
         keys = self._keys(*self._pairs.T)
-        order, starts = self._by_rank(keys)
-        found = np.concatenate(comm.alltoall(share(np.stack([keys, self._of_pairs], 1)[order], starts)))
+        found = send(comm, self._rank(keys), np.stack([keys, self._of_pairs], 1))
         self._known, self._split = found[np.lexsort(found.T[::-1])].T
         same = self._known[1:] == self._known[:-1]
         twice = np.flatnonzero(same & (self._split[1:] != self._split[:-1]))
@@ -84,11 +83,8 @@ class ToldSplits:
 
     def __call__(self, one: Array, other: Array) -> Array:
         """Return the split of each pair of ids, in either order, (n,) int64. Collective."""
-        keys, found = self._keys(one, other), np.empty(len(one), np.int64)
-        order, starts = self._by_rank(keys)
-        told = [self._of(asked) for asked in self._comm.alltoall(share(keys[order], starts))]
-        found[order] = np.concatenate(self._comm.alltoall(told))
-        return found
+        keys = self._keys(one, other)
+        return ask(self._comm, self._rank(keys), keys, self._of)
 
     def listed(self) -> tuple[Array, Array]:
         """Return the pairs to validate and to test on that this rank gave, and their splits; they need not be edges."""
@@ -103,11 +99,9 @@ class ToldSplits:
     def _keys(self, one, other):
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
 
-    def _by_rank(self, keys):
-        """In which order pairs go to the ranks that keep them, and where each rank's begin."""
-        rank = keys // self._n // self._range
-        order = np.argsort(rank, kind="stable")
-        return order, np.searchsorted(rank[order], np.arange(self._comm.size + 1))
+    def _rank(self, keys):
+        """The ranks that keep pairs."""
+        return keys // self._n // self._range
 
     def _error(self, at):
         ends, splits = divmod(int(self._known[at]), self._n), sorted(self._split[at : at + 2].tolist())
@@ -115,11 +109,18 @@ class ToldSplits:
                          "direction or the other, but all edges between two nodes must be of one split")
 
 
-def digest(comm: Communicator, val: Any, test: Any) -> str | None:
-    """Return what tells rank 0's pairs of both splits from others; None of shares, which the options tell. Collective."""
-    if not isinstance(val, np.ndarray):
+def digest(comm: Communicator, *given: Any) -> str | None:
+    """Return what tells rank 0's pairs from others, in either direction; None where none are pairs. Collective.
+
+    Parameters
+    ----------
+    *given : (n, 2) array, or else
+        Of each use, as of a split. What is no pairs, such as a share, is told by the options.
+    """
+    rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use)])
+            for use, pairs in enumerate(given, VAL) if isinstance(pairs, np.ndarray)]
+    if not rows:
         return None
-    rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), split)]) for pairs, split in ((val, VAL), (test, TEST))]
     return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))
 
 

@@ -1,15 +1,16 @@
 """A graph's edges as links to predict: divided into splits, with those to be predicted left out of its messages."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import agree, together
+from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, DataError, number, raise_together, whole
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges, owners
 from sarlite.keys import splitmix64
-from sarlite.minibatch.part_edges import share
 from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
 from sarlite.sar.graph.construct import make
@@ -17,6 +18,7 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train import link_splits
+from sarlite.train.link_scores import read_pairs
 from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
 from sarlite.train.negatives import SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.types import Array
@@ -36,8 +38,11 @@ class LinkOptions(NamedTuple):
         path is no link.
     split : str, optional
         A table that tells each edge's split or time, as of `link_splits.read`.
-    disjoint, negatives, eval_negatives, sampler
-        As for `split_links`; None: 1 and "uniform", but for metrics of a link's rank 100 and "per-source".
+    disjoint, negatives, eval_negatives, filtered
+        As for `split_links`; None: 1, but for metrics of a link's rank 100.
+    sampler, eval_sampler : str, optional
+        Of `SAMPLERS`, or a file of pairs, as `link_scores.read_pairs` takes it. None: "uniform", but for metrics of a
+        link's rank "per-source"; in evaluation as in training where that draws of all nodes.
     """
 
     decoder: str = "dot"
@@ -49,6 +54,8 @@ class LinkOptions(NamedTuple):
     negatives: int = 1
     eval_negatives: int | None = None
     sampler: str | None = None
+    eval_sampler: str | None = None
+    filtered: bool = True
 
     def splits(self, graph: Graph, names: Any = None) -> tuple[Any, Any]:
         """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
@@ -69,11 +76,35 @@ class LinkOptions(NamedTuple):
         pairs, split = together(graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
-    def of_graph(self, graph: Graph, splits: tuple[Any, Any], metric: str | None, seed: int) -> "Links":
+    def samplers(self, graph: Graph, metric: str | None, names: Any = None) -> list[Any]:
+        """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
+
+        Collective.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: one is no sampler and no file; what `read_pairs` says, whose `names` are rank 0's.
+        """
+        own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
+        to_train = self.sampler or own
+        to_eval = self.eval_sampler or (to_train if to_train in SAMPLERS[:2] else own)
+
+        def read(argument, one):
+            if one in SAMPLERS:
+                return one
+            if not Path(one).exists():
+                raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
+            return read_pairs(one, graph.n_nodes, names) if graph.comm.rank == 0 else np.empty((0, 2), np.int64)
+
+        return together(graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
+
+    def of_graph(self, graph: Graph, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
+                 seed: int) -> "Links":
         """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
-        n, sampler = (1, "uniform") if metric in (None, "roc-auc", "ap") else (100, "per-source")
-        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives,
-                           eval_negatives=self.eval_negatives or n, sampler=self.sampler or sampler, seed=seed)
+        n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
+        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives, eval_negatives=n,
+                           sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
 
     def decoded(self, encoder: Any, rng: Random, dtype: str) -> LinkPredictor:
         """Return an encoder with the decoder behind it."""
@@ -113,7 +144,8 @@ class Links(NamedTuple):
 
 
 def split_links(graph: Graph, val: Any = 0.05, test: Any = 0.1, *, split: Any = None, disjoint: float = 0.0,
-                negatives: int = 1, eval_negatives: int = 1, sampler: str = "uniform", seed: int = 0) -> Links:
+                negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform", eval_sampler: Any = None,
+                filtered: bool = True, seed: int = 0) -> Links:
     """Divide a graph's edges into links to train, validate and test on, and leave the latter two out of its messages.
 
     Parameters
@@ -133,10 +165,16 @@ def split_links(graph: Graph, val: Any = 0.05, test: Any = 0.1, *, split: Any = 
         The share of training links that are trained on and bring no messages in training; the others bring messages
         alone. 0: each training link does both. In evaluation all training links bring messages.
     negatives, eval_negatives : int
-        Negatives of each link, in training and in evaluation: pairs of nodes that are no training links, in evaluation no
-        links at all. Evaluation's stay the same.
-    sampler : {"uniform", "per-source"}
-        Both ends of a negative are drawn uniformly of all nodes; or the tail, and the head is the link's.
+        Negatives of each link, in training and in evaluation: pairs of nodes that are no training links, in evaluation
+        no links at all. Evaluation's stay the same.
+    sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) array of ids
+        Both ends of a negative are drawn uniformly of all nodes. Or the head is the link's, and the tail is drawn of
+        all nodes; of the tails of the step's links; or of those that hard pairs tell of the head, each rank giving some
+        of the pairs: each once before one comes again, and of a head without pairs of all nodes.
+    eval_sampler : as `sampler`, optional
+        Of evaluation, whose one batch are the links of all splits; by default `sampler`.
+    filtered : bool
+        Whether evaluation's negatives are no links. Without, they may be.
     seed : int
 
     Returns
@@ -156,25 +194,34 @@ def split_links(graph: Graph, val: Any = 0.05, test: Any = 0.1, *, split: Any = 
     division. Sends 24 bytes an edge. Memory: about 100 bytes an edge while it runs; then 24 a link, and 8 an edge.
     """
     comm = graph.comm
-    arguments = together(comm, lambda: _checked(graph, disjoint, negatives, eval_negatives, sampler, seed))
-    agree(comm, arguments, "disjoint, negatives, eval_negatives, sampler or seed")
+    arguments = together(comm, lambda: _checked(graph, disjoint, negatives, eval_negatives, seed, filtered))
+    agree(comm, arguments, "disjoint, negatives, eval_negatives, seed or filtered")
+    eval_sampler = sampler if eval_sampler is None else eval_sampler
+    samplers = together(comm, lambda: [_sampler(graph, one) for one in (sampler, eval_sampler)])
+    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for one in samplers], "sampler or eval_sampler")
     raise_together(comm, _odd_id(graph))
     told = together(comm, lambda: _checked_splits(graph, val, test, split))
     with graph.profile.phase("setup"):
-        return _split(graph, _splits(graph, told, seed), *arguments)
+        return _split(graph, _splits(graph, told, seed), *arguments, *samplers)
 
 
-def _checked(graph, disjoint, negatives, eval_negatives, sampler, seed):
+def _sampler(graph, given):
+    if isinstance(given, str) and given not in SAMPLERS:
+        raise ConfigError(f"sampler {given!r} is not one of {', '.join(SAMPLERS)}")
+    return given if isinstance(given, str) else _pairs(graph, "sampler", given)
+
+
+def _checked(graph, disjoint, negatives, eval_negatives, seed, filtered):
     if not isinstance(graph, Graph):
         raise ConfigError(f"links are of a Graph, but graph is a {type(graph).__name__}")
     if graph.bipartite or graph.grid is not None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
     if graph.schedule.rows != "float32":
         raise ConfigError(f"links: graphs with rows {graph.schedule.rows} are not done yet")
-    if sampler not in SAMPLERS:
-        raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
+    if not isinstance(filtered, bool):
+        raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     least = (("negatives", negatives, 1), ("eval_negatives", eval_negatives, 1), ("seed", seed, 0))
-    return (number("disjoint", disjoint, below=1), *(whole(*given) for given in least), sampler)
+    return (number("disjoint", disjoint, below=1), *(whole(*given) for given in least), filtered)
 
 
 def _odd_id(graph):
@@ -183,7 +230,7 @@ def _odd_id(graph):
         if len(wrong) else None
 
 
-def _split(graph, split_of, disjoint, negatives, eval_negatives, seed, sampler):
+def _split(graph, split_of, disjoint, negatives, eval_negatives, seed, filtered, sampler, eval_sampler):
     n, ids, edges = graph.n_nodes, graph.dst_ids, graph.in_edges()
     ends, numbers = _ends(graph, edges), RowNumbers(graph.comm, ids)
     train, target = _messages(ends, split_of, seed, disjoint)
@@ -193,7 +240,8 @@ def _split(graph, split_of, disjoint, negatives, eval_negatives, seed, sampler):
     heads, tails, rows, undirected = _out_links(graph, edges, ends, split_of.listed()[0], numbers)
     split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
     known = heads * n + tails
-    to_eval = Negatives(numbers, ids, known, sampler, seed, "link negatives of evaluation")
+    to_eval = Negatives(numbers, ids, known if filtered else known[:0], eval_sampler, seed,
+                        "link negatives of evaluation")
     to_train = Negatives(numbers, ids, known[split == TRAIN], sampler, seed, "link negatives")
     chosen = (split != TRAIN) | target
     if undirected:
@@ -218,9 +266,10 @@ def _checked_splits(graph, val, test, split):
     """Shares of both splits, or the pairs that this rank tells the splits of, and these."""
     if split is not None:
         found = np.asarray(split)
-        if found.shape != (graph.n_edges,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
-            raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each of "
-                              f"{graph.n_edges} edges, in the order of graph.edge_ids")
+        whole_numbers = found.shape == (graph.n_edges,) and found.dtype.kind in "iu"
+        if not whole_numbers or not np.isin(found, (TRAIN, VAL, TEST)).all():
+            raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for "
+                              f"each of {graph.n_edges} edges, in the order of graph.edge_ids")
         return None, found
     if any(np.ndim(given) for given in (val, test)):
         pairs = [_pairs(graph, name, () if given is None or np.isscalar(given) and given == 0 else given)
@@ -237,10 +286,12 @@ def _pairs(graph, name, given):
     if not found.size:
         return np.empty((0, 2), np.int64)
     if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
-        raise ConfigError(f"{name} is {found.dtype} {found.shape}, but beside pairs of ids, (n, 2), pairs are needed here, or 0 for none")
+        raise ConfigError(f"{name} is {found.dtype} {found.shape}, but pairs of ids, (n, 2), are needed here, or 0 for "
+                          "none")
     bad = np.argwhere((found < 0) | (found >= graph.n_nodes))
     if len(bad):
-        raise DataError(f"{name}: pair {bad[0, 0]} has node {found[tuple(bad[0])]}, outside 0 <= node < {graph.n_nodes}")
+        raise DataError(f"{name}: pair {bad[0, 0]} has node {found[tuple(bad[0])]}, outside 0 <= node < "
+                        f"{graph.n_nodes}")
     return found.astype(np.int64)
 
 
@@ -306,7 +357,8 @@ def _out_links(graph, edges, ends, listed, numbers):
     offsets = np.concatenate([[0], np.cumsum(comm.allgather(graph.n_dst))])
     first, no_loop = offsets[comm.rank], ends[0] != ends[1]
     rows = destinations(edges.indptr)[no_loop]
-    found = _to_heads(comm, offsets, np.stack([edges.indices[no_loop], ends[1][no_loop], rows + first], 1).astype(np.int64))
+    found = np.stack([edges.indices[no_loop], ends[1][no_loop], rows + first], 1).astype(np.int64)
+    found = _to_heads(comm, offsets, found)
     same = np.array_equal(np.unique(found[:, 0] * n + found[:, 1]), np.unique(rows * n + ends[0][no_loop]))
     undirected, listed_rows = all(comm.allgather(same)), numbers(listed)
     more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
@@ -319,8 +371,6 @@ def _out_links(graph, edges, ends, listed, numbers):
 
 def _to_heads(comm, offsets, found):
     """Send rows to the owners of the row numbers in their first column, which become local there. Collective."""
-    owner = owners(found[:, 0], offsets)
-    order = np.argsort(owner, kind="stable")
-    found = np.concatenate(comm.alltoall(share(found[order], np.searchsorted(owner[order], np.arange(comm.size + 1)))))
+    found = send(comm, owners(found[:, 0], offsets), found)
     found[:, 0] -= offsets[comm.rank]
     return found

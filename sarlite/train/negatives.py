@@ -1,13 +1,14 @@
 """Negatives: pairs of nodes that are no links, drawn by counter, so that they are the same on any number of ranks."""
 
 from copy import copy
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator
+from sarlite.comm.routing import ask, send
 from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
-from sarlite.minibatch.part_edges import share
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.types import Array
@@ -39,9 +40,7 @@ class RowNumbers:
         counts = comm.allgather(len(ids))
         self.comm, self.n, self.range = comm, sum(counts), max(-(-sum(counts) // comm.size), 1)
         rows = sum(counts[: comm.rank]) + np.arange(len(ids))
-        order, starts = self._by_rank(ids)
-        pairs = np.stack([np.asarray(ids, np.int64), rows], 1)[order]
-        found = np.concatenate(comm.alltoall(share(pairs, starts)))
+        found = send(comm, ids // self.range, np.stack([np.asarray(ids, np.int64), rows], 1))
         self._rows = np.empty(len(found), np.int64)
         self._rows[found[:, 0] - comm.rank * self.range] = found[:, 1]
 
@@ -53,21 +52,19 @@ class RowNumbers:
 
     def __call__(self, ids: Array) -> Array:
         """Return the row number of each id, of `ids`' shape. Collective."""
-        order, starts = self._by_rank(ids.reshape(-1))
-        asked = self.comm.alltoall(share(ids.reshape(-1)[order], starts))
-        told = [self._rows[part - self.comm.rank * self.range] for part in asked]
-        found = np.empty(ids.size, np.int64)
-        found[order] = np.concatenate(self.comm.alltoall(told))
-        return found.reshape(ids.shape)
-
-    def _by_rank(self, ids):
-        """In which order ids go to the ranks that know them, and where each rank's begin."""
-        rank = ids // self.range
-        order = np.argsort(rank, kind="stable")
-        return order, np.searchsorted(rank[order], np.arange(self.comm.size + 1))
+        flat, first = ids.reshape(-1), self.comm.rank * self.range
+        return ask(self.comm, flat // self.range, flat, lambda asked: self._rows[asked - first]).reshape(ids.shape)
 
 
-SAMPLERS = ("uniform", "per-source")
+SAMPLERS = ("uniform", "per-source", "in-batch")
+
+
+class Told(NamedTuple):
+    """Tails by head: ids and row numbers, of local row i from starts[i] to starts[i + 1]."""
+
+    starts: Array
+    tails: Array
+    rows: Array
 
 
 class Negatives:
@@ -80,22 +77,28 @@ class Negatives:
         Of this rank's rows.
     known : (m,) int64
         head's local row * n_nodes + tail's id of each link, ascending.
-    sampler : {"uniform", "per-source"}
-        Both ends are drawn uniformly of all nodes; or the tail, and the head is the link's.
+    sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) int64
+        "uniform": both ends are drawn of all nodes. Else the head is the link's, and the tail is drawn of all nodes;
+        of the tails of the step's links, of all ranks; or of those that pairs of ids tell of the head, each rank giving
+        some pairs: each once before one comes again, and of a head without any, of all nodes.
     seed : int
     purpose : str
         Of the key: other purposes draw other negatives.
 
     Notes
     -----
-    A negative depends on the seed, the step, the ids of its link and its column. After `TRIES` draws that were links
-    the last one stays: that of a node linked to nearly all others.
+    A negative depends on the seed, the step, the ids of its link and its column; in a batch on the step's links, too.
+    There only half of the `TRIES` draws are of the batch, as it may have no other tail. After `TRIES` draws that were
+    links the last one stays: that of a node linked to nearly all others. Told pairs that are links are left out.
     """
 
-    def __init__(self, numbers: RowNumbers, ids: Array, known: Array, sampler: str, seed: int, purpose: str) -> None:
+    def __init__(self, numbers: RowNumbers, ids: Array, known: Array, sampler: Any, seed: int, purpose: str) -> None:
         self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
-        self.comm, self.of_pairs = numbers.comm, sampler == "uniform"
+        told = isinstance(sampler, np.ndarray)
+        self.comm = numbers.comm
+        self.of_pairs, self.in_batch = (not told and sampler == one for one in ("uniform", "in-batch"))
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
+        self.told = self._by_head(sampler) if told else None
 
     def on(self, comm: Communicator) -> "Negatives":
         """Return the same, whose calls communicate by another channel."""
@@ -113,37 +116,63 @@ class Negatives:
         """
         own = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
         own = splitmix64(own ^ tails.astype(np.uint64))
-        wrong = np.arange(len(heads) * n)
         found = np.stack([np.repeat(heads + self.offsets[self.comm.rank], n), np.zeros(len(heads) * n, np.int64)])
+        wrong = np.arange(len(heads) * n) if self.told is None else self._put_told(found[1], own, heads, n)
+        of_batch = self._tails_of_batch(tails) if self.in_batch else None
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
-            places = (column * TRIES + number) * 2
-            ends = [self._node(own[row], places + end) for end in (0, 1)]
-            found[1, wrong] = self.numbers(ends[1])
+            bits, places = own[row], (column * TRIES + number) * 2
+            end = (of_batch if of_batch and number < TRIES // 2 else self._node)(bits, places + 1)
+            found[1, wrong] = self.numbers(end)
             if self.of_pairs:
-                found[0, wrong] = self.numbers(ends[0])
-            wrong = wrong[self._are_links(found[0, wrong], ends[1])]
+                found[0, wrong] = self.numbers(self._node(bits, places))
+            wrong = wrong[self._are_links(found[0, wrong], end)]
             if not self.comm.allreduce(np.array([len(wrong)]))[0]:
                 break
         return found[0].reshape(-1, n), found[1].reshape(-1, n)
 
-    def _node(self, own, places):
+    def _node(self, bits, places):
         """A uniform node for each of these random bits and counters."""
-        bits = splitmix64(own + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
-        n = self.numbers.n
-        return np.minimum((bits * 2.0**-53 * n).astype(np.int64), n - 1)
+        return _below(self.numbers.n, bits, places)
+
+    def _tails_of_batch(self, tails):
+        """What draws, as `_node` does, of all ranks' tails, each as often as it is one; they are drawn by their place in
+        the order of ids. Collective, and so is a draw."""
+        comm = self.comm
+        kept = np.sort(send(comm, tails // self.numbers.range, tails))
+        starts = np.concatenate([[0], np.cumsum(comm.allgather(len(kept)))])
+
+        def draw(bits, places):
+            at = _below(starts[-1], bits, places)
+            return ask(comm, owners(at, starts), at, lambda asked: kept[asked - starts[comm.rank]])
+
+        return draw
+
+    def _by_head(self, pairs):
+        """The pairs of this rank's heads, in an order that ids alone tell. Collective."""
+        rows = self.numbers(pairs[:, 0])
+        owner = owners(rows, self.offsets)
+        found = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
+        found = found[~self._are_own(*found.T)]
+        shuffled = splitmix64(found[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
+        heads, tails = found[np.lexsort((shuffled, found[:, 0]))].T
+        return Told(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
+
+    def _put_told(self, out, own, heads, n):
+        """Put what is told of heads into `out`, and return the places that are left."""
+        starts, counts = self.told.starts[heads], np.diff(self.told.starts)[heads]
+        first, told = _below(np.maximum(counts, 1), own, np.uint64(0)), np.repeat(counts > 0, n)
+        places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
+        out[told] = self.told.rows[places.reshape(-1)[told]]
+        return np.flatnonzero(~told)
 
     def _are_links(self, heads, tails):
         """Which pairs of a row number and an id are links, or one node; the head's owner says it. Collective."""
         if not self.of_pairs:
             return self._are_own(heads - self.offsets[self.comm.rank], tails)
         owner = owners(heads, self.offsets)
-        order = np.argsort(owner, kind="stable")
-        starts = np.searchsorted(owner[order], np.arange(self.comm.size + 1))
-        asked = self.comm.alltoall(share(np.stack([heads - self.offsets[owner], tails], 1)[order], starts))
-        found = np.empty(len(heads), bool)
-        found[order] = np.concatenate(self.comm.alltoall([self._are_own(*part.T) for part in asked]))
-        return found
+        asked = np.stack([heads - self.offsets[owner], tails], 1)
+        return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
         wanted = heads * self.numbers.n + tails
@@ -152,8 +181,14 @@ class Negatives:
         return there | (self.ids[heads] == tails)
 
 
+def _below(n, bits, places):
+    """A uniform whole number below n for each of these random bits and counters."""
+    found = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
+    return np.minimum((found * 2.0**-53 * n).astype(np.int64), n - 1)
+
+
 class Candidates:
-    """A rank's links, and the negatives that they are compared with. A call makes the `LinkGraph` of a step; collective.
+    """A rank's links, and the negatives that they are compared with. A call makes a step's `LinkGraph`; collective.
 
     Parameters
     ----------

@@ -97,8 +97,11 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "negatives": (None, int, f"pairs without a link that a link is compared with, drawn anew each epoch "
                       f"[{LINKS.negatives}]"),
         "eval-negatives": (None, int, "the same in evaluation, where they stay [of roc-auc and ap 1, else 100]"),
-        "negative-sampler": (None, SAMPLERS, "both ends of a negative are drawn, or its tail, and the head is the link's [of "
-                             "roc-auc and ap uniform, else per-source]"),
+        "negative-sampler": (None, str, f"one of {', '.join(SAMPLERS)}: both ends of a negative are drawn; or its tail, and the "
+                             "head is the link's; or its tail, of the tails of the step's links; or FILE: pairs of a head and "
+                             "a hard tail, as of --link-val [of roc-auc and ap uniform, else per-source]"),
+        "eval-negative-sampler": (None, str, "likewise in evaluation [as in training, if that is uniform or per-source]"),
+        "filtered": (None, bool, "evaluation's negatives are no links of any split [yes]"),
     },
     "graphs, of data that are a set of graphs": {
         "readout": (None, READOUTS, f"what is made of the rows of a graph's nodes [{GRAPHS.readout}]"),
@@ -198,7 +201,7 @@ SMOOTHING_OPTIONS = {
 }  # fmt: skip
 """Options of Correct and Smooth, with the names of `CorrectAndSmooth`'s arguments."""
 LINK_OPTIONS = {
-    name.replace("-", "_"): name.removeprefix("link-").removeprefix("negative-").replace("-", "_")
+    name.replace("-", "_"): name.removeprefix("link-").replace("negative-", "").replace("-", "_")
     for name in GROUPS["links, of --task link"]
 }  # fmt: skip
 """Options of links, with the names of `LinkOptions`' fields."""
@@ -218,6 +221,6 @@ METAVARS = {
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
     "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
     "link-split": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
-    "eval-negatives": "N",
+    "eval-negatives": "N", "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""

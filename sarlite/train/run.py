@@ -92,10 +92,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     splits = run.links.splits(part.graph, part.names) if part.task == "link" else None
     if splits:
         data["links"] = link_splits.digest(comm, *splits)
+        samplers = run.links.samplers(part.graph, run.training.metric, part.names)
+        data["negatives"] = link_splits.digest(comm, *samplers)
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     if splits:
-        part = with_links(run, part, splits)
+        part = with_links(run, part, splits, samplers)
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
@@ -144,12 +146,12 @@ def make_graph_predictor(run, n_in, n_out, rng, graphs):
     return run.graphs.read_out(encoder, n_out, rng, run.model.dtype)
 
 
-def with_links(run, part, splits):
+def with_links(run, part, splits, samplers):
     """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'.
 
     Collective.
     """
-    links = run.links.of_graph(part.graph, splits, run.training.metric, run.training.seed)
+    links = run.links.of_graph(part.graph, splits, samplers, run.training.metric, run.training.seed)
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows)
 

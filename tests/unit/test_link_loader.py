@@ -18,6 +18,7 @@ from tests.helpers.training_runs import train_here
 RUNS = [
     {"model": SAGE}, {"model": GCN, "mode": "oneshot", "sampler": "per-source", "kind": "labor", "directed": True},
     {"model": GAT, "mode": "broadcast", "disjoint": 0.4}, {"model": SAGE, "mode": "sa", "weights": True, "sampler": "per-source"},
+    {"model": SAGE, "mode": "sar", "sampler": "in-batch"},
 ]  # fmt: skip
 
 

@@ -11,13 +11,14 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
 from sarlite.train.tasks import Task
-from tests.helpers.linked import FEATURES, PAIRS, N, part, trainer, whole
+from tests.helpers.linked import DRAW, FEATURES, PAIRS, N, part, trainer, whole
 
 EDGES = {tuple(pair) for pair in PAIRS.tolist() if pair[0] != pair[1]}
 RUNS = [
     {}, {"model": GAT, "mode": "oneshot", "sampler": "per-source", "loss": "cross-entropy", "metric": "mrr", "eval_negatives": 4},
     {"mode": "broadcast", "decoder": "distmult", "loss": "bpr", "metric": "ap", "negatives": 3, "directed": True},
     {"mode": "sa", "decoder": "complex", "loss": "margin", "metric": "hits@3", "eval_negatives": 5, "disjoint": 0.4},
+    {"mode": "oneshot", "sampler": "in-batch", "negatives": 2, "loss": "bpr"},
     {"decoder": "transe", "weights": True, "lr": 0.01}, {"decoder": "rotate", "weights": True, "disjoint": 0.3, "lr": 0.01},
 ]  # fmt: skip
 
@@ -74,9 +75,14 @@ def test_disjoint_links_bring_no_messages_in_training():
     assert threads.run(2, split_of, disjoint=0.4)[0][0] == [train, val, test, messages, training]
 
 
-def negatives_of(comm, sampler):
-    """The candidates of each link, by its ends, in evaluation and in two steps."""
-    links, found = split_links(part(comm), 0.15, 0.2, negatives=2, eval_negatives=6, sampler=sampler, seed=3), []
+HARD = np.stack([np.repeat(np.arange(N // 2), 4), DRAW.integers(0, N, 2 * N)], 1)
+"""Tails of half of the heads; some are links."""
+
+
+def negatives_of(comm, sampler, **options):
+    """The candidates of each link, by its ends, in evaluation and in two steps; of hard pairs each rank gives some."""
+    sampler = HARD[comm.rank :: comm.size] if sampler == "hard" else sampler
+    links, found = split_links(part(comm), 0.15, 0.2, negatives=2, eval_negatives=6, sampler=sampler, seed=3, **options), []
     ids = np.concatenate(comm.allgather(links.graph.nodes.dst_ids))
     for graph in (links.graph, links.graph.draw(0, links.train), links.graph.draw(1, links.train)):
         heads = graph.heads if graph.heads.ndim == 2 else links.graph.nodes.dst_ids[graph.heads][:, None] + 0 * graph.tails
@@ -85,7 +91,7 @@ def negatives_of(comm, sampler):
     return found
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "per-source"])
+@pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch", "hard"])
 def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
     scored, *steps = found = negatives_of(Solo(), sampler)
     (train, val, test, *_), _ = split_of(Solo())
@@ -96,10 +102,31 @@ def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
     assert all(tuple(sorted(pair)) not in known and pair[0] != pair[1] for step in steps for row in step for pair in row[1:])
     assert any(tuple(sorted(pair)) in EDGES for step in steps for row in step for pair in row[1:])  # training knows no others
     assert steps[0] != steps[1]
-    if sampler == "per-source":
+    if sampler != "uniform":
         assert all(pair[0] == row[0][0] for row in scored for pair in row)
+    if sampler == "in-batch":
+        seen = {pair[1] for pair in train}
+        assert seen != {*range(N)}
+        assert np.mean([pair[1] in seen for row in steps[0] for pair in row[1:]]) > 0.95
+    if sampler == "hard":
+        hard = {(u, v) for u, v in HARD.tolist() if (min(u, v), max(u, v)) not in EDGES and u != v}
+        for (u, _), *others in scored:
+            own = {pair for pair in hard if pair[0] == u}
+            assert own <= {*others} if len(own) <= 6 else {*others} <= own
+            assert not own or {*others} <= own
     for n in (2, 3):
         assert threads.run(n, negatives_of, sampler) == [found] * n
+
+
+def test_evaluations_negatives_may_be_links_or_of_another_sampler():
+    """As benchmarks that are not filtered have them."""
+    told, *_ = negatives_of(Solo(), "per-source", filtered=False)
+    assert any(tuple(sorted(pair)) in EDGES for row in told for pair in row[1:])
+    one, *steps = negatives_of(Solo(), "in-batch", eval_sampler="uniform")
+    other, *uniform = negatives_of(Solo(), "uniform")
+    assert one == other and steps[0] != uniform[0]
+    assert threads.run(2, negatives_of, "in-batch", eval_sampler="uniform", filtered=False)[1][0] == negatives_of(
+        Solo(), "uniform", filtered=False)[0]
 
 
 @pytest.mark.parametrize("options", RUNS, ids=lambda options: options.get("decoder", "dot") + options.get("mode", ""))
@@ -182,6 +209,8 @@ def test_what_cannot_be_is_refused():
         "disjoint is 1, but": lambda: split_links(graph, disjoint=1),
         "negatives is 0, but": lambda: split_links(graph, negatives=0),
         "sampler 'hard' is not one of uniform, per-source": lambda: split_links(graph, sampler="hard"),
+        "sampler is int64 .3,., but pairs of ids": lambda: split_links(graph, sampler=np.arange(3)),
+        "filtered is 1, but must be True or False": lambda: split_links(graph, filtered=1),
         "graphs with rows bfloat16 are not done yet": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], rows="bfloat16")),
         "links are of a Graph, but graph is a LinkGraph": lambda: split_links(links.graph),

@@ -8,7 +8,7 @@ import pytest
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config, run
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import DATA, metrics, train_here
@@ -39,6 +39,21 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
     h, t = (rows[draw[:, k], :4] + 1j * rows[draw[:, k], 4:] for k in (0, 1))
     relation = np.asarray(relation)
     np.testing.assert_allclose(found[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
+
+
+def test_negatives_of_a_file(tmp_path):
+    np.savetxt(tmp_path / "hard.csv", np.random.default_rng(0).integers(0, 300, (600, 2)), "%d", ",")
+    flags = ["--negative-sampler", tmp_path / "hard.csv", "--negatives", 2, "--epochs", 2, "--no-filtered"]
+    one = trained(tmp_path / "1", *flags)
+    for name, more in (("2", ["--ranks", 2]), ("batch", ["--eval-negative-sampler", "in-batch"])):
+        other = trained(tmp_path / name, *flags, *more)
+        np.testing.assert_allclose([m["loss"] for m in other], [m["loss"] for m in one], rtol=1e-11)
+        assert ([m["val_roc_auc"] for m in other] == pytest.approx([m["val_roc_auc"] for m in one])) is (name == "2")
+    np.savetxt(tmp_path / "hard.csv", np.zeros((1, 2)), "%d", ",")
+    with pytest.raises(CheckpointError, match="files tell other negatives of links"):
+        train_here(tmp_path / "1", "--resume", tmp_path / "1" / "checkpoint.safetensors", "--epochs", 3)
+    with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, and none of uniform"):
+        trained(tmp_path / "no", "--eval-negative-sampler", "no.csv")
 
 
 def test_a_run_that_goes_on_is_the_run_that_never_ended(tmp_path):
