@@ -24,7 +24,7 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     own : dict
         The command's own options.
     metavars : dict
-        For each own option that has no choices.
+        For each own option that has no choices and is no bool.
     needed : sequence of str
         Options that must be given.
     add_taken : callable
@@ -37,7 +37,9 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     """
     for name, (default, kind, text) in own.items():
         keywords: dict[str, Any] = {"choices": kind}
-        if not isinstance(kind, tuple):
+        if kind is bool:
+            keywords = {"action": argparse.BooleanOptionalAction}
+        elif not isinstance(kind, tuple):
             keywords = {"type": kind, "metavar": metavars[name]}
         parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
     add_taken(parser)

@@ -31,11 +31,12 @@ from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.links import without_links
+from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
+from sarlite.train.recommend import NOBODY, top
 from sarlite.train.run import make_graph_predictor, make_predictor
 from sarlite.train.settings import settings
 
@@ -43,11 +44,13 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),
     "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
     "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
+    "top": (None, int, "of a run with --task link: so many likeliest destinations of each node, which are no links of the data"),
+    "known": (None, bool, "links of the data may be among --top [no]"),
     "embeddings": (None, int, "write the rows of this layer instead, from 1 on; the last layer's rows are no probabilities yet"),
     "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
     "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
-_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "embeddings": "LAYER", "out": "FILE"}
+_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "top": "K", "embeddings": "LAYER", "out": "FILE"}
 TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
          "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
@@ -71,6 +74,10 @@ def parse(argv=None):
         needs("pyarrow", f"--out {own['out']}")
     if own["embeddings"] is not None and own["embeddings"] < 1:
         raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
+    if own["top"] is not None and own["top"] < 1:
+        raise ConfigError(f"--top {own['top']}: at least 1 destination")
+    if own["known"] and own["top"] is None:
+        raise ConfigError("--known means nothing without --top")
     needs("safetensors", "a checkpoint")
     resolved = vars(training.resolve(given))
     given.pop("threads", None)  # which may differ between ranks
@@ -87,7 +94,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
     (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns, behind
-    the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
+    the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time. Of --top a
+    table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where there are no more.
 
     Raises
     ------
@@ -122,6 +130,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         splits = run.links.splits(part.graph, part.names)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
+        known = np.empty(0, np.int64) if config.top is None or config.known else known_links(part.graph, *splits, run.training.seed)
         part = part._replace(graph=without_links(part.graph, *splits, run.training.seed))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
@@ -129,8 +138,12 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     else:
         places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
     with errors_of(options.model), using(named(run.training.numerics, comm)):
-        found = _computed(comm, config, run, part, tensors, meta)
-        arrays = [array[rows] for array in _arrays(config, options.task, found)]
+        model, found = _computed(comm, config, run, part, tensors, meta)
+        if config.top is None:
+            arrays = [array[rows] for array in _arrays(config, options.task, found)]
+        else:
+            with no_grad():
+                arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], known, config.top)
     if not config.out.endswith(".npy"):
         _write_table(comm, config, options.task, arrays, places, n_rows, names, nodes, meta.get("class_names"))
         return
@@ -154,12 +167,22 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
             return columns if numbers.ndim == 2 else columns[0]
 
         def write():
+            nonlocal nodes
             *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
+            if config.top is not None:
+                nodes, labels, numbers = _pairs(nodes, *labels, numbers)
             result_table.write(config.out, ids, labels[0] if labels else None, numbers, task, class_names,
                                config.embeddings is not None)
-            print(f"{config.out}: {n_rows:,} rows", flush=True)
+            print(f"{config.out}: {len(numbers):,} rows", flush=True)
 
         together(comm, lambda: write() if comm.rank == 0 else None)
+
+
+def _pairs(nodes, tails, scores):
+    """The pairs of nodes and their likeliest destinations, (n, 2), no labels, and the pairs' scores."""
+    there = tails != NOBODY
+    heads = np.repeat(np.arange(len(tails)) if nodes is None else nodes, np.count_nonzero(there, 1))
+    return np.stack([heads, tails[there]], 1), [], scores[there]
 
 
 def _options(config, meta):
@@ -171,10 +194,11 @@ def _options(config, meta):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
     options = training.resolve(config.given, before=before, checkpoint=config.checkpoint)
     options.task = meta.get("task", "classify")
-    if config.links is not None and options.task != "link":
-        raise ConfigError(f"--links {config.links}: the task of {config.checkpoint} is {options.task}, but must be link")
-    if options.task == "link" and (config.links is None) == (config.embeddings is None):
-        raise ConfigError(f"--links or --embeddings: the task of {config.checkpoint} is link, so one of them says what is wanted")
+    for name in ("links", "top"):
+        if getattr(config, name) is not None and options.task != "link":
+            raise ConfigError(f"--{name} {getattr(config, name)}: the task of {config.checkpoint} is {options.task}, but must be link")
+    if options.task == "link" and [config.links, config.top, config.embeddings].count(None) != 2:
+        raise ConfigError(f"--links, --top or --embeddings: the task of {config.checkpoint} is link, so one of them says what is wanted")
     if config.links is not None and config.nodes is not None:
         raise ConfigError(f"--nodes {config.nodes}: --links says which pairs are wanted")
     return options
@@ -190,7 +214,7 @@ def _as_trained(values, meta):
 
 def _paths(config, task):
     """The files to write: one, or labels, and at last probabilities."""
-    alone = config.embeddings is not None or task in ("regress", "link") or not config.out.endswith(".npy")
+    alone = config.embeddings is not None or task in ("regress", "link") and config.top is None or not config.out.endswith(".npy")
     return [config.out] if alone else [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
@@ -260,7 +284,7 @@ def _nodes(file, n_nodes, names):
 
 
 def _computed(comm, config, run, part, tensors, meta):
-    """The model's output for this rank's rows, or a layer's, (n_local, ...). Collective."""
+    """The model, and its output for this rank's rows, or a layer's, (n_local, ...); with --top the encoder's. Collective."""
     rows, n_out, training = part.rows, meta["data"]["classes"], run.training
     n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
     if part.task == "link":
@@ -279,7 +303,8 @@ def _computed(comm, config, run, part, tensors, meta):
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     if training.label_inputs:
         x = _with_labels(comm, training, part, x, n_out)
-    if part.task == "link" and config.embeddings is not None:
+    whole = model
+    if part.task == "link" and config.links is None:
         model = model.encoder
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():
@@ -287,7 +312,7 @@ def _computed(comm, config, run, part, tensors, meta):
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = model.eval()(graph, x)
         check_output(output, type(model).__name__, part.graph.n_dst, n_out)
-        return as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+        return whole, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
 
 
 def _with_labels(comm, training, part, x, n_classes):

@@ -262,6 +262,15 @@ def without_links(graph: Graph, val: Any, test: Any, seed: int, split: Any = Non
     return _with_edges(graph, edges, _messages(_ends(graph, edges), split_of, seed, 0.0)[0])
 
 
+def known_links(graph: Graph, val: Any, test: Any, seed: int, split: Any = None) -> Array:
+    """Return local row of the head * n_nodes + id of the tail of all links of all splits, ascending. Collective."""
+    edges = graph.in_edges()
+    split_of = _splits(graph, together(graph.comm, lambda: _checked_splits(graph, val, test, split)), seed)
+    numbers = RowNumbers(graph.comm, graph.dst_ids)
+    heads, tails, *_ = _out_links(graph, edges, _ends(graph, edges), split_of.listed()[0], numbers)
+    return heads * graph.n_nodes + tails
+
+
 def _checked_splits(graph, val, test, split):
     """Shares of both splits, or the pairs that this rank tells the splits of, and these."""
     if split is not None:

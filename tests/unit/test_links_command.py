@@ -5,11 +5,13 @@ import csv
 import numpy as np
 import pytest
 
+from sarlite import nn
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint, config, recommend, run
+from tests.helpers.linked import N, part
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import DATA, metrics, train_here
 
@@ -39,6 +41,46 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
     h, t = (rows[draw[:, k], :4] + 1j * rows[draw[:, k], 4:] for k in (0, 1))
     relation = np.asarray(relation)
     np.testing.assert_allclose(found[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
+
+
+def test_the_likeliest_destinations(tmp_path):
+    """Those of highest score of all pairs that are no edges, on any number of ranks; named as nodes are."""
+    trained(tmp_path / "run", "--epochs", 2, "--decoder", "distmult", "--link-test", 0.2)
+    every = np.stack(np.divmod(np.arange(300 * 300), 300), 1)
+    np.save(tmp_path / "every.npy", every)
+    scores = predict_here(tmp_path / "run", tmp_path / "all.npy", "--links", tmp_path / "every.npy")[0].reshape(300, 300)
+    dataset = load(DATA)
+    dst = np.repeat(np.arange(300), np.diff(dataset.indptr))
+    scores[np.arange(300), np.arange(300)] = -np.inf
+    for known in (True, False):
+        if not known:
+            scores[dataset.indices, dst] = -np.inf
+        expected = np.argsort(-scores, 1)[:, :5]
+        for n in (1, 3):
+            found, ids = predict_here(tmp_path / "run", tmp_path / "top.npy", "--top", 5, "--ranks", n, *["--known"] * known)
+            np.testing.assert_allclose(found, np.take_along_axis(scores, expected, 1), rtol=1e-9)
+            np.testing.assert_allclose(np.take_along_axis(scores, ids, 1), found, rtol=1e-9)
+    (tmp_path / "nodes.txt").write_text("7\n3\n")
+    with pytest.raises(ValueError):  # a table is no .npy file
+        predict_here(tmp_path / "run", tmp_path / "top.csv", "--top", 299, "--nodes", tmp_path / "nodes.txt", "--ranks", 2)
+    _, *rows = csv.reader((tmp_path / "top.csv").open())
+    left = [np.count_nonzero(scores[node] > -np.inf) for node in (7, 3)]
+    assert [row[0] for row in rows] == ["7"] * left[0] + ["3"] * left[1] and max(left) < 299
+    assert [int(row[1]) for row in rows[:5]] == expected[7].tolist()
+    for words, flags in (("--top 0: at least 1", ["--top", 0]), ("--known means nothing", ["--known", "--embeddings", 1]),
+                         ("--links, --top or --embeddings", ["--top", 1, "--embeddings", 1])):
+        with pytest.raises(ConfigError, match=words):
+            predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
+
+
+def test_recommendations_in_small_pieces_and_ties():
+    graph = part(Solo())
+    h = np.ones((N, 2))
+    rows, none = np.array([5, 0]), np.empty(0, np.int64)
+    ids, scores = recommend.top(graph, nn.Dot(), h, rows, none, 3, n_bytes=1)
+    assert ids.tolist() == [[0, 1, 2], [1, 2, 3]] and (scores == 2).all()
+    ids, _ = recommend.top(graph, nn.Dot(), h, rows, np.sort([5 * N + 1, 0 * N + 2]), 3)
+    assert ids.tolist() == [[0, 2, 3], [1, 3, 4]]
 
 
 def test_negatives_of_a_file(tmp_path):
@@ -84,7 +126,7 @@ def test_a_table_of_pairs(tmp_path):
         assert (tmp_path / "out.csv").read_text() == "source,destination,score\n"
     for kind, words, flags in (
         (DataError, "destination of pair 1 is 300, outside 0 <= node < 300", ["--links", tmp_path / "bad.csv"]),
-        (ConfigError, "--links or --embeddings", []),
+        (ConfigError, "--links, --top or --embeddings", []),
         (ConfigError, "--nodes .*: --links says which", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
     ):
         with pytest.raises(kind, match=words):

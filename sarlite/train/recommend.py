@@ -1,0 +1,78 @@
+"""The likeliest destinations of nodes, by a decoder of links and the rows of all nodes."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from sarlite.sar.graph.graph import Graph
+from sarlite.tape import Tensor
+from sarlite.types import Array
+
+NOBODY = -1
+"""What stands where a node has fewer destinations than are wanted; the score there is -inf."""
+
+
+def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, known: Array, k: int,
+        n_bytes: int = 1 << 25) -> tuple[Array, Array]:
+    """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id. Collective.
+
+    Parameters
+    ----------
+    graph : Graph
+    decoder : callable
+        Of heads (n, 1, width) and tails (1, c, width), as `LinkGraph.score` calls it, but outside of a recording.
+    h : (n_dst, width) array
+        The rows of this rank's nodes.
+    rows : (q,) int64
+        Local rows of the nodes that are asked for.
+    known : (m,) int64
+        local row * n_nodes + id of pairs that are left out, ascending; so is each node itself.
+    k : int
+    n_bytes : int
+        About what is held beyond the result, and a piece of another rank's rows.
+
+    Returns
+    -------
+    (q, k) int64, (q, k) array of h's dtype
+        Ids, and scores.
+
+    Notes
+    -----
+    Each rank's rows are broadcast once, in pieces. Work: q x n_nodes scores.
+    """
+    found = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
+    for ids, tails in _pieces(graph, h, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
+        at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
+        for at in range(0, len(rows), at_once):
+            some = slice(at, at + at_once)
+            scores = np.array(decoder(Tensor(h[rows[some], None], constant=True), Tensor(tails[None], constant=True)).data)
+            own = rows[some, None]
+            scores[_among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)] = -np.inf
+            found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
+    return found
+
+
+def _pieces(graph: Graph, h: Array, n: int) -> Iterator[tuple[Array, Array]]:
+    """Ids and rows of all ranks' nodes, at most n at a time. Collective."""
+    comm = graph.comm
+    for rank, size in enumerate(comm.allgather(len(h))):
+        for at in range(0, size, n):
+            shape = min(n, size - at)
+            own = rank == comm.rank
+            ids = np.ascontiguousarray(graph.dst_ids[at : at + n], np.int64) if own else np.empty(shape, np.int64)
+            tails = np.ascontiguousarray(h[at : at + n]) if own else np.empty((shape, h.shape[1]), h.dtype)
+            yield comm.broadcast(ids, rank), comm.broadcast(tails, rank)
+
+
+def _among(known, wanted):
+    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
+
+
+def _best(ids, scores, more_ids, more_scores):
+    """Of each row the best of both."""
+    k = ids.shape[1]
+    more_ids = np.where(more_scores == -np.inf, NOBODY, more_ids)
+    ids, scores = np.concatenate([ids, more_ids], 1), np.concatenate([scores, more_scores], 1)
+    order = np.lexsort((ids, -scores))[:, :k]
+    return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
