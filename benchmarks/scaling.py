@@ -212,7 +212,7 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--account", action="store_true", help="say where each rank's time goes")
-    parser.add_argument("--cpu", action="store_true", help="of --account: processor time in place of time, where other work runs beside")
+    parser.add_argument("--cpu", action="store_true", help="of --account: processor time, where other work runs beside")
     return parser
 
 
