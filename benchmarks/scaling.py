@@ -19,7 +19,7 @@ span's time without the spans inside it. `own` and `peers` are the kernels over 
 from its peers', `aggregate` what an aggregation does beside them (packing rows, adding gradients, buffers), `wait`
 waiting for rows or gradients, `collective` what all ranks do together (gradients, batch norm), `rest` the other
 primitives, and `between` what no span has, as waiting for a batch. With `--cpu` it is the processor time of the rank's
-main thread: take one thread a rank, on one rank too; what waits there is missing.
+main thread, without time asleep: take one thread a rank, on one rank too.
 """
 
 import json
