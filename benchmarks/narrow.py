@@ -2,6 +2,7 @@
 
 `aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; what rounding rows takes is counted.
 An epoch is one step of `epoch.py`'s trainers; its memory is the peak of a process of its own above what stood before the first step.
+`minibatches` are an epoch of `minibatch.py`'s GraphSAGE and GAT, sampled by a thread ahead, which `--cpu` counts too.
 `bytes` are those that two ranks send each other in a step (threads of this process), `accuracy` is Cora's on the public split: the
 test accuracy at the best validation accuracy, the same seeds with both kinds of rows, with `cora.py`'s settings.
 """
@@ -14,16 +15,19 @@ import cora
 import epoch
 import graphs
 import harness
+import minibatch
 import numpy as np
 
 from sarlite import Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
+from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape import no_grad
 from sarlite.train.loop import set_threads
+from sarlite.train.step import TrainingStep
 
-PARTS = "aggregations", "epochs", "bytes", "accuracy"
+PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
 def load(args, rows, comm=None, **options):
@@ -95,6 +99,28 @@ def epochs(args):
         peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROWS}
         found.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
     return found
+
+
+def minibatches(args):
+    loaded = {rows: load(args, rows) for rows in ROWS}
+    return [compared(f"minibatches of {name}", args.graph,
+                     in_turn(args, {rows: sampled_epoch(graph, name) for rows, graph in loaded.items()}))
+            for name in args.models if name in minibatch.CASES]
+
+
+def sampled_epoch(graph, name):
+    """Return what takes a step over each batch."""
+    draw, rng = np.random.default_rng(0), nn.Random(0)
+    x, labels = draw.standard_normal((graph.n_dst, minibatch.N_IN), np.float32), draw.integers(0, minibatch.N_OUT, graph.n_dst)
+    model = minibatch.make_model(name, rng)
+    step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.003), rng, graph.comm)
+    loader = NeighborLoader(graph, x, labels, np.arange(0, graph.n_dst, 10), fanouts=minibatch.FANOUTS, batch_size=minibatch.BATCH)
+
+    def run():
+        for batch in loader:
+            step(batch, batch.x, batch.labels, batch.rows, batch.n_global)
+
+    return run
 
 
 def worker(args):
@@ -175,7 +201,7 @@ def main(argv=None):
     set_threads(args.threads)
     if args.worker:
         return worker(args)
-    parts = {"aggregations": aggregations, "epochs": epochs, "bytes": sent_bytes, "accuracy": accuracy}
+    parts = {"aggregations": aggregations, "epochs": epochs, "minibatches": minibatches, "bytes": sent_bytes, "accuracy": accuracy}
     rows = [row for name in args.parts for row in parts[name](args)]
     columns = {**harness.named("case", "graph", *ROWS, "ratio", "difference", "spread")}
     harness.report(f"Rows of bfloat16 beside float32, {args.threads} threads, ms where nothing else is said", rows, columns, args.json)

@@ -10,10 +10,24 @@ left out.
 data, the median of the rounds; `sent_mib` what all ranks send in an epoch; `to_one` the time as a multiple of one
 rank's; `to_oneshot` and `memory_to_oneshot` mode sar's time and memory as multiples of mode oneshot's on the same
 ranks.
+
+The cases `sage-exact` and `sage-hec` are GraphSAGE in minibatches of 1,000 seeds, fan-outs 5, 10, 15: `--modes sar
+--prefetch 1`, as both say nothing there.
+
+`--account` says where each rank's time goes, from the command's `--trace`: of the configuration's fastest epoch, each
+span's time without the spans inside it. `own` and `peers` are the kernels over the edges from a rank's own rows and
+from its peers', `aggregate` what an aggregation does beside them (packing rows, adding gradients, buffers), `wait`
+waiting for rows or gradients, `collective` what all ranks do together (gradients, batch norm), `rest` the other
+primitives, and `between` what no span has, as waiting for a batch. With `--cpu` it is the processor time of the rank's
+main thread, without time asleep: take one thread a rank, on one rank too.
 """
 
+import json
 import statistics
 import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
 
 import graphs
 import harness
@@ -24,7 +38,11 @@ SHARED = dict(layers=3, batch_norm=True, dropout=0.5, activation="relu", partiti
 CASES = {
     "sage": dict(model="sage", hidden=256),
     "gat": dict(model="gat", hidden=32, heads=4, out_heads=1, input_dropout=0.0, attention_dropout=0.0),
+    **{f"sage-{remote}": dict(model="sage", hidden=256, batch_size=1000, fanouts="5,10,15", remote=remote)
+       for remote in ("exact", "hec")},
 }
+COLLECTIVES = "allreduce", "allgather", "alltoall", "gather", "broadcast"
+ACCOUNT = "own", "peers", "aggregate", "wait", "collective", "product", "optimizer", "rest", "between"
 
 
 def places(args):
@@ -56,10 +74,67 @@ def measure(args, data):
         for (name, (n_ranks, threads, mode, prefetch)), lines in found.items():
             harness.note(f"round {number + 1}: {name}, {n_ranks} ranks x {threads} threads, {mode}, prefetch "
                          f"{prefetch}")
-            lines.append(harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, threads=threads,
-                                       epochs=args.epochs + 1,
-                                       eval_every=args.epochs + 1, **SHARED, **CASES[name]))
+            lines.append(train(args, n_ranks, data=data, mode=mode, prefetch=prefetch, threads=threads,
+                               epochs=args.epochs + 1,
+                               eval_every=args.epochs + 1, **SHARED, **CASES[name]))
     return found
+
+
+def train(args, n_ranks, **options):
+    """Run the command; with `--account` its line has "account", the milliseconds of each epoch and rank by what they
+    are for."""
+    if not args.account:
+        return harness.train(n_ranks, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        line = harness.train(n_ranks, **options, trace=trace, trace_epochs=options["epochs"])
+        spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    return {**line, "account": list(zip(*(account(rank, spans, args.cpu) for rank in range(n_ranks))))}
+
+
+def account(rank, spans, cpu=False):
+    """Return of each of a rank's epochs the milliseconds by what they are for; evaluations are left out."""
+    computing = [span for span in spans if span["pid"] == 1 + rank and span["tid"] == 1000]
+    epochs, around = [], []
+    for span in sorted(computing, key=lambda span: (span["ts"], -span["dur"])):
+        around = [(other, purpose) for other, purpose in around if other["ts"] + other["dur"] > span["ts"]]
+        if span["name"].startswith("epoch "):
+            epochs.append(defaultdict(float))
+        if not epochs:
+            continue
+        purpose = "evaluation" if any(purpose == "evaluation" for _, purpose in around) else purpose_of(span)
+        length = span["args"]["processor_ms"] if cpu else span["dur"] / 1e3
+        epochs[-1][purpose] += length
+        if around:
+            epochs[-1][around[-1][1]] -= length
+        around.append((span, purpose))
+    return [by_owner(epoch, rank) for epoch in epochs]
+
+
+def purpose_of(span):
+    """Return what a span's own time is for; of a block it is the rank whose rows it reads."""
+    name = span["name"].split(" ")[0]
+    if name == "block":
+        return span["args"]["source"]
+    if name in ("epoch", "step"):
+        return "between"
+    if name in COLLECTIVES:
+        return "collective"
+    return {"matmul": "product"}.get(name, name if name in (*ACCOUNT, "evaluation") else "rest")
+
+
+def by_owner(epoch, rank):
+    """Return an epoch's account, in which the only blocks that there are count as the rank's own."""
+    sources = [source for source in epoch if source == "all" or isinstance(source, int)]
+    own = rank if rank in sources and len(sources) > 1 else (sources or [rank])[0]
+    found = {purpose: epoch[purpose] for purpose in ACCOUNT}
+    return {**found, "own": epoch[own], "peers": sum(epoch[source] for source in sources if source != own)}
+
+
+def fastest(lines):
+    """Return the account of each rank in the epoch that took its slowest rank least, the first epochs left out."""
+    epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
+    return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
 
 def row(args, name, place, lines):
@@ -70,7 +145,8 @@ def row(args, name, place, lines):
             "prefetch": prefetch,
             **harness.summary([1e3 * seconds for line in lines for seconds in line["seconds"][1:]]),
             "peak_mib": statistics.median(max(line["peak_bytes"]) for line in lines) / 2**20, "limit_fraction": None,
-            "sent_mib": sent[0] / (args.epochs + 1) / 2**20, "sent_bytes": lines[0]["sent_bytes"]}
+            "sent_mib": sent[0] / (args.epochs + 1) / 2**20, "sent_bytes": lines[0]["sent_bytes"],
+            "account": fastest(lines)}
 
 
 def compare(rows):
@@ -93,6 +169,10 @@ def main(argv=None):
         found = measure(args, write_data(scratch, args))
     rows = compare([row(args, name, place, lines) for (name, place), lines in found.items()])
     harness.report(f"An epoch of training on {args.graph}, by ranks x threads", rows, COLUMNS, args.json)
+    if args.account:
+        each = [{**r, "rank": rank, **spent, "sum": sum(spent.values())}
+                for r in rows for rank, spent in enumerate(r["account"])]
+        harness.report("Where the fastest epoch goes, ms of each rank", each, ACCOUNT_COLUMNS)
 
 
 def _ratio(name):
@@ -112,13 +192,18 @@ COLUMNS = {
     "to oneshot's": _ratio("memory_to_oneshot"),
     "MiB sent": lambda r: f"{r['sent_mib']:,.0f}",
 }
+ACCOUNT_COLUMNS = {
+    **{name: COLUMNS[name] for name in ("case", "ranks", "threads", "mode", "prefetch")},
+    **harness.named("rank"),
+    **{name: lambda r, name=name: f"{r[name]:.0f}" for name in (*ACCOUNT, "sum")},
+}
 
 
 def arguments():
     parser = harness.parser(__doc__)
     parser.add_argument("--graph", default="S", help="of graphs.py")
     harness.graphs_option(parser)
-    parser.add_argument("--cases", type=harness.words, default=list(CASES))
+    parser.add_argument("--cases", type=harness.words, default=["sage", "gat"], help=f"of {','.join(CASES)}")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4])
     parser.add_argument("--threads", type=harness.numbers, default=[2, 1, 1],
                         help="of a rank, one number for each of --ranks")
@@ -126,6 +211,8 @@ def arguments():
     parser.add_argument("--prefetch", type=harness.numbers, default=[1, 0], help="in mode sar")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--account", action="store_true", help="say where each rank's time goes")
+    parser.add_argument("--cpu", action="store_true", help="of --account: processor time, where other work runs beside")
     return parser
 
 

@@ -55,7 +55,15 @@ class GATConv(nn.Module):
         self.attn_edge = glorot(rng, (edge_features, n_heads), edge_features, n_heads, dtype) if edge_features else None
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
-        x, own = graph.src(h), graph.dst(h)
+        own = graph.dst(h)
+        out = self._attend(graph, graph.src(h), own)
+        out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
+        if self.residual:
+            out = out + (own if self.root is None else self.root(own))
+        return out if self.bias is None else out + self.bias
+
+    def _attend(self, graph, x, own):
+        """(n_dst, n_heads, n_feat). A method, so that z goes before the heads are averaged where the tape does not need z."""
         fused = self.update is None and self.attn_edge is None
         product_last = fused and not graph.attends_products(x, self.n_heads, self.n_feat)
         z, src, dst = self._standard(x, own, product_last) if self.update is None else self._paper(x, own, graph)
@@ -66,10 +74,7 @@ class GATConv(nn.Module):
         out = graph.aggregate(message, "sum")
         if product_last:
             out = out.matmul_by_head(self.linear.weight.reshape(-1, self.n_heads, self.n_feat).transpose(1, 0, 2))
-        out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
-        if self.residual:
-            out = out + (own if self.root is None else self.root(own))
-        return out if self.bias is None else out + self.bias
+        return out
 
     def _standard(self, x, own, product_last):
         w = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)

@@ -98,7 +98,8 @@ class Trace:
     Attributes
     ----------
     spans : list of (name, track, begin, end, args)
-        In the order in which they ended; times in nanoseconds since the trace was made. Any thread may add to it.
+        In the order in which they ended; times in nanoseconds since the trace was made. Any thread may add to it. On
+        the track `compute` the args say the thread's processor time too, "processor_ms".
     """
 
     def __init__(self) -> None:
@@ -116,6 +117,7 @@ class Span:
     def __init__(self, trace: Trace | None, name: str = "", track: str = "",
                  args: dict[str, Any] | None = None) -> None:
         self._trace, self._words, self._begin = trace, (name, track, args), trace.now() if trace else 0
+        self._processor = time.thread_time() if trace and track == "compute" else None
 
     def __enter__(self) -> "Span":
         return self
@@ -126,6 +128,8 @@ class Span:
     def end(self) -> None:
         if self._trace is not None:
             name, track, args = self._words
+            if self._processor is not None and args is not None:
+                args["processor_ms"] = round(1e3 * (time.thread_time() - self._processor), 3)
             self._trace.spans.append((name, track, self._begin, self._trace.now(), args))
 
 
@@ -137,28 +141,28 @@ class Counted:
     """A communicator whose collectives of arrays, and those of its channels, are counted in a Profile.
 
     A rank counts the bytes that it contributes: of an alltoall what it sends to others, of a broadcast the root's array
-    once. """
+    once. Spans of a channel "sample", which a thread of its own may use, lie on that track. """
 
-    def __init__(self, comm: Any, profile: Profile) -> None:
-        self._comm, self._profile = comm, profile
+    def __init__(self, comm: Any, profile: Profile, track: str = "compute") -> None:
+        self._comm, self._profile, self._track = comm, profile, track
         self.rank, self.size, self.threaded = comm.rank, comm.size, comm.threaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
     def channel(self, name: str) -> "Counted":
-        return Counted(self._comm.channel(name), self._profile)
+        return Counted(self._comm.channel(name), self._profile, "sample" if name.startswith("sample") else self._track)
 
     def alltoall(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         sent = sum(array.nbytes for rank, array in enumerate(arrays) if rank != self.rank)
-        with self._profile.span("alltoall", bytes=sent):
+        with self._profile.span("alltoall", self._track, bytes=sent):
             found = self._comm.alltoall(arrays)
         received = sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank)
         self._profile.count("alltoall", sent, received)
         return found
 
     def gather(self, array: npt.NDArray[Any], root: int = 0) -> list[npt.NDArray[Any]] | None:
-        with self._profile.span("gather", bytes=array.nbytes):
+        with self._profile.span("gather", self._track, bytes=array.nbytes):
             found = self._comm.gather(array, root)
         received = sum(part.nbytes for rank, part in enumerate(found or ()) if rank != self.rank)
         self._profile.count("gather", 0 if self.rank == root else array.nbytes, received)
@@ -167,7 +171,7 @@ class Counted:
     def broadcast(self, array: npt.NDArray[Any], root: int) -> None:
         sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
         self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
-        with self._profile.span("broadcast", bytes=array.nbytes):
+        with self._profile.span("broadcast", self._track, bytes=array.nbytes):
             return self._comm.broadcast(array, root)
 
     def start_broadcast(self, array: npt.NDArray[Any], root: int) -> Any:
@@ -182,7 +186,7 @@ class Counted:
     def allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> npt.NDArray[Any]:
         """Reduce as the communicator does, and count."""
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
-        with self._profile.span("allreduce", bytes=array.nbytes):
+        with self._profile.span("allreduce", self._track, bytes=array.nbytes):
             return self._comm.allreduce(array, op)
 
     def allgather(self, value: Any) -> list[Any]:
@@ -190,7 +194,7 @@ class Counted:
         items = value if isinstance(value, tuple) else (value,)
         n_bytes = sum(getattr(item, "nbytes", 0) for item in items)
         self._profile.count("allgather", n_bytes if self.size > 1 else 0)
-        with self._profile.span("allgather", bytes=n_bytes):
+        with self._profile.span("allgather", self._track, bytes=n_bytes):
             return self._comm.allgather(value)
 
 

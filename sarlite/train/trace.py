@@ -1,7 +1,8 @@
 """`--trace FILE`: a timeline of every rank in the Trace Event format, which ui.perfetto.dev and chrome://tracing open.
 
 A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, step, primitive of the tape, block, wait), `fetch`
-and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of their own ("push 2").
+and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of their own ("push 2"). Spans of
+`compute` say the thread's processor time too.
 """
 
 import json

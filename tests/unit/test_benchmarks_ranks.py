@@ -39,7 +39,7 @@ def test_scaling(tmp_path):
     flags = ["--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "gat", "--ranks", "1,2", "--threads", "1,1",
              "--epochs", "2"]
     flags += ["--prefetch", "1"]
-    one, sar, oneshot = rows_of(scaling, tmp_path, *flags, "--rounds", "1")
+    one, sar, oneshot = rows_of(scaling, tmp_path, *flags, "--rounds", "1", "--account")
     assert [(r["case"], r["graph"], r["ranks"], r["threads"])
             for r in (one, sar, oneshot)] == [("gat", "S/1000", n, 1) for n in (1, 2, 2)]
     assert [r["mode"] for r in (one, sar, oneshot)] == ["sar", "sar", "oneshot"]
@@ -50,6 +50,11 @@ def test_scaling(tmp_path):
     assert sar["memory_to_oneshot"] == pytest.approx(sar["peak_mib"] / oneshot["peak_mib"])
     assert "backward_fetch" in sar["sent_bytes"] and "backward_fetch" not in oneshot["sent_bytes"]
     assert one["sent_mib"] == 0 < oneshot["sent_mib"] < sar["sent_mib"]
+    assert [len(r["account"]) for r in (one, sar, oneshot)] == [1, 2, 2]
+    for r in (one, sar, oneshot):  # wall time, whose spans nest: all of the fastest epoch is accounted for
+        assert all(min(rank.values()) > -1e-3 for rank in r["account"])
+        assert max(sum(rank.values()) for rank in r["account"]) >= r["ms_min"] * 0.99
+    assert all(rank["peers"] > 0 and rank["wait"] > 0 for rank in sar["account"])
 
 
 def test_columns(tmp_path):
@@ -74,6 +79,25 @@ def test_scaling_leaves_the_first_epoch_out():
     row = scaling.row(SimpleNamespace(graph="S", epochs=2), "gat", (2, 1, "sar", 1), lines)
     assert (row["ms"], row["ms_min"], row["ms_max"]) == (2500, 1000, 4000)
     assert row["peak_mib"] == 2 and row["sent_mib"] == 1
+
+
+def test_scaling_accounts_for_each_span_without_the_spans_inside_it():
+    import scaling
+
+    def span(name, ts, dur, **args):
+        return {"name": name, "pid": 2, "tid": 1000, "ts": 1e3 * ts, "dur": 1e3 * dur, "args": {"processor_ms": dur / 2, **args}}
+
+    step = [span("step 1", 1, 50), span("aggregate (Sum)", 2, 30), span("block", 3, 10, source=1), span("wait", 14, 4),
+            span("block", 19, 7, source=0), span("matmul backward", 40, 5), span("allreduce", 46, 2)]
+    seen = [span("evaluation", 60, 30), span("block", 61, 9, source=1)]
+    other = {**span("block", 5, 3, source=0), "pid": 1}
+    (found,) = scaling.account(1, [span("epoch 1", 0, 100), *step, *seen, other])
+    assert found == {"own": 10, "peers": 7, "aggregate": 9, "wait": 4, "collective": 2, "product": 5, "optimizer": 0, "rest": 0,
+                     "between": 33}
+    (found,) = scaling.account(1, [span("epoch 1", 0, 100), *step], cpu=True)
+    assert (found["own"], found["peers"], sum(found.values())) == (5, 3.5, 50)
+    (found,) = scaling.account(1, [span("epoch 1", 0, 9), span("block", 1, 8, source=0)])
+    assert (found["own"], found["peers"]) == (8, 0), "of a cache's batch, whose blocks are all the rank's own"
 
 
 def test_scaling_refuses_lists_that_do_not_go_together():

@@ -1,16 +1,19 @@
 """rows="bfloat16": rows that edges gather are rounded once, so N ranks give the answer of one, in half the bytes (threads as ranks)."""
 
+import gc
 import itertools
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, fn, kernels
+from sarlite import Graph, Tensor, fn, kernels, models, nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.graph.partition import partition
-from tests.helpers.references import EDGES, check_equality, one_rank
+from sarlite.tape import engine
+from tests.helpers.references import EDGES, FEATURES, check_equality, one_rank
 from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(60)
@@ -153,3 +156,22 @@ def test_a_run_goes_on_with_its_rows(tmp_path, here):
     assert found[-1]["loss"] == whole[-1]["loss"]
     with pytest.raises(ConfigError, match="--rows float32: cannot change, the run of .* has bfloat16"):
         here(tmp_path / "other", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "float32", "--epochs", 4)
+
+
+class Heads(engine.Observer):
+    """How many tensors of a row and head there are while the heads are averaged."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def forward(self, name, params):
+        if name == "sum":
+            self.n = sum(isinstance(found, Tensor) and found.shape == self.shape for found in gc.get_objects())
+        return nullcontext()
+
+
+def test_a_gat_lets_go_of_wide_rows_before_it_averages_heads():
+    graph, model = WHOLE.shard(Solo(), **NARROW), models.GAT(FEATURES.shape[1], 3, layers=1, out_heads=2, rng=nn.Random(0))
+    with engine.observed(heads := Heads((WHOLE.n_dst, 2, 3))):
+        model(graph, Tensor(FEATURES.astype(np.float32)))
+    assert heads.n == 1, "what attention returned alone"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sarlite import Graph, Tensor, tape
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Profile, Trace
 from sarlite.train import trace
 from tests.helpers.references import EDGES, FEATURES
@@ -142,6 +143,20 @@ def test_a_rank_records_what_its_own_thread_does():
         return [name for name, *_ in recorded.spans]
 
     assert threads.run(2, work)[0] == ["log"]
+
+
+def test_what_the_thread_that_samples_does_is_not_among_what_is_computed():
+    def work(comm):
+        graph = Graph.from_edges(*EDGES).shard(comm)
+        n = graph.n_src
+        loader = NeighborLoader(graph, np.ones((n, 1), np.float32), np.zeros(n, int), np.arange(n), fanouts=[2], batch_size=4)
+        with trace.recording(comm, graph.profile) as recorded:
+            for _ in loader:
+                pass
+        return {(name, track) for name, track, *_ in recorded.spans}
+
+    for found in threads.run(2, work):
+        assert ("alltoall", "sample") in found and not [name for name, track in found if track == "compute"]
 
 
 def test_a_rank_that_ends_first_leaves_the_others_recording():
