@@ -22,10 +22,10 @@ from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
-from sarlite.train.combinations import Run, refuse
+from sarlite.train.combinations import Run, refuse, uncounted
 from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.load import kind
 from sarlite.train.load import load as load_part
-from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
 from sarlite.train.part_sizes import facts_of, shape_of, with_exchanges
@@ -123,8 +123,10 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
         What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
     """
     cls = model_class(config.model)
-    kind = own.nodes is None and relational(Solo(), config.data)
-    refuse(Run({**vars(config), "dry_run": True}, cls, None if own.nodes is not None else kind))
+    known = Run(vars(config), cls) if own.nodes is not None else Run.of(vars(config), cls, kind(Solo(), config.data))
+    refuse(known)
+    if why := uncounted(known):
+        raise ConfigError(why)
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
     left_out = [f"{setting} is left out: --dry-run tells it" for setting in SETTINGS if setting.options]
@@ -135,7 +137,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
     if own.nodes is not None:
         told: Any = _of_counts(own)
     else:
-        told = _Data(config, loops, kind, make)
+        told = _Data(config, loops, known.relational, make)
     each = _Each(own, config, loops, told, make, progress)
     rows = [row for size in own.ranks for row in each.rows(size)]
     return rows, left_out + (_fits(rows, own, lambda size: [*each.rows(size)]) if own.memory else [])

@@ -9,7 +9,6 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
-from sarlite.errors import ConfigError
 from sarlite.minibatch.flow import count_layers
 from sarlite.profile import uncounted
 from sarlite.sar.cost import Exchanged, exchanged
@@ -35,8 +34,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard
     trainer : Trainer, optional
         The run's, where it was made: then its message-flow graphs are not made again.
     """
-    if config.batch_size and hasattr(cls, "powers"):
-        raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
     graph: Any = part.graph
     schedule = optim.schedule(config.lr_schedule, config.epochs)
 

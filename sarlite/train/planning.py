@@ -286,8 +286,3 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     widths = [max(map(len, column)) for column in zip(*lines)]
     others = [f"{setting} is left out: {why}" for setting, why in left_out.items()]
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)
-
-
-def counts(config: argparse.Namespace) -> bool:
-    """Tell whether the costs of a run can be counted: not those of minibatches of a model that needs no edges."""
-    return not config.batch_size or config.fanouts is not None
