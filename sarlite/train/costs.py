@@ -20,8 +20,9 @@ from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
-TRIAL_ROWS = 2000
-"""Rows of the larger trial, peers' rows too; a quarter of them at least are its own, else parameters outweigh them."""
+TRIAL_ROWS, TINY_ROWS = 2000, 40
+"""Rows of a mode's trial, peers' rows too; a quarter of them at least are its own, else parameters outweigh them. And of the tiny trial, which
+tells what does not grow with the rows."""
 MOST_RANKS, FEW_RANKS = 16, (2, 3)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
@@ -149,6 +150,7 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS,
                  most_ranks: int = MOST_RANKS) -> None:
         self.config, self.make, self.facts, self.warm_bytes = config, make, facts, 0
+        self._tiny: dict[Any, Trial] = {}
         self.trial_rows, self.most_ranks = trial_rows, most_ranks
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
@@ -165,20 +167,24 @@ class Model:
         return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
 
     def _trials(self, config, shape):
-        """The trials, with how many times smaller each is and on how many ranks.
-
-        Where the part is not small they are two, of which the second is half as large; of many ranks as many on few and on twice as few.
-        """
+        """The trials: on how many ranks each is, how many times smaller, its `Trial`, and the tiny one's; of many ranks on few."""
         few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > self.most_ranks
         sizes = FEW_RANKS if few else (shape.size,)
         n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
         n_halo = n_halo * sizes[-1] // shape.size
         n_rows = n_src if self.facts.relations else shape.n_rows
         k = max(1.0, min(n_rows + n_halo, 4 * n_rows) / self.trial_rows)
-        if not self.warm_bytes:
-            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
-        scales = (k, 4 * k) if k > 1 else (k,)
-        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for n_ranks in sizes for each in scales]
+        tiny = [self._tiny_one(config, shape, k, n_ranks) for n_ranks in sizes]  # first, as it measures by how much the process grows
+        return [(n_ranks, k, self._trial(config, shape, k, n_ranks), few_rows) for n_ranks, few_rows in zip(sizes, tiny)]
+
+    def _tiny_one(self, config, shape, k, n_ranks):
+        """The trial of `TINY_ROWS`, one for all modes; the first trial makes the process larger, as modules and libraries do."""
+        key = n_ranks, config.columns
+        if key not in self._tiny:
+            before = _resident()
+            self._tiny[key] = self._trial(config, shape, k * self.trial_rows / TINY_ROWS, n_ranks)
+            self.warm_bytes = self.warm_bytes or max(1, _resident() - before)
+        return self._tiny[key]
 
     def _trial(self, config, shape, k, n_ranks):
         tracemalloc.start()
@@ -200,15 +206,10 @@ class Model:
             tracemalloc.stop()
 
 
-def _growth(action):
-    """By how many bytes an action makes the process larger: pages of libraries, and modules."""
+def _resident():
     gc.collect()
     trim()
-    before = resident()
-    action()
-    gc.collect()
-    trim()
-    return max(1, resident() - before)
+    return resident()
 
 
 class _Telling:
@@ -310,23 +311,19 @@ class _Telling:
     # ---- sizes
 
     def _line(self, name: str, number: Callable[[Segment], float], scales: bool = False) -> float:
-        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers; where it `scales`
-        on that through 0, as of what has no part that does not grow.
+        """A number of a segment at the real size, and on all ranks: on the line through the trial's and the tiny trial's numbers; where
+        it `scales` on that through 0, as of what has no part that does not grow.
         """
         found = []
-        for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):
-            (k, segment), *half = [(k, each.segments[name]) for k, other, each in self.trials if other == n_ranks]
-            at = [(self._rows(each), number(each)) for each in (segment, *(each for _, each in half))]
-            at = [at[0], (0, 0)] if scales and half else at
-            found.append((n_ranks, _on_line(at, self._real_rows(name, segment, k))))
+        for n_ranks, k, trial, tiny in self.trials:
+            segment, small = trial.segments[name], tiny.segments[name]
+            at = [(sum(segment.rows.values()), number(segment)), (0, 0) if scales else (sum(small.rows.values()), number(small))]
+            found.append((n_ranks, _on_line(at[: 2 if k > 1 else 1], self._real_rows(name, segment, k))))
         return _on_line(found, self.sizes.shape.size)
 
     def _counted(self, number):
         """A number of messages or of peers, which are not more on larger parts."""
-        return _on_line(list({n_ranks: (n_ranks, number(found)) for _, n_ranks, found in self.trials}.values()), self.sizes.shape.size)
-
-    def _rows(self, segment):
-        return sum(segment.rows.values()) or 1
+        return _on_line([(n_ranks, number(trial)) for n_ranks, _, trial, _ in self.trials], self.sizes.shape.size)
 
     def _real_rows(self, name, segment, k):
         several, rows = self._several(name), segment.rows

@@ -87,11 +87,13 @@ def compare(comm: Communicator, model: Model, sizes: Sizes, limit: Limit, settin
     rates : Rates, optional
         Given, a row tells seconds, too.
     """
-    found, left_out = {}, {}
+    found: dict[Setting, Cost] = {}
+    left_out = {}
     for setting, reason in settings.items():
         try:
-            if not reason:
-                found[setting] = together(comm, partial(model.cost, setting, sizes, prefetch))
+            if not reason:  # on one rank all are alike
+                alike = next(iter(found.values()), None) if comm.size == 1 else None
+                found[setting] = alike or together(comm, partial(model.cost, setting, sizes, prefetch))
         except ConfigError as error:
             if not setting.options:
                 raise
