@@ -21,8 +21,8 @@ from sarlite.train.small import Facts, Shape
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 TRIAL_ROWS, TINY_ROWS = 2000, 40
-"""Rows of a mode's trial, peers' rows too; a quarter of them at least are its own, else parameters outweigh them. And of the tiny trial, which
-tells what does not grow with the rows."""
+"""Rows of a mode's trial, peers' rows too, of which a quarter at least are its own, else parameters outweigh them; and of the tiny trial,
+which tells what does not grow with the rows."""
 MOST_RANKS, FEW_RANKS = 16, (2, 3)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
@@ -315,15 +315,15 @@ class _Telling:
         it `scales` on that through 0, as of what has no part that does not grow.
         """
         found = []
-        for n_ranks, k, trial, tiny in self.trials:
-            segment, small = trial.segments[name], tiny.segments[name]
+        for n_ranks, k, own, tiny in self.trials:
+            segment, small = own.segments[name], tiny.segments[name]
             at = [(sum(segment.rows.values()), number(segment)), (0, 0) if scales else (sum(small.rows.values()), number(small))]
             found.append((n_ranks, _on_line(at[: 2 if k > 1 else 1], self._real_rows(name, segment, k))))
         return _on_line(found, self.sizes.shape.size)
 
     def _counted(self, number):
         """A number of messages or of peers, which are not more on larger parts."""
-        return _on_line([(n_ranks, number(trial)) for n_ranks, _, trial, _ in self.trials], self.sizes.shape.size)
+        return _on_line([(n_ranks, number(own)) for n_ranks, _, own, _ in self.trials], self.sizes.shape.size)
 
     def _real_rows(self, name, segment, k):
         several, rows = self._several(name), segment.rows
