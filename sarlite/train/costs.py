@@ -337,14 +337,11 @@ class _Telling:
         # No step follows on the only evaluation, which leaves an aggregated constant behind.
         names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
         evaluated = "first evaluation" if once else "evaluation"  # where checkpoints are written
-        kept = max(self._line(name, lambda segment: segment.kept_bytes, scales=True) for name in names)
-        arrays = max(max(self._line(name, lambda segment: segment.peak_bytes),
-                         self._line(name, lambda segment: segment.left_bytes)
-                         + kept - self._line(name, lambda segment: segment.used_bytes, scales=True)) for name in names)
-        arrays = max(arrays, self._line(evaluated, lambda segment: segment.left_bytes) + self._writing())
-        held = 0
-        if self.sizes.batches is not None:
-            held = self.sizes.batches.held_bytes(self.trial.widths)
+        left = {name: self._line(name, lambda segment: segment.left_bytes) for name in names}
+        idle = {name: self._line(name, lambda segment: segment.idle_bytes, scales=True) for name in names}
+        peak = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
+        arrays = max(peak, *(left[name] + idle[name] for name in names), left[evaluated] + self._writing())
+        held = self.sizes.batches.held_bytes(self.trial.widths) if self.sizes.batches else 0
         return self.sizes.there_bytes + held + arrays + self._ahead()[1] + self._structure()
 
     def _ahead(self):

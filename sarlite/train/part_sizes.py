@@ -11,13 +11,13 @@ from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
 from sarlite.minibatch.flow import count_layers
 from sarlite.profile import uncounted
-from sarlite.sar.cost import Exchanged, exchanged
+from sarlite.sar.cost import Exchanged, exchanged, expected
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small
-from sarlite.train.costs import Model, Sizes
+from sarlite.train.costs import TINY_ROWS, Model, Sizes
 from sarlite.train.load import Shard, widths
 from sarlite.train.small import Facts, Relations, Shape
 from sarlite.train.trial import Mirror
@@ -103,29 +103,35 @@ def _of_graph(comm, graph, splits, turns):
 def with_exchanges(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, nodes: Any) -> Facts:
     """Find what a relational model exchanges; return the facts with the rows that each fetch brings to all ranks. Collective."""
     shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
-    small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+    k = max(1.0, max(facts.relations.own_nodes.values()) / TINY_ROWS)
 
     def chosen_here():
-        tiny = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
-        make(tiny.comm, small_config, small.part(tiny, small_config, facts, shape, k)).evaluate()
-        return [*tiny.graph.exchanges]
+        trainer = _tiny(config, make, facts, shape, k)
+        trainer.evaluate()
+        return [*trainer.graph.graph.exchanges]
 
     chosen = comm.bcast(together(comm, chosen_here))
     halo = {each: nodes.graph.exchange(each)[1] for each in chosen}
     return facts._replace(relations=facts.relations._replace(n_halo=halo))
 
 
+def _tiny(config, make, facts, shape, k):
+    """A trainer on a part `k` times smaller than a shape, on one rank."""
+    config = small.options(config)
+    graph = small.graph(Mirror(0, 1), config, facts, shape, MODES["sar"], k)
+    return make(graph.comm, config, small.part(graph, config, facts, shape, k))
+
+
 def _flows(comm, config, part, make, facts, trainer):
     """The layers of the message-flow graphs that a run trains and scores on, by name and layer. Collective."""
     if trainer is None:
-        shape = Shape(0, 1, 40, (5, 5, 5), {"edges": exchanged(Mirror(0, 1), Graph.from_edges([0], [0], 40).plan)})
-        plain = argparse.Namespace(**{**vars(small.options(config)), "mfg": False, "columns": 1})
+        shape = Shape(0, 1, TINY_ROWS, (5, 5, 5), {"edges": expected(TINY_ROWS, TINY_ROWS, 1)})
+        plain = argparse.Namespace(**{**vars(config), "mfg": False, "columns": 1})
 
         def asked():
-            graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
-            tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
+            trainer = _tiny(plain, make, facts, shape, 1.0)
             with no_grad():
-                return count_layers(tiny.model, graph, tiny.x)
+                return count_layers(trainer.model, trainer.graph, trainer.x)
 
         n_layers = together(comm, asked)
         made = [*minibatch.flows(part, n_layers, part.rows.features).values()]
