@@ -24,17 +24,17 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting
 from sarlite.train.load import kind
 from sarlite.train.load import load as load_part
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
-from sarlite.train.part_sizes import facts_of, shape_of, with_exchanges
+from sarlite.train.part_sizes import facts_of, sizes_of, with_exchanges
 from sarlite.train.rates import Rates, rates_of, segment_seconds
 from sarlite.train.report import duration
 from sarlite.train.run import _make_trainer
 from sarlite.train.settings import graph_of, source_of
-from sarlite.train.small import Facts, Shape
+from sarlite.train.small import Facts, Sizes
 
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
@@ -210,21 +210,21 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates)
                *(max(segment_seconds(cost, rates, segment) for cost in costs) for segment in ("step", "evaluation")))
 
 
-def _sizes(shape, facts):
-    """The `Sizes` of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are counted with a
-    trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
+def _with_memory(sizes, facts):
+    """The sizes with the memory of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are
+    counted with a trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
     """
     blocks = sum(found.n_src * (8 + len(SPLITS) + 48) + 16 * found.n_halo + sum(map(sum, found.n_edges)) * (4 + facts.edge_bytes)
-                 for found in shape.exchanged.values())
+                 for found in sizes.exchanged.values())
     own = facts.relations
     edges = sum(24 * n + 16 * own.own_nodes[relation[2]] for relation, n in own.own_edges.items()) if own else 0
-    return Sizes(shape, blocks + edges + _LOADED)
+    return sizes._replace(there_bytes=blocks + edges + _LOADED)
 
 
 def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
     found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
     splits: Any = tuple(round(found.n_src * share) for share in shares)
-    return [_sizes(Shape(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
+    return [_with_memory(Sizes(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
 
 
 def _of_counts(own, config, loops):
@@ -270,13 +270,13 @@ def _of_data(own, config, loops, relational, make):
         if facts.relations:
             facts = with_exchanges(comm, asked, make, facts, part.graph)
         facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
-        return _sizes(shape_of(comm, asked, part), facts), facts
+        return _with_memory(sizes_of(comm, asked, part), facts), facts
 
     def sizes(size):
         if size <= MOST_EXACT:
             with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
                 found = threads.run(size, divided, size, folder)
-            return [sizes for sizes, _ in found], found[0][1], True
+            return [part for part, _ in found], found[0][1], True
         if relational:
             raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
                               f"on at most {MOST_EXACT} ranks")

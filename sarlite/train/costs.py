@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from sarlite import kernels
 from sarlite.minibatch.push import PHASE
 from sarlite.profile import resident, trim
-from sarlite.sar.cost import Exchanged, moved
+from sarlite.sar.cost import moved
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
-from sarlite.train import sampled, small, trial
+from sarlite.train import small, trial
 from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.settings import smoothing_of
-from sarlite.train.small import Facts, Shape
+from sarlite.train.small import Facts, Sizes
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
 TRIAL_ROWS, TINY_ROWS = 2000, 40
@@ -108,32 +108,6 @@ class Cost(NamedTuple):
         return {phase: round(n) for phase, n in total.items()}
 
 
-class Sizes(NamedTuple):
-    """One part of a run.
-
-    Attributes
-    ----------
-    shape : Shape
-        What trials are made of.
-    there_bytes : int
-        What the process has when the part is loaded, but for features.
-    load_bytes : int
-        The most that loading takes.
-    batches, scored : Sampled, or None
-        Of minibatches; and of a sampled evaluation's.
-    """
-
-    shape: Shape
-    there_bytes: int
-    load_bytes: int = 0
-    batches: sampled.Sampled | None = None
-    scored: sampled.Sampled | None = None
-
-    @property
-    def exchanged(self) -> Mapping[Any, Exchanged]:
-        return self.shape.exchanged
-
-
 class Model:
     """The costs of one model on one data set, by setting.
 
@@ -163,41 +137,41 @@ class Model:
         """
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode, "prefetch": prefetch})
         with _ONE_AT_A_TIME:
-            trials = self._trials(config, sizes.shape)
+            trials = self._trials(config, sizes)
         return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
 
-    def _trials(self, config, shape):
+    def _trials(self, config, sizes):
         """The trials: on how many ranks each is, how many times smaller, its `Trial`, and the tiny one's; of many ranks on few."""
-        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > self.most_ranks
-        sizes = FEW_RANKS if few else (shape.size,)
-        n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
-        n_halo = n_halo * sizes[-1] // shape.size
-        n_rows = n_src if self.facts.relations else shape.n_rows
+        few = not self.facts.relations and config.columns == sizes.laid_out == 1 and sizes.size > self.most_ranks
+        on_ranks = FEW_RANKS if few else (sizes.size,)
+        n_halo, n_src = sum(found.n_halo for found in sizes.exchanged.values()), sum(found.n_src for found in sizes.exchanged.values())
+        n_halo = n_halo * on_ranks[-1] // sizes.size
+        n_rows = n_src if self.facts.relations else sizes.n_rows
         k = max(1.0, min(n_rows + n_halo, 4 * n_rows) / self.trial_rows)
-        tiny = [self._tiny_one(config, shape, k, n_ranks) for n_ranks in sizes]  # first, as it measures by how much the process grows
-        return [(n_ranks, k, self._trial(config, shape, k, n_ranks), few_rows) for n_ranks, few_rows in zip(sizes, tiny)]
+        tiny = [self._tiny_one(config, sizes, k, n_ranks) for n_ranks in on_ranks]  # first, as it measures by how much the process grows
+        return [(n_ranks, k, self._trial(config, sizes, k, n_ranks), few_rows) for n_ranks, few_rows in zip(on_ranks, tiny)]
 
-    def _tiny_one(self, config, shape, k, n_ranks):
+    def _tiny_one(self, config, sizes, k, n_ranks):
         """The trial of `TINY_ROWS`, one for all modes; the first trial makes the process larger, as modules and libraries do."""
         key = n_ranks, config.columns
         if key not in self._tiny:
             before = _resident()
-            self._tiny[key] = self._trial(config, shape, k * self.trial_rows / TINY_ROWS, n_ranks)
+            self._tiny[key] = self._trial(config, sizes, k * self.trial_rows / TINY_ROWS, n_ranks)
             self.warm_bytes = self.warm_bytes or max(1, _resident() - before)
         return self._tiny[key]
 
-    def _trial(self, config, shape, k, n_ranks):
+    def _trial(self, config, sizes, k, n_ranks):
         tracemalloc.start()
         others_frozen, n_threads = gc.get_freeze_count() > 0, kernels.threads()  # frozen by who embeds us: such objects stay so
         try:
             kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
-            comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
+            comm, config = Mirror(sizes.rank if n_ranks == sizes.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
             if not others_frozen:
                 gc.freeze()  # a trial collects its own objects alone
-            graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
-            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
-                             shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
+            graph = small.graph(comm, config, self.facts, sizes, MODES[config.mode], k)
+            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, sizes, k)),
+                             sizes.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
         finally:
             if not others_frozen:
                 gc.unfreeze()
@@ -281,7 +255,7 @@ class _Telling:
             for way, n_bytes in (("sent", sent), ("received", received)):
                 found.update({(phase, way): n for phase, n in n_bytes.items()})
         for turn in segment.turns:
-            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.shape.group[turn.place])):
+            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.group[turn.place])):
                 found[turn.phase, way] += n
                 packed += n if way == "sent" else 0
         return found, packed
@@ -296,7 +270,7 @@ class _Telling:
 
     def _part(self, over, parts):
         if over in ("edges", "reverse") and self.config.columns > 1:
-            parts = self.sizes.shape.of_group(self.config.columns)
+            parts = self.sizes.of_group(self.config.columns)
         part = parts["edges" if over == "reverse" else over]
         return (part.turned or part) if over == "reverse" else part
 
@@ -319,11 +293,11 @@ class _Telling:
             segment, small = own.segments[name], tiny.segments[name]
             at = [(sum(segment.rows.values()), number(segment)), (0, 0) if scales else (sum(small.rows.values()), number(small))]
             found.append((n_ranks, _on_line(at[: 2 if k > 1 else 1], self._real_rows(name, segment, k))))
-        return _on_line(found, self.sizes.shape.size)
+        return _on_line(found, self.sizes.size)
 
     def _counted(self, number):
         """A number of messages or of peers, which are not more on larger parts."""
-        return _on_line([(n_ranks, number(own)) for n_ranks, _, own, _ in self.trials], self.sizes.shape.size)
+        return _on_line([(n_ranks, number(own)) for n_ranks, _, own, _ in self.trials], self.sizes.size)
 
     def _real_rows(self, name, segment, k):
         several, rows = self._several(name), segment.rows
@@ -363,18 +337,18 @@ class _Telling:
 
     def _structure(self):
         """What the real graph has that neither the part, as it was laid out, nor a trial has: other parts' edges of a group."""
-        shape, columns = self.sizes.shape, self.config.columns
-        found = shape.exchanged.get("edges")
-        if found is None or columns <= 1 or shape.laid_out > 1:
+        sizes, columns = self.sizes, self.config.columns
+        found = sizes.exchanged.get("edges")
+        if found is None or columns <= 1 or sizes.laid_out > 1:
             return 0
-        return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * shape.n_rows)
+        return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * sizes.n_rows)
 
     def _writing(self):
         """What the pieces of learned rows take that a checkpoint is written of (`Owners`)."""
         relations = self.facts.relations
         if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
             return 0
-        return (1 if self.sizes.shape.rank else 3) * PIECE_BYTES
+        return (1 if self.sizes.rank else 3) * PIECE_BYTES
 
 
 def _on_line(points, x):
