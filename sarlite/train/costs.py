@@ -152,8 +152,8 @@ class Model:
         return [(n_ranks, k, self._trial(config, sizes, k, n_ranks), few_rows) for n_ranks, few_rows in zip(on_ranks, tiny)]
 
     def _tiny_one(self, config, sizes, k, n_ranks):
-        """The trial of `TINY_ROWS`, one for all modes; the first trial makes the process larger, as modules and libraries do."""
-        key = n_ranks, config.columns
+        """The trial of `TINY_ROWS`, one of a part for all modes; the first trial makes the process larger, as modules and libraries do."""
+        key = sizes.rank, n_ranks, config.columns
         if key not in self._tiny:
             before = _resident()
             self._tiny[key] = self._trial(config, sizes, k * self.trial_rows / TINY_ROWS, n_ranks)
