@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,18 +23,18 @@ from sarlite.sar.cost import expected
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
-from sarlite.train.combinations import Run, refuse
-from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting, Sizes
+from sarlite.train.combinations import Run, refuse, uncounted
+from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting
+from sarlite.train.load import kind
 from sarlite.train.load import load as load_part
-from sarlite.train.load import relational
 from sarlite.train.loop import set_threads
 from sarlite.train.model import model_class
-from sarlite.train.part_sizes import facts_of, shape_of, with_exchanges
+from sarlite.train.part_sizes import facts_of, sizes_of, with_exchanges
 from sarlite.train.rates import Rates, rates_of, segment_seconds
 from sarlite.train.report import duration
 from sarlite.train.run import _make_trainer
 from sarlite.train.settings import graph_of, source_of
-from sarlite.train.small import Facts, Shape
+from sarlite.train.small import Facts, Sizes
 
 MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
@@ -123,8 +124,10 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
         What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
     """
     cls = model_class(config.model)
-    kind = own.nodes is None and relational(Solo(), config.data)
-    refuse(Run({**vars(config), "dry_run": True}, cls, None if own.nodes is not None else kind))
+    known = Run(vars(config), cls) if own.nodes is not None else Run.of(vars(config), cls, kind(Solo(), config.data))
+    refuse(known)
+    if why := uncounted(known):
+        raise ConfigError(why)
     schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
     loops = getattr(cls, "self_loops", False) if loops is None else loops
     left_out = [f"{setting} is left out: --dry-run tells it" for setting in SETTINGS if setting.options]
@@ -132,11 +135,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
     def make(comm, config, part):
         return _make_trainer(comm, config, cls, schedule, part, None)
 
-    if own.nodes is not None:
-        told: Any = _of_counts(own)
-    else:
-        told = _Data(config, loops, kind, make)
-    each = _Each(own, config, loops, told, make, progress)
+    sizes = _of_counts(own, config, loops) if own.nodes is not None else _of_data(own, config, loops, known.relational, make)
+    each = _Each(own, config, sizes, make, progress)
     rows = [row for size in own.ranks for row in each.rows(size)]
     return rows, left_out + (_fits(rows, own, lambda size: [*each.rows(size)]) if own.memory else [])
 
@@ -144,13 +144,13 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
 class _Each:
     """Tells the rows of one number of ranks after another: what a first trial leaves in a process, a later one finds there."""
 
-    def __init__(self, own, config, loops, told, make, progress):
-        self.own, self.config, self.loops, self.told, self.make, self.progress = own, config, loops, told, make, progress
+    def __init__(self, own, config, sizes, make, progress):
+        self.own, self.config, self.sizes, self.make, self.progress = own, config, sizes, make, progress
         self.warm_bytes, self.rates = 0, {}
 
     def rows(self, size):
         with self.progress.step(f"{size:,} ranks"):
-            sizes, facts, exact = self.told.sizes(size, self.own, self.config, self.loops)
+            sizes, facts, exact = self.sizes(size)
         few = {} if exact else {"trial_rows": _TRIAL_ROWS, "most_ranks": FEW_RANKS[-1]}
         model, rates = Model(self.config, self.make, facts, **few), self._rates(size)
         model.warm_bytes = self.warm_bytes
@@ -210,34 +210,25 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates)
                *(max(segment_seconds(cost, rates, segment) for cost in costs) for segment in ("step", "evaluation")))
 
 
-def _sizes(shape, facts):
-    """The `Sizes` of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are counted with a
-    trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
+def _with_memory(sizes, facts):
+    """The sizes with the memory of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are
+    counted with a trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
     """
     blocks = sum(found.n_src * (8 + len(SPLITS) + 48) + 16 * found.n_halo + sum(map(sum, found.n_edges)) * (4 + facts.edge_bytes)
-                 for found in shape.exchanged.values())
+                 for found in sizes.exchanged.values())
     own = facts.relations
     edges = sum(24 * n + 16 * own.own_nodes[relation[2]] for relation, n in own.own_edges.items()) if own else 0
-    return Sizes(shape, blocks + edges + _LOADED)
+    return sizes._replace(there_bytes=blocks + edges + _LOADED)
 
 
 def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
     found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
     splits: Any = tuple(round(found.n_src * share) for share in shares)
-    return [_sizes(Shape(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
+    return [_with_memory(Sizes(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
 
 
-class _Counts:
-    """A graph that is told by counts."""
-
-    def sizes(self, size, own, config, loops):
-        if size > own.nodes:
-            raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
-        facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
-        return _expected(size, own, own.nodes, own.edges, None, [own.train] * len(SPLITS), facts)
-
-
-def _of_counts(own):
+def _of_counts(own, config, loops):
+    """Return the function that tells of a number of ranks its (sizes, facts, exact), of a graph that is told by counts."""
     for name in ("nodes", "edges", "features", "classes"):
         value = getattr(own, name)
         if value is None or value < 1:
@@ -246,42 +237,52 @@ def _of_counts(own):
         value = getattr(own, name)
         if value is not None and not 0 <= value <= 1:
             raise ConfigError(f"--{name} {value} is not in [0, 1]")
-    return _Counts()
+    facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
+
+    def sizes(size):
+        if size > own.nodes:
+            raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
+        return _expected(size, own, own.nodes, own.edges, None, [own.train] * len(SPLITS), facts)
+
+    return sizes
 
 
-class _Data:
-    """A data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
+def _of_data(own, config, loops, relational, make):
+    """As `_of_counts`, of a data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
+    cls, chosen = (None, {}) if relational else (model_class(config.model), {"self_loops": loops})
+    source = source_of(config, cls, **chosen)
 
-    def __init__(self, config, loops, relational, make):
-        self.config, self.relational, self.make, self.dataset = config, relational, make, None
-        self.options = {} if relational else {"self_loops": loops}
-        self.source = source_of(config, None if relational else model_class(config.model), **self.options)
-
-    def sizes(self, size, own, config, loops):
-        if size <= MOST_EXACT:
-            with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-                found = threads.run(size, self._load, size, folder)
-            return [sizes for sizes, _ in found], found[0][1], True
-        if self.relational:
-            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
-                              f"on at most {MOST_EXACT} ranks")
-        dataset = self.dataset = self.dataset or load(config.data, task=config.task)
-        names = edge_values.used(Solo(), dataset, self.source.edge_values, config.data)
+    @cache
+    def whole():
+        dataset = load(config.data, task=config.task)
+        names = edge_values.used(Solo(), dataset, source.edge_values, config.data)
         values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), config.dtype) if name in names else None
                        for name in edge_values.ARRAYS)
         facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
         degrees = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
         shares = [np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS]
-        return _expected(size, own, dataset.n_nodes, dataset.n_edges, degrees, shares, facts)
+        return dataset.n_nodes, dataset.n_edges, degrees, shares, facts
 
-    def _load(self, comm, size, folder):
-        config = argparse.Namespace(**{**vars(self.config), "ranks": size, "mode": "sar"})
-        part = load_part(comm, self.source._replace(features=False), graph_of(config), folder)
+    def divided(comm, size, folder):
+        asked = argparse.Namespace(**{**vars(config), "ranks": size, "mode": "sar"})
+        part = load_part(comm, source._replace(features=False), graph_of(asked), folder)
         facts = facts_of(part)
         if facts.relations:
-            facts = with_exchanges(comm, config, self.make, facts, part.graph)
+            facts = with_exchanges(comm, asked, make, facts, part.graph)
         facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
-        return _sizes(shape_of(comm, config, part), facts), facts
+        return _with_memory(sizes_of(comm, asked, part), facts), facts
+
+    def sizes(size):
+        if size <= MOST_EXACT:
+            with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
+                found = threads.run(size, divided, size, folder)
+            return [part for part, _ in found], found[0][1], True
+        if relational:
+            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
+                              f"on at most {MOST_EXACT} ranks")
+        return _expected(size, own, *whole())
+
+    return sizes
 
 
 COLUMNS = {

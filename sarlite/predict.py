@@ -33,12 +33,12 @@ from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, told_widths, widths
-from sarlite.train.loop import check_output
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
 from sarlite.train.recommend import NOBODY, top
 from sarlite.train.run import make_graph_predictor, make_predictor
 from sarlite.train.settings import settings
+from sarlite.train.trainer_arguments import check_output
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),

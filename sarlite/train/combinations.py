@@ -7,6 +7,13 @@ from typing import Any, NamedTuple
 from sarlite.errors import ConfigError
 from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
+UNCOUNTED = {
+    # kinds of run whose costs are not told, as of `Run.has`; what is said of them
+    "minibatches without edges": "minibatches of the model {model}, which have no edges,",
+    "task link": "links",
+    "a set of graphs": "sets of graphs, as --data {data} is,",
+}
+
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
@@ -30,8 +37,7 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, "model of propagated rows",
        "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
-    *((option, "minibatches without edges",
-       "{option}: the costs of minibatches of the model {model}, which have no edges, are not counted")
+    *((option, kind, "{option}: the costs of " + told + " are not counted") for kind, told in UNCOUNTED.items()
       for option in ("dry_run", "mode auto", "memory_limit")),
     ("weight_decay_on first", "model without a first layer",
      "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
@@ -54,8 +60,6 @@ REFUSED: list[tuple[str, str, str]] = [
       for other in ("remote hec", "remote local")),
     *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
         "eval_fanouts", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
-    *(("task link", other, "{option}: costs of links, as for {other}, are not counted yet")
-      for other in ("dry_run", "mode auto", "memory_limit")),
     ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),
     ("task link", "class of propagated rows",
      "{option}: the model {model} trains on features that were propagated before, over all edges"),
@@ -71,8 +75,6 @@ REFUSED: list[tuple[str, str, str]] = [
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
-    *((option, "a set of graphs", "{option}: costs of sets of graphs, as --data {data} is, are not counted yet")
-      for option in ("dry_run", "mode auto", "memory_limit")),
     ("model", "a set of graphs and propagated rows",
      "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
@@ -157,6 +159,11 @@ def refuse(run: Run) -> None:
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=_flag(option), other=_flag(other)))
+
+
+def uncounted(run: Run) -> str:
+    """Say why the costs of a run cannot be told; "" where they can."""
+    return next((f"the costs of {told.format(**_words(run))} are not counted" for kind, told in UNCOUNTED.items() if run.has(kind)), "")
 
 
 def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:

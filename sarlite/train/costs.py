@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 from sarlite import kernels
 from sarlite.minibatch.push import PHASE
 from sarlite.profile import resident, trim
-from sarlite.sar.cost import Exchanged, moved
+from sarlite.sar.cost import moved
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
-from sarlite.train import sampled, small, trial
+from sarlite.train import small, trial
 from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.settings import smoothing_of
-from sarlite.train.small import Facts, Shape
+from sarlite.train.small import Facts, Sizes
 from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
 
-TRIAL_ROWS = 2000
-"""Rows of the larger trial, peers' rows too; a quarter of them at least are its own, else parameters outweigh them."""
+TRIAL_ROWS, TINY_ROWS = 2000, 40
+"""Rows of a mode's trial, peers' rows too, of which a quarter at least are its own, else parameters outweigh them; and of the tiny trial,
+which tells what does not grow with the rows."""
 MOST_RANKS, FEW_RANKS = 16, (2, 3)
 """Of more ranks trials are on few: what a further peer takes there, each peer takes."""
 _ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
@@ -107,32 +108,6 @@ class Cost(NamedTuple):
         return {phase: round(n) for phase, n in total.items()}
 
 
-class Sizes(NamedTuple):
-    """One part of a run.
-
-    Attributes
-    ----------
-    shape : Shape
-        What trials are made of.
-    there_bytes : int
-        What the process has when the part is loaded, but for features.
-    load_bytes : int
-        The most that loading takes.
-    batches, scored : Sampled, or None
-        Of minibatches; and of a sampled evaluation's.
-    """
-
-    shape: Shape
-    there_bytes: int
-    load_bytes: int = 0
-    batches: sampled.Sampled | None = None
-    scored: sampled.Sampled | None = None
-
-    @property
-    def exchanged(self) -> Mapping[Any, Exchanged]:
-        return self.shape.exchanged
-
-
 class Model:
     """The costs of one model on one data set, by setting.
 
@@ -149,6 +124,7 @@ class Model:
     def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS,
                  most_ranks: int = MOST_RANKS) -> None:
         self.config, self.make, self.facts, self.warm_bytes = config, make, facts, 0
+        self._tiny: dict[Any, Trial] = {}
         self.trial_rows, self.most_ranks = trial_rows, most_ranks
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
@@ -161,37 +137,41 @@ class Model:
         """
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode, "prefetch": prefetch})
         with _ONE_AT_A_TIME:
-            trials = self._trials(config, sizes.shape)
+            trials = self._trials(config, sizes)
         return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
 
-    def _trials(self, config, shape):
-        """The trials, with how many times smaller each is and on how many ranks.
-
-        Where the part is not small they are two, of which the second is half as large; of many ranks as many on few and on twice as few.
-        """
-        few = not self.facts.relations and config.columns == shape.laid_out == 1 and shape.size > self.most_ranks
-        sizes = FEW_RANKS if few else (shape.size,)
-        n_halo, n_src = sum(found.n_halo for found in shape.exchanged.values()), sum(found.n_src for found in shape.exchanged.values())
-        n_halo = n_halo * sizes[-1] // shape.size
-        n_rows = n_src if self.facts.relations else shape.n_rows
+    def _trials(self, config, sizes):
+        """The trials: on how many ranks each is, how many times smaller, its `Trial`, and the tiny one's; of many ranks on few."""
+        few = not self.facts.relations and config.columns == sizes.laid_out == 1 and sizes.size > self.most_ranks
+        on_ranks = FEW_RANKS if few else (sizes.size,)
+        n_halo, n_src = sum(found.n_halo for found in sizes.exchanged.values()), sum(found.n_src for found in sizes.exchanged.values())
+        n_halo = n_halo * on_ranks[-1] // sizes.size
+        n_rows = n_src if self.facts.relations else sizes.n_rows
         k = max(1.0, min(n_rows + n_halo, 4 * n_rows) / self.trial_rows)
-        if not self.warm_bytes:
-            self.warm_bytes = _growth(lambda: self._trial(config, shape, k * self.trial_rows / 40, sizes[0]))
-        scales = (k, 4 * k) if k > 1 else (k,)
-        return [(each, n_ranks, self._trial(config, shape, each, n_ranks)) for n_ranks in sizes for each in scales]
+        tiny = [self._tiny_one(config, sizes, k, n_ranks) for n_ranks in on_ranks]  # first, as it measures by how much the process grows
+        return [(n_ranks, k, self._trial(config, sizes, k, n_ranks), few_rows) for n_ranks, few_rows in zip(on_ranks, tiny)]
 
-    def _trial(self, config, shape, k, n_ranks):
+    def _tiny_one(self, config, sizes, k, n_ranks):
+        """The trial of `TINY_ROWS`, one of a part for all modes; the first trial makes the process larger, as modules and libraries do."""
+        key = sizes.rank, n_ranks, config.columns
+        if key not in self._tiny:
+            before = _resident()
+            self._tiny[key] = self._trial(config, sizes, k * self.trial_rows / TINY_ROWS, n_ranks)
+            self.warm_bytes = self.warm_bytes or max(1, _resident() - before)
+        return self._tiny[key]
+
+    def _trial(self, config, sizes, k, n_ranks):
         tracemalloc.start()
         others_frozen, n_threads = gc.get_freeze_count() > 0, kernels.threads()  # frozen by who embeds us: such objects stay so
         try:
             kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
-            comm, config = Mirror(shape.rank if n_ranks == shape.size else 0, n_ranks, config.columns), small.options(config)
+            comm, config = Mirror(sizes.rank if n_ranks == sizes.size else 0, n_ranks, config.columns), small.options(config)
             gc.disable()  # what is freed is freed where it is let go of
             if not others_frozen:
                 gc.freeze()  # a trial collects its own objects alone
-            graph = small.graph(comm, config, self.facts, shape, MODES[config.mode], k)
-            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, shape, k)),
-                             shape.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
+            graph = small.graph(comm, config, self.facts, sizes, MODES[config.mode], k)
+            return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, sizes, k)),
+                             sizes.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
         finally:
             if not others_frozen:
                 gc.unfreeze()
@@ -200,15 +180,10 @@ class Model:
             tracemalloc.stop()
 
 
-def _growth(action):
-    """By how many bytes an action makes the process larger: pages of libraries, and modules."""
+def _resident():
     gc.collect()
     trim()
-    before = resident()
-    action()
-    gc.collect()
-    trim()
-    return max(1, resident() - before)
+    return resident()
 
 
 class _Telling:
@@ -280,7 +255,7 @@ class _Telling:
             for way, n_bytes in (("sent", sent), ("received", received)):
                 found.update({(phase, way): n for phase, n in n_bytes.items()})
         for turn in segment.turns:
-            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.shape.group[turn.place])):
+            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.group[turn.place])):
                 found[turn.phase, way] += n
                 packed += n if way == "sent" else 0
         return found, packed
@@ -295,7 +270,7 @@ class _Telling:
 
     def _part(self, over, parts):
         if over in ("edges", "reverse") and self.config.columns > 1:
-            parts = self.sizes.shape.of_group(self.config.columns)
+            parts = self.sizes.of_group(self.config.columns)
         part = parts["edges" if over == "reverse" else over]
         return (part.turned or part) if over == "reverse" else part
 
@@ -310,23 +285,19 @@ class _Telling:
     # ---- sizes
 
     def _line(self, name: str, number: Callable[[Segment], float], scales: bool = False) -> float:
-        """A number of a segment at the real size, and on all ranks, on the line through the trials' numbers; where it `scales`
-        on that through 0, as of what has no part that does not grow.
+        """A number of a segment at the real size, and on all ranks: on the line through the trial's and the tiny trial's numbers; where
+        it `scales` on that through 0, as of what has no part that does not grow.
         """
         found = []
-        for n_ranks in dict.fromkeys(n_ranks for _, n_ranks, _ in self.trials):
-            (k, segment), *half = [(k, each.segments[name]) for k, other, each in self.trials if other == n_ranks]
-            at = [(self._rows(each), number(each)) for each in (segment, *(each for _, each in half))]
-            at = [at[0], (0, 0)] if scales and half else at
-            found.append((n_ranks, _on_line(at, self._real_rows(name, segment, k))))
-        return _on_line(found, self.sizes.shape.size)
+        for n_ranks, k, own, tiny in self.trials:
+            segment, small = own.segments[name], tiny.segments[name]
+            at = [(sum(segment.rows.values()), number(segment)), (0, 0) if scales else (sum(small.rows.values()), number(small))]
+            found.append((n_ranks, _on_line(at[: 2 if k > 1 else 1], self._real_rows(name, segment, k))))
+        return _on_line(found, self.sizes.size)
 
     def _counted(self, number):
         """A number of messages or of peers, which are not more on larger parts."""
-        return _on_line(list({n_ranks: (n_ranks, number(found)) for _, n_ranks, found in self.trials}.values()), self.sizes.shape.size)
-
-    def _rows(self, segment):
-        return sum(segment.rows.values()) or 1
+        return _on_line([(n_ranks, number(own)) for n_ranks, _, own, _ in self.trials], self.sizes.size)
 
     def _real_rows(self, name, segment, k):
         several, rows = self._several(name), segment.rows
@@ -340,14 +311,11 @@ class _Telling:
         # No step follows on the only evaluation, which leaves an aggregated constant behind.
         names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
         evaluated = "first evaluation" if once else "evaluation"  # where checkpoints are written
-        kept = max(self._line(name, lambda segment: segment.kept_bytes, scales=True) for name in names)
-        arrays = max(max(self._line(name, lambda segment: segment.peak_bytes),
-                         self._line(name, lambda segment: segment.left_bytes)
-                         + kept - self._line(name, lambda segment: segment.used_bytes, scales=True)) for name in names)
-        arrays = max(arrays, self._line(evaluated, lambda segment: segment.left_bytes) + self._writing())
-        held = 0
-        if self.sizes.batches is not None:
-            held = self.sizes.batches.held_bytes(self.trial.widths)
+        left = {name: self._line(name, lambda segment: segment.left_bytes) for name in names}
+        idle = {name: self._line(name, lambda segment: segment.idle_bytes, scales=True) for name in names}
+        peak = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
+        arrays = max(peak, *(left[name] + idle[name] for name in names), left[evaluated] + self._writing())
+        held = self.sizes.batches.held_bytes(self.trial.widths) if self.sizes.batches else 0
         return self.sizes.there_bytes + held + arrays + self._ahead()[1] + self._structure()
 
     def _ahead(self):
@@ -369,18 +337,18 @@ class _Telling:
 
     def _structure(self):
         """What the real graph has that neither the part, as it was laid out, nor a trial has: other parts' edges of a group."""
-        shape, columns = self.sizes.shape, self.config.columns
-        found = shape.exchanged.get("edges")
-        if found is None or columns <= 1 or shape.laid_out > 1:
+        sizes, columns = self.sizes, self.config.columns
+        found = sizes.exchanged.get("edges")
+        if found is None or columns <= 1 or sizes.laid_out > 1:
             return 0
-        return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * shape.n_rows)
+        return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * sizes.n_rows)
 
     def _writing(self):
         """What the pieces of learned rows take that a checkpoint is written of (`Owners`)."""
         relations = self.facts.relations
         if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
             return 0
-        return (1 if self.sizes.shape.rank else 3) * PIECE_BYTES
+        return (1 if self.sizes.rank else 3) * PIECE_BYTES
 
 
 def _on_line(points, x):

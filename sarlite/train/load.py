@@ -18,7 +18,7 @@ from sarlite.data.part import Part
 from sarlite.data.ranks import divided
 from sarlite.data.spec import is_of_graphs, is_relational
 from sarlite.data.tables import MEMBERS, NODE
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import DataError
 from sarlite.graph import balance as balancing
 from sarlite.graph.edges import add_self_loops
 from sarlite.graph.partition import measures
@@ -158,14 +158,6 @@ def kind(comm: Communicator, spec: str) -> str:
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
     return str(comm.bcast(together(comm, lambda: found() if comm.rank == 0 else None)))
-
-
-def relational(comm: Communicator, spec: str) -> bool:
-    """Tell whether a data set is relational, for what counts costs, and refuse a set of graphs. Collective."""
-    found = kind(comm, spec)
-    if found == "graphs":
-        raise ConfigError(f"data {spec}: costs of sets of graphs are not counted yet", "data")
-    return found == "relational"
 
 
 def _read(comm, source, scratch, seconds, what):

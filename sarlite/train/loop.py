@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, ShapeError, raise_together, whole
+from sarlite.errors import ConfigError, DataError, raise_together, whole
 from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
@@ -19,22 +19,26 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.tape.rows import row_numbers
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.step import Loss, TrainingStep, not_finite
+from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
 from sarlite.train.trainer_arguments import (
     check_arguments,
     check_graphs,
+    check_label_inputs,
     check_links,
     check_numerics,
+    check_output,
     check_sources,
     check_takes,
+    checked_loss,
+    classes_of,
     each_input,
+    rows_of,
 )
 from sarlite.types import Array
 
@@ -118,11 +122,13 @@ class Trainer:
         together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
-        self.rows = together(self.comm, lambda: self._rows({"train": train, "val": val, "test": test}))
+        splits = {"train": train, "val": val, "test": test}
+        self.rows = together(self.comm, lambda: rows_of(graph, self.x, self.labels, self.task, splits))
         counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
         self.counts = dict(zip(self.rows, counts.tolist()))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
+        together(self.comm, lambda: check_label_inputs(label_inputs, self.task, model, self.x))
         self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
         together(self.comm, lambda: check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
@@ -136,7 +142,7 @@ class Trainer:
                               "labels were shown")
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
-        self.loss = _checking(self.task.loss, type(model).__name__, self.n_classes)
+        self.loss = checked_loss(self.task.loss, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = together(self.comm, lambda: optimizer(self.flat))
         if not isinstance(self.optimizer, Optimizer):
@@ -327,81 +333,20 @@ class Trainer:
         imbalance = float(np.median(largest / mean)) if len(seconds) else None
         return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
 
-    def _rows(self, splits):
-        if isinstance(self.x, dict) and not isinstance(self.graph, NodeType):
-            raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
-                              "gives it")
-        sources = [self.graph.graph.of(name) for name in self.x] if isinstance(self.x, dict) else [self.graph]
-        inputs = [(name, x, nodes.n_src) for (name, x), nodes in zip(each_input(self.x), sources)]
-        for name, given, n in (*inputs, ("labels", self.labels, self.graph.n_dst)):
-            if given.shape[:1] != (n,):
-                raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
-        for name, x in each_input(self.x):
-            if x.dtype.kind not in "fiub":
-                raise ShapeError(f"{name} is {x.dtype}, but features are numbers, as by x.astype(np.float32)")
-            if (error := not_finite(x, name=name)) is not None:
-                raise error
-        rows = {name: row_numbers(name, split, self.graph.n_dst) for name, split in splits.items()}
-        self.task.check(self.labels, rows, self.graph.n_dst)
-        return rows
-
     def _show_labels(self, label_inputs, seed):
         """Make x wider by columns for labels, which change: it is no constant any more."""
-        if not isinstance(label_inputs, LabelInputs):
-            raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
-        if self.task.name != "classify":
-            raise ConfigError(f"label_inputs are classes, but the task is {self.task.name}")
-        if hasattr(self.model, "powers"):
-            raise ConfigError("label_inputs: the model has powers, so it trains on features that were propagated "
-                              "before, without labels")
-        if isinstance(self.x, dict):
-            raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
-                              "graph's nodes")
         train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
-        labels = together(self.comm, lambda: _classes(self.labels, train))
+        labels = together(self.comm, lambda: classes_of(self.labels, train))
         ids = self.graph.dst_ids[train]
         shown = ShownLabels(label_inputs, self.comm, self.x.data, train, ids, labels, others, seed)
         self.x = Tensor(shown.x)
         return shown
 
 
-def _classes(labels, rows):
-    """The classes of some rows, which alone label inputs see."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
-                          "integers")
-    return labels[rows].astype(np.int64)
-
-
 def _constants(x):
     if isinstance(x, dict):
         return {name: _constants(rows) for name, rows in x.items()}
     return Tensor(as_array(x), constant=True)
-
-
-def _checking(loss: Loss, model: str, n_classes: int) -> Loss:
-    """Return `loss` of an output that is checked."""
-
-    def share(output, targets, rows, count):
-        check_output(output, model, len(targets), n_classes)
-        if grad_enabled() and not output.requires_grad:
-            raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or "
-                              "made by NumPy?")
-        return loss(output, targets, rows, count)
-
-    return share
-
-
-def check_output(output, model, n_rows, n_classes):
-    """Raise, naming the model, where its output is no Tensor of `n_rows` rows, or narrower than `n_classes`."""
-    if not isinstance(output, Tensor):
-        raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
-    if output.shape[:1] != (n_rows,):
-        raise ShapeError(f"the model {model} returned shape {output.shape}, but the graph has {n_rows} destination "
-                         "rows")
-    if n_classes and (output.ndim != 2 or output.shape[1] < n_classes):
-        needed = f"labels go up to {n_classes - 1}: it needs {n_classes} columns"
-        raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
 
 
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,

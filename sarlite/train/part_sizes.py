@@ -9,18 +9,17 @@ import numpy as np
 from sarlite import optim
 from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
-from sarlite.errors import ConfigError
 from sarlite.minibatch.flow import count_layers
 from sarlite.profile import uncounted
-from sarlite.sar.cost import Exchanged, exchanged
+from sarlite.sar.cost import Exchanged, exchanged, expected
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small
-from sarlite.train.costs import Model, Sizes
+from sarlite.train.costs import TINY_ROWS, Model
 from sarlite.train.load import Shard, widths
-from sarlite.train.small import Facts, Relations, Shape
+from sarlite.train.small import Facts, Relations, Sizes
 from sarlite.train.trial import Mirror
 
 
@@ -35,8 +34,6 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard
     trainer : Trainer, optional
         The run's, where it was made: then its message-flow graphs are not made again.
     """
-    if config.batch_size and hasattr(cls, "powers"):
-        raise ConfigError(f"the costs of minibatches of the model {config.model}, which have no edges, are not counted")
     graph: Any = part.graph
     schedule = optim.schedule(config.lr_schedule, config.epochs)
 
@@ -54,18 +51,19 @@ def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard
     batches = scored = None
     if config.batch_size:
         batches, scored = sampled.of_run(config, part)
-    shape = shape_of(comm, config, part)
+    sizes = sizes_of(comm, config, part)
     for several in (batches, scored):
-        shape = shape._replace(layer_sizes={**shape.layer_sizes, **(several.sizes if several else {})})
+        sizes = sizes._replace(layer_sizes={**sizes.layer_sizes, **(several.sizes if several else {})})
     if batches:  # a trial has but one batch of each kind, of all rows of the splits: then of as many
-        train, *others = shape.splits
+        train, *others = sizes.splits
         others = [-(-max(0, scored.n_seeds - batches.n_seeds) // 2)] * 2 if scored else others
-        shape = shape._replace(splits=(batches.n_seeds, others[0], others[1]))
+        sizes = sizes._replace(splits=(batches.n_seeds, others[0], others[1]))
     if config.mfg:
         flows = _flows(comm, config, part, make, facts, trainer)
         more = {name: exchanged(uncounted(graph.comm), layer.plan) for name, layer in flows.items()}
-        shape = shape._replace(exchanged={**shape.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
-    return Model(config, make, facts), Sizes(shape, there // sharing - counted, peak // sharing + missing, batches, scored)
+        sizes = sizes._replace(exchanged={**sizes.exchanged, **more}, layer_sizes={name: layer.sizes for name, layer in flows.items()})
+    return Model(config, make, facts), sizes._replace(there_bytes=there // sharing - counted, load_bytes=peak // sharing + missing,
+                                                      batches=batches, scored=scored)
 
 
 def facts_of(part: Shard) -> Facts:
@@ -81,14 +79,14 @@ def facts_of(part: Shard) -> Facts:
     return Facts(rows.features.shape[1], part.n_classes, part.task, rows.labels[:0], graph.added_loops is not None, values)
 
 
-def shape_of(comm: Communicator, config: argparse.Namespace, part: Shard) -> Shape:
-    """Return the `Shape` of a part that was loaded. Collective."""
+def sizes_of(comm: Communicator, config: argparse.Namespace, part: Shard) -> Sizes:
+    """Return the `Sizes` of a part that was loaded. Collective."""
     graph: Any = part.graph
     rows: Any = part.rows
     splits: Any = tuple(int(np.count_nonzero(getattr(rows, name))) for name in SPLITS)
     if isinstance(graph, NodeType):
         found: dict[Any, Exchanged] = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
-        return Shape(comm.rank, comm.size, graph.n_dst, splits, found)
+        return Sizes(comm.rank, comm.size, graph.n_dst, splits, found)
     return _of_graph(comm, graph, splits, not config.mfg and not config.batch_size)
 
 
@@ -100,35 +98,41 @@ def _of_graph(comm, graph, splits, turns):
     if graph.grid is None:
         whole = list(zip((graph.n_dst, graph.n_edges), np.sum(comm.allgather((graph.n_dst, graph.n_edges)), 0).tolist()))
     columns = 1 if graph.grid is None else graph.grid.n_columns
-    return Shape(comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)), columns)
+    return Sizes(comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)), columns)
 
 
 def with_exchanges(comm: Communicator, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, nodes: Any) -> Facts:
     """Find what a relational model exchanges; return the facts with the rows that each fetch brings to all ranks. Collective."""
-    shape = Shape(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
-    small_config, k = small.options(config), max(1.0, max(facts.relations.own_nodes.values()) / 40)
+    sizes = Sizes(0, 1, facts.relations.own_nodes[facts.relations.target], (1, 1, 1), {})
+    k = max(1.0, max(facts.relations.own_nodes.values()) / TINY_ROWS)
 
     def chosen_here():
-        tiny = small.graph(Mirror(0, 1), small_config, facts, shape, MODES["sar"], k)
-        make(tiny.comm, small_config, small.part(tiny, small_config, facts, shape, k)).evaluate()
-        return [*tiny.graph.exchanges]
+        trainer = _tiny(config, make, facts, sizes, k)
+        trainer.evaluate()
+        return [*trainer.graph.graph.exchanges]
 
     chosen = comm.bcast(together(comm, chosen_here))
     halo = {each: nodes.graph.exchange(each)[1] for each in chosen}
     return facts._replace(relations=facts.relations._replace(n_halo=halo))
 
 
+def _tiny(config, make, facts, sizes, k):
+    """A trainer on a part `k` times smaller than `sizes`, on one rank."""
+    config = small.options(config)
+    graph = small.graph(Mirror(0, 1), config, facts, sizes, MODES["sar"], k)
+    return make(graph.comm, config, small.part(graph, config, facts, sizes, k))
+
+
 def _flows(comm, config, part, make, facts, trainer):
     """The layers of the message-flow graphs that a run trains and scores on, by name and layer. Collective."""
     if trainer is None:
-        shape = Shape(0, 1, 40, (5, 5, 5), {"edges": exchanged(Mirror(0, 1), Graph.from_edges([0], [0], 40).plan)})
-        plain = argparse.Namespace(**{**vars(small.options(config)), "mfg": False, "columns": 1})
+        sizes = Sizes(0, 1, TINY_ROWS, (5, 5, 5), {"edges": expected(TINY_ROWS, TINY_ROWS, 1)})
+        plain = argparse.Namespace(**{**vars(config), "mfg": False, "columns": 1})
 
         def asked():
-            graph = small.graph(Mirror(0, 1), plain, facts, shape, MODES["sar"], 1.0)
-            tiny = make(graph.comm, plain, small.part(graph, plain, facts, shape, 1.0))
+            trainer = _tiny(plain, make, facts, sizes, 1.0)
             with no_grad():
-                return count_layers(tiny.model, graph, tiny.x)
+                return count_layers(trainer.model, trainer.graph, trainer.x)
 
         n_layers = together(comm, asked)
         made = [*minibatch.flows(part, n_layers, part.rows.features).values()]

@@ -87,11 +87,13 @@ def compare(comm: Communicator, model: Model, sizes: Sizes, limit: Limit, settin
     rates : Rates, optional
         Given, a row tells seconds, too.
     """
-    found, left_out = {}, {}
+    found: dict[Setting, Cost] = {}
+    left_out = {}
     for setting, reason in settings.items():
         try:
-            if not reason:
-                found[setting] = together(comm, partial(model.cost, setting, sizes, prefetch))
+            if not reason:  # on one rank all are alike
+                alike = next(iter(found.values()), None) if comm.size == 1 else None
+                found[setting] = alike or together(comm, partial(model.cost, setting, sizes, prefetch))
         except ConfigError as error:
             if not setting.options:
                 raise
@@ -286,8 +288,3 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     widths = [max(map(len, column)) for column in zip(*lines)]
     others = [f"{setting} is left out: {why}" for setting, why in left_out.items()]
     return "\n".join(head + ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines] + others)
-
-
-def counts(config: argparse.Namespace) -> bool:
-    """Tell whether the costs of a run can be counted: not those of minibatches of a model that needs no edges."""
-    return not config.batch_size or config.fanouts is not None

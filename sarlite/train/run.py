@@ -16,7 +16,7 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import checkpoint, link_splits, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
-from sarlite.train.combinations import Run, refuse
+from sarlite.train.combinations import Run, refuse, uncounted
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
@@ -105,8 +105,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    counted = part.task != "link" and not isinstance(part.graph, GraphSet)  # costs of links and of sets of graphs are not
-    if not auto and counted and planning.counts(options):
+    if not auto and not uncounted(known):
         planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}

@@ -14,6 +14,7 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.load import Shard
+from sarlite.train.sampled import Sampled
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
@@ -86,8 +87,8 @@ class Relations(NamedTuple):
     n_halo: dict[Any, int] = {}
 
 
-class Shape(NamedTuple):
-    """The sizes of a part.
+class Sizes(NamedTuple):
+    """The sizes of one part of a run.
 
     Attributes
     ----------
@@ -105,6 +106,12 @@ class Shape(NamedTuple):
         Ranks that share rows.
     layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
         Of all ranks, of message-flow graphs and of the first batch.
+    there_bytes : int
+        What the process has when the part is loaded, but for features.
+    load_bytes : int
+        The most that loading takes.
+    batches, scored : Sampled, or None
+        Of minibatches; and of a sampled evaluation's.
     """
 
     rank: int
@@ -115,6 +122,10 @@ class Shape(NamedTuple):
     group: Mapping[str, tuple[int, int]] = {}
     laid_out: int = 1
     layer_sizes: Mapping[Any, tuple[int, int, int]] = {}
+    there_bytes: int = 0
+    load_bytes: int = 0
+    batches: Sampled | None = None
+    scored: Sampled | None = None
 
     def small_splits(self, k: float) -> list[int]:
         """Return the splits of a part k times smaller, with so many training rows that some show their labels and some do not."""
@@ -143,15 +154,15 @@ class Shape(NamedTuple):
         return {"edges": expected(n_rows, n_edges, 1)}
 
 
-def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, shape: Shape, mode: Any, k: float) -> Any:
+def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, sizes: Sizes, mode: Any, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
-    sizes = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
-    if comm.size < shape.size:  # of many ranks no peer's rows come in parts
-        sizes |= {name: 1 for name in _PARTS if hasattr(mode, name)}
-    mode = dataclasses.replace(mode, **sizes)
+    cuts = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
+    if comm.size < sizes.size:  # of many ranks no peer's rows come in parts
+        cuts |= {name: 1 for name in _PARTS if hasattr(mode, name)}
+    mode = dataclasses.replace(mode, **cuts)
     if facts.relations is not None:
-        return _relational(comm, config, facts.relations, shape, mode, k)
-    m, (n_edges, needs) = max(_less(shape.n_rows, k), sum(shape.small_splits(k))), (_shrunk(own, k) for own in shape.by_part(comm.size))
+        return _relational(comm, config, facts.relations, sizes, mode, k)
+    m, (n_edges, needs) = max(_less(sizes.n_rows, k), sum(sizes.small_splits(k))), (_shrunk(own, k) for own in sizes.by_part(comm.size))
     if facts.loops:
         n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
     indptr, indices = _in_edges(comm.rank, m, m, n_edges, needs)
@@ -176,9 +187,9 @@ def _reverse(graph, options):
         graph._schedule = made._replace(reverse=turned, reverses_attention=options.reverses_attention)
 
 
-def part(nodes: Any, config: argparse.Namespace, facts: Facts, shape: Shape, k: float) -> Shard:
+def part(nodes: Any, config: argparse.Namespace, facts: Facts, sizes: Sizes, k: float) -> Shard:
     """Return the part of such a graph, with rows of ones."""
-    n_rows, splits = nodes.n_dst, shape.small_splits(k)
+    n_rows, splits = nodes.n_dst, sizes.small_splits(k)
     if facts.relations is None:
         rows: Any = Rows(np.ones((n_rows, facts.n_features), config.dtype), *facts.targets(n_rows, splits))
     else:
@@ -223,19 +234,19 @@ class _Relational(HeteroGraph):
         return made, self.told.n_halo.get(chosen, 0)
 
 
-def _relational(comm, config, relations, shape, mode, k):
+def _relational(comm, config, relations, sizes, mode, k):
     own = {name: _less(n, k) for name, n in relations.own_nodes.items()}
     edges = {}
     for relation in relations.n_edges:
-        chosen, found = next(((chosen, each) for chosen, each in shape.exchanged.items() if relation in chosen), (None, None))
+        chosen, found = next(((chosen, each) for chosen, each in sizes.exchanged.items() if relation in chosen), (None, None))
         n_edges, needs = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size
         if found is not None:
             n_edges, needs = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(list(map(len, found.needs.needs)), k)
-        edges[relation] = _in_edges(shape.rank, own[relation[2]], own[relation[0]], n_edges, needs)
+        edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needs)
     ids = {name: np.arange(n) for name, n in own.items()}
     made = _Relational.from_part(comm, edges, ids, mode=mode, prefetch=config.prefetch, rows=config.rows)
     made.n_nodes, made.n_edges, made.told = relations.n_nodes, relations.n_edges, relations
-    for chosen in shape.exchanged:
+    for chosen in sizes.exchanged:
         made.exchange(chosen)
     return made.of(relations.target)
 

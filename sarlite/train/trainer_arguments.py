@@ -1,4 +1,6 @@
-"""What a `Trainer` is given, checked."""
+"""What a `Trainer` is given, and what its model returns, checked."""
+
+import numpy as np
 
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
@@ -6,10 +8,16 @@ from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
 from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.tape import Tensor
+from sarlite.tape.engine import grad_enabled
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
+from sarlite.tape.rows import row_numbers
+from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.link_loader import LinkLoader
+from sarlite.train.step import Loss, not_finite
 from sarlite.train.tasks import Task
 
 
@@ -94,6 +102,75 @@ def check_numerics(numerics, loss, *sources):
     for source in sources:
         if getattr(source, "divided", ""):
             raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
+
+
+def rows_of(graph, x, labels, task, splits):
+    """Return the row numbers of each split; raise where x, labels or a split do not fit the graph, or the task."""
+    if isinstance(x, dict) and not isinstance(graph, NodeType):
+        raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
+                          "gives it")
+    sources = [graph.graph.of(name) for name in x] if isinstance(x, dict) else [graph]
+    inputs = [(name, rows, nodes.n_src) for (name, rows), nodes in zip(each_input(x), sources)]
+    for name, given, n in (*inputs, ("labels", labels, graph.n_dst)):
+        if given.shape[:1] != (n,):
+            raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
+    for name, rows in each_input(x):
+        if rows.dtype.kind not in "fiub":
+            raise ShapeError(f"{name} is {rows.dtype}, but features are numbers, as by x.astype(np.float32)")
+        if (error := not_finite(rows, name=name)) is not None:
+            raise error
+    found = {name: row_numbers(name, split, graph.n_dst) for name, split in splits.items()}
+    task.check(labels, found, graph.n_dst)
+    return found
+
+
+def check_label_inputs(label_inputs, task, model, x):
+    """Raise a ConfigError where label inputs are none, or go with something that they do not."""
+    if label_inputs is None:
+        return
+    if not isinstance(label_inputs, LabelInputs):
+        raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
+    if task.name != "classify":
+        raise ConfigError(f"label_inputs are classes, but the task is {task.name}")
+    if hasattr(model, "powers"):
+        raise ConfigError("label_inputs: the model has powers, so it trains on features that were propagated "
+                          "before, without labels")
+    if isinstance(x, dict):
+        raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
+                          "graph's nodes")
+
+
+def classes_of(labels, rows):
+    """Return the classes of some rows, which alone label inputs see."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
+                          "integers")
+    return labels[rows].astype(np.int64)
+
+
+def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
+    """Return `loss` of an output that is checked."""
+
+    def share(output, targets, rows, count):
+        check_output(output, model, len(targets), n_classes)
+        if grad_enabled() and not output.requires_grad:
+            raise ConfigError(f"the output of the model {model} does not depend on its parameters: was it detached, or "
+                              "made by NumPy?")
+        return loss(output, targets, rows, count)
+
+    return share
+
+
+def check_output(output, model, n_rows, n_classes):
+    """Raise, naming the model, where its output is no Tensor of `n_rows` rows, or narrower than `n_classes`."""
+    if not isinstance(output, Tensor):
+        raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
+    if output.shape[:1] != (n_rows,):
+        raise ShapeError(f"the model {model} returned shape {output.shape}, but the graph has {n_rows} destination "
+                         "rows")
+    if n_classes and (output.ndim != 2 or output.shape[1] < n_classes):
+        needed = f"labels go up to {n_classes - 1}: it needs {n_classes} columns"
+        raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
 
 
 def each_input(x):

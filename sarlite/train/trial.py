@@ -72,10 +72,8 @@ class Segment(NamedTuple):
     n_messages : int
     peak_bytes, left_bytes : int
         The most that arrays took, and what they take at the end, the graph's beside.
-    kept_bytes : int
-        What `kernels.Buffers` keep, the most that arrays had there with the gaps between them; 0 if no more than before the segment.
-    used_bytes : int
-        Of what they keep, what arrays use at the end.
+    idle_bytes : int
+        What the steps' `kernels.Buffers` keep at the end that no array uses: the most that arrays had there, and the gaps between them.
     rows : dict
         By name of a plan, its source rows.
     """
@@ -88,8 +86,7 @@ class Segment(NamedTuple):
     n_messages: int
     peak_bytes: int
     left_bytes: int
-    kept_bytes: int
-    used_bytes: int
+    idle_bytes: int
     rows: Any = None
 
 
@@ -282,9 +279,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
         with observed(notes):
             yield
         left, peak = tracemalloc.get_traced_memory()
-        kept, idle = (sum(getattr(own, of) for own in buffers) for of in ("n_bytes", "n_idle"))
-        more = kept > max((before.kept_bytes for before in segments.values()), default=0)
-        segments[name] = notes.end(peak - base, left - base, kept if more else 0, kept - idle)
+        segments[name] = notes.end(peak - base, left - base, sum(own.n_idle for own in buffers))
 
     gc.collect()
     base = tracemalloc.get_traced_memory()[0]

@@ -68,7 +68,7 @@ def test_a_trial_has_as_many_seeds_as_a_batch(tmp_path):
     for more in {}, {"eval_fanouts": (3, 3)}:
         _, sizes, part = counted(Solo(), resolve({**QUIET, **options, **more, "prefetch": 0}), tmp_path)
         others = (0, 0) if more else tuple(int(np.count_nonzero(own)) for own in (part.rows.val, part.rows.test))
-        assert sizes.shape.splits == (100, *others)
+        assert sizes.splits == (100, *others)
 
 
 @pytest.mark.parametrize("mode", ["sar", "oneshot"])
@@ -79,7 +79,7 @@ def test_peers_of_many_ranks_count(mode, tmp_path):
     peaks = []
     for size in (20, 40):  # as many local rows and rows of each peer
         found = expected(2000 * size, 100_000 * size, size, halo=0.25)
-        sizes = costs.Sizes(costs.Shape(0, size, 2000, (200, 200, 200), {"edges": found}), 0)
+        sizes = costs.Sizes(0, size, 2000, (200, 200, 200), {"edges": found})
         cost = made.cost(Setting(mode), sizes, 0)
         peaks.append(cost.peak_bytes)
         assert cost.remote_buffers == (1 if mode == "sar" else size - 1)

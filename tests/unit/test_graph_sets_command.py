@@ -5,12 +5,12 @@ import csv
 import numpy as np
 import pytest
 
+from sarlite import estimate
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import ConfigError, DataError
 from sarlite.train import config, run
-from sarlite.train.load import relational
 from tests.helpers.data_files import write_gz
 from tests.helpers.graph_sets import FEATURES, GRAPH_OF, LABELS, PAIRS, SIZES, N, write_tu
 from tests.helpers.predicting import predict_here
@@ -116,7 +116,7 @@ def test_a_table_of_graphs_and_numbers_to_regress(tmp_path, folder):
     assert found[-1]["train_rmse"] < found[0]["train_rmse"] / 2
 
 
-def test_what_is_not_done_is_refused_by_name(tmp_path, folder):
+def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     for words, flags in (
         ("--task link: of sets of graphs, as --data tu:.* is, it is not done yet", ["--task", "link"]),
         ("--numerics exact: of sets of graphs", ["--numerics", "exact"]), ("--columns: of sets of graphs", ["--columns", 2, "--ranks", 2]),
@@ -125,16 +125,16 @@ def test_what_is_not_done_is_refused_by_name(tmp_path, folder):
         ("--normalize-features: of sets of graphs", ["--normalize-features"]),
         ("--remote hec: .* whole graphs, so nothing is sampled|--remote: batches of", ["--batch-size", 2, "--remote", "hec"]),
         ("--fanouts: batches of .* are whole graphs", ["--batch-size", 2, "--fanouts", "2,2,2"]),
-        ("--mode auto: costs of sets of graphs", ["--mode", "auto"]), ("--dry-run: costs of sets", ["--dry-run"]),
-        ("--memory-limit: costs of sets", ["--memory-limit", "1GiB"]), ("--model sgc: trains on features", ["--model", "sgc"]),
+        ("--mode auto: the costs of sets of graphs", ["--mode", "auto"]), ("--dry-run: the costs of sets", ["--dry-run"]),
+        ("--memory-limit: the costs of sets", ["--memory-limit", "1GiB"]), ("--model sgc: trains on features", ["--model", "sgc"]),
         ("readout", ["--readout", "median"]), ("--readout-width", ["--readout-width", 0]),
     ):
         with pytest.raises(ConfigError, match=words):
             trained(tmp_path / "run", folder, *flags)
     with pytest.raises(ConfigError, match="--readout: --data sbm:.* is no set of graphs"):
         train_here(tmp_path / "run", "--readout", "sum", "--epochs", 1)
-    with pytest.raises(ConfigError, match="costs of sets of graphs are not counted"):
-        relational(Solo(), f"tu:{folder}")  # as the command that estimates asks
+    assert estimate.main(["--data", f"tu:{folder}", "--model", "gcn"]) == 2
+    assert "error: the costs of sets of graphs, as --data tu:" in capsys.readouterr().err
     trained(tmp_path / "run", folder)
     with pytest.raises(ConfigError, match="--embeddings: of sets of graphs"):
         predict_here(tmp_path / "run", tmp_path / "o.npy", "--embeddings", 1)

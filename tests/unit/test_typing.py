@@ -91,7 +91,7 @@ ANNOTATED = {
     "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
     "sarlite.comm.requests": ("Staged",),
     "sarlite.comm.threads": ("ThreadCommunicator", "run"),
-    "sarlite.tape.shapes": ("Records", "Linear", "measure", "linear", "flops_of"),
+    "sarlite.tape.shapes": ("measure", "flops_of"),
 }
 
 
