@@ -159,3 +159,13 @@ def test_message_flow(tmp_path):
     for row in rows:
         assert row["loss_difference"] < 1e-5 and row["share"] == row["flow_ms"] / row["full_ms"] > 0
         assert 0 < row["rows_3"] < row["rows_2"] <= row["rows_1"] <= 1
+
+
+def test_links(tmp_path):
+    import links
+
+    out = tmp_path / "rows.json"
+    links.main(["--graphs", str(tmp_path), "--graphs-list", "S/1000", "--threads-list", "1", "--batches", "2", "--repeats", "1",
+                "--rounds", "1", "--peers", "none", "--json", str(out)])
+    (row,) = json.loads(out.read_text())
+    assert row["batches"] == 2 and 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and row["ratio"] is None
