@@ -25,7 +25,8 @@ def numbers(where, column, cells, first=0):
         pass
     bad = next((at for at, word in enumerate(cells) if not missing(word) and not is_number(word)), None)
     if bad is not None:
-        raise DataError(f"{where}: row {first + bad}, column {column!r}: {cells[bad]!r} is no number")
+        raise DataError(f"{where}: row {first + bad}, column {column!r}: {cells[bad]!r} is no number; words become "
+                        "numbers as columns of 0 and 1, as by pandas.get_dummies")
     return np.array([np.nan if missing(word) else float(word) for word in cells], np.float64)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.data import textfile
-from sarlite.data.cells import is_number
+from sarlite.data.cells import are_numbers, is_number
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ROWS = 1 << 16
@@ -63,6 +63,17 @@ class Table:
         finally:
             pieces.close()
 
+    def numeric(self, columns):
+        """Return those of some columns whose first cells are numbers."""
+        cells = {name: self._first_or_words(name) for name in columns} if self.typed else dict(zip(columns, self.first(columns)))
+        return [name for name, found in cells.items() if are_numbers(found)]
+
+    def _first_or_words(self, column):
+        try:
+            return self.first([column])[0]
+        except DataError:  # dates, say
+            return ["?"]
+
 
 def table(source, header=None, asked=(), where="table"):
     """Return the `Table` of a file, or of a table in memory.
@@ -71,7 +82,7 @@ def table(source, header=None, asked=(), where="table"):
     ----------
     source : path, or table
         A file: .parquet, .arrow, .feather, .ipc (which pyarrow reads), else text in UTF-8, ending in .gz where it is
-        compressed, parted by tabs, commas or blanks. Or a dict of arrays, a table of pandas, polars or pyarrow, or any
+        compressed, parted by tabs, commas, semicolons or blanks. Or a dict of arrays, a table of pandas, polars or pyarrow, or any
         other with `__arrow_c_stream__` or `__dataframe__` (by pyarrow).
     header : bool, optional
         Whether the first line of text names the columns, which else are named 0, 1, ... By default, where it can be
@@ -123,8 +134,9 @@ class _Text(Table):
             lines = textfile.lines(file)
             first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
             tab = self._path.suffixes[:1] == [".tsv"] or "\t" in first
-            if tab or "," in first:
-                rows = csv.reader(chain([first], lines), delimiter="\t" if tab else ",", strict=True)
+            delimiter = "\t" if tab else next((mark for mark in ",;" if mark in first), None)
+            if delimiter:
+                rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
                 yield from (row for row in rows if row and (len(row) > 1 or row[0] or width == 1))
             else:
                 yield from (line.split() for line in chain([first], lines) if line.strip() and not line.startswith("#"))
@@ -271,4 +283,5 @@ def _none(value):
 
 
 def _other(where, name, kind):
-    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words")
+    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words; make one of "
+                    "them of it first")
