@@ -72,7 +72,7 @@ def ids(where, column, cells, first=0):
             raise DataError(f"{where}: column {column!r}: {_what(cells)} are no ids of nodes, which are words or whole "
                             "numbers")
         return list(map(str, cells.tolist()))
-    found = [word if word is None else word.strip() for word in cells]
+    found = list(map(str.strip, cells)) if None not in cells else [word and word.strip() for word in cells]
     if None in found or "" in found:
         at = next(at for at, word in enumerate(found) if not word)
         raise DataError(f"{where}: row {first + at}, column {column!r}: no id")

@@ -1,5 +1,6 @@
 """Tables by columns: names and numbers, weights, features, missing labels, in every format and in either memory."""
 
+import csv
 from argparse import ArgumentTypeError
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from sarlite.command import count
 from sarlite.data import format, from_tables, load
 from sarlite.data.__main__ import main
+from sarlite.data.columns import table
 from sarlite.data.names import Names
 from sarlite.data.spec import load_streamed
 from sarlite.errors import ConfigError, DataError
@@ -106,6 +108,16 @@ def test_columns_parted_by_semicolons_and_splits_that_are_empty(files):
     with pytest.raises(DataError, match="train split is empty, 0 of 2 nodes; --allow-empty train --allow-empty test .* accepts"):
         load("edges:s.csv,src=who,dst=whom", allow_empty=["val"])
     assert load("edges:s.csv,src=who,dst=whom,weight=kilo grams", allow_empty=EMPTY).edge_weight.tolist() in ([2.5, 1], [1, 2.5])
+
+
+@pytest.mark.parametrize("line", ['"{}","{}",{}', '{},"{}",{}', '"{}",{},"{}"', '"{},",{},{}', '"{}""",{},{}', "{},{},{}"])
+def test_words_in_quotes_are_those_of_csv(files, line):
+    path = files / "q.csv"
+    path.write_text("a,b,w\n" + "".join(f"{line.format(f'é{k}', f'x{k}', k)}\n" for k in range(99)) + '"o\nx",b,1')
+    expected = list(zip(*list(csv.reader(path.open(newline="")))[1:]))
+    assert [list(words) for words in next(table(path).pieces(["a", "b", "w"]))] == [*map(list, expected)]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))  # lines that look alike
+    assert [list(words) for words in next(table(path).pieces(["b", "a"]))] == [list(expected[column][:-1]) for column in (1, 0)]
 
 
 def test_ids_of_edges_alone_are_words_or_numbers(files):
