@@ -71,6 +71,7 @@ def test_a_notebook_is_a_script_of_cells_and_runs(path, tmp_path, monkeypatch):
     assert path.read_text().startswith("# %% [markdown]\n# # ")
     if "import pandas" in path.read_text():
         pytest.importorskip("pandas", reason="the notebook on tables needs pandas")
+        pytest.importorskip("matplotlib", reason="pandas draws with matplotlib").use("agg")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path))
 
