@@ -20,7 +20,7 @@ def colour(number: int) -> str:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Return round numbers from about `low` to about `high`, at most `most` + 1 of them."""
-    if not high > low:
+    if not high - low > 1e-300:
         high = low + (abs(low) or 1.0)
     step = 10 ** math.floor(math.log10((high - low) / most))
     step = next(step * factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most)

@@ -52,7 +52,10 @@ class ConfigError(SarliteError, ValueError):
 
 
 class DataError(SarliteError, ValueError):
-    """A file, a field of it or an array is invalid; the message names all three."""
+    """A file, a field of it or an array is invalid; the message names all three, in one line: it may quote the file."""
+
+    def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
+        super().__init__(one_line(str(message)), argument, hints)
 
 
 class ShapeError(SarliteError, ValueError):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sarlite.charts import Bars, Lines, Matrix, Timeline
 from sarlite.command import Parser, readable
-from sarlite.errors import ConfigError, DataError, SarliteError, reading, writing
+from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
 from sarlite.files import write_whole
 from sarlite.train.config import read_toml
 from sarlite.train.folder import CONFIG, METRICS, SCHEMA, SUMMARY
@@ -64,17 +64,19 @@ def read(folder: str) -> RunFiles:
         It holds no run, or a file in it is not as a run leaves it: the message names the file, and the line.
     """
     path = Path(folder)
-    if not (path / METRICS).is_file():
+    if not (path / METRICS).exists():
         raise DataError(f"{folder}: no run of sarlite.train: it has no {METRICS}")
     options = read_toml(path / CONFIG)
     with reading(path / METRICS):
-        lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
+        lines = regular(path / METRICS).read_text(encoding="utf-8").splitlines()
     epochs = [_epoch(f"{path / METRICS}: line {number}", line) for number, line in enumerate(lines, 1)]
     if not epochs:
         raise DataError(f"{path / METRICS}: no epoch in it")
     summary = {}
     if (path / SUMMARY).exists():
-        summary = _object(path / SUMMARY, (path / SUMMARY).read_bytes())
+        with reading(path / SUMMARY):
+            text = regular(path / SUMMARY).read_bytes()
+        summary = _object(path / SUMMARY, text)
         if summary.get(SCHEMA) != 1:
             raise DataError(f"{path / SUMMARY}: {SCHEMA} is {summary.get(SCHEMA)!r}, expected 1")
     return RunFiles(str(folder), options, epochs, summary)
@@ -89,11 +91,17 @@ def _object(where, text):
     return found
 
 
+def _number(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
 def _epoch(where, line):
     found = _object(where, line)
     for name, value in found.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise DataError(f"{where}: {name} is {value!r}, expected a number or null")
+        with reading(f"{where}: {name}"):
+            _ = value is None or _number(value)
     if type(found.get("epoch")) is not int:
         raise DataError(f"{where}: it names no epoch")
     return found
@@ -159,7 +167,7 @@ def _counted(runs):
         found = {}
         for run in runs:
             with reading(Path(run.name) / SUMMARY):
-                found[run.name] = {str(name): float(value) for name, value in values(run).items()}
+                found[run.name] = {str(name): _number(value) for name, value in values(run).items()}
         yield Bars(title, found, told).html()
 
 
@@ -178,7 +186,7 @@ def _pairs(runs):
 
 def _square(values):
     """Rows of as many numbers as there are rows."""
-    found = [[float(value) for value in row] for row in values]
+    found = [[_number(value) for value in row] for row in values]
     if not found or {*map(len, found)} != {len(found)}:
         raise ValueError("a matrix is not square")
     return found
@@ -194,9 +202,9 @@ def _outcome(run, several):
                 names = found.get("classes") or [*map(str, range(len(values)))]
                 yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names, ("true class", "predicted class")).html()
             else:
-                edges = found["edges"]
+                edges = [*map(_number, found["edges"])]
                 centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-                yield Lines(f"histogram, {title}", {name: [*zip(centres, map(float, own))]
+                yield Lines(f"histogram, {title}", {name: [*zip(centres, map(_number, own))]
                                                     for name, own in zip(found["series"], values)}).html()
 
 
@@ -242,9 +250,12 @@ def _options(runs):
     differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
     order = differ + [name for name in names if name not in differ]
     rows = [[name, *(json.dumps(run.options[name]) if name in run.options else "-" for run in runs)] for name in order]
-    versions = [["versions", *(", ".join(f"{name} {version}" for name, version in run.summary.get("versions", {}).items())
-                               for run in runs)]]
-    return _table(("option", *(run.name for run in runs)), rows + versions)
+    return _table(("option", *(run.name for run in runs)), [*rows, ["versions", *map(_versions, runs)]])
+
+
+def _versions(run):
+    with reading(Path(run.name) / SUMMARY):
+        return ", ".join(f"{name} {version}" for name, version in run.summary.get("versions", {}).items())
 
 
 def _table(heads, rows):
@@ -263,7 +274,7 @@ def _text(value):
 def spans_of(path: str) -> list[dict[str, Any]]:
     """Return the complete events of a file of `--trace`."""
     with reading(path):
-        events = json.loads(Path(path).read_bytes())["traceEvents"]
+        events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]), "start": float(event["ts"]),
                  "length": float(event["dur"])} for event in events if event["ph"] == "X"]
 

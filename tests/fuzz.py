@@ -137,8 +137,9 @@ def main(arguments=None):
     parser.add_argument("--first", type=int, default=0, help="begin with this input")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop there")
     parser.add_argument("--only", type=int, help="one input, in this process")
+    parser.add_argument("--format", action="append", help="by default all; inputs are then numbered anew")
     options = parser.parse_args(arguments)
-    known = formats()
+    known = formats(options.format)
     if options.only is not None:
         folder = Path(tempfile.mkdtemp(prefix="sarlite-fuzz-"))
         name, read, dice = make(known, folder / "input", options.seed, options.only)

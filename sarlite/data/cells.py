@@ -45,6 +45,11 @@ def _whole(word):
     return digits.isascii() and digits.removeprefix("-").isdigit()
 
 
+def _is_node_number(word):
+    digits = word.strip().lstrip("0") or "0"
+    return _whole(word) and len(digits) < 20 and 0 <= int(digits) < 1 << 63
+
+
 def whole_ids(where, column, cells, first=0):
     """Return cells as node numbers, (n,) int64; a DataError names the row of another one."""
     if isinstance(cells, np.ndarray):
@@ -58,7 +63,7 @@ def whole_ids(where, column, cells, first=0):
         except (ValueError, TypeError, OverflowError):
             found = None
         bad = np.flatnonzero(found < 0) if found is not None else [
-            at for at, word in enumerate(cells) if word is None or not _whole(word) or not 0 <= int(word) < 1 << 63]
+            at for at, word in enumerate(cells) if word is None or not _is_node_number(word)]
     if len(bad):
         raise DataError(f"{where}: row {first + int(bad[0])}, column {column!r}: {cells[bad[0]]!r} is no node number, as "
                         "those before are; names=edges takes all of them for names")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
     DataError
         It cannot be written.
     """
-    n, wide = len(numbers), numbers.reshape(len(numbers), -1)
+    n, wide = len(numbers), _columns(numbers)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
     pairs = task == "link" and not embeddings
     names = [*(("source", "destination") if pairs else ("id",)), *of_labels, *of_numbers]
@@ -61,9 +62,14 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
             if labels is not None:
                 found = np.asarray(labels[rows])
                 named = class_names if task == "classify" else None
-                columns += [[named[label] for label in found.tolist()]] if named else list(found.reshape(len(found), -1).T)
+                columns += [[named[label] for label in found.tolist()]] if named else list(_columns(found).T)
             put([*columns, *np.asarray(wide[rows]).T])
         put(None)
+
+
+def _columns(array):
+    """Rows as columns, of no rows too."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _text(file, path, names):

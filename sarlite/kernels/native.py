@@ -14,6 +14,8 @@ except ImportError as error:
     remedy = "build it with: pip install -e ."
     raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
 
+MAX_THREADS = 1024
+"""More than any machine has; a slip ends the process, where OpenMP cannot start them."""
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
 BFLOAT16 = np.dtype(np.uint16)  # NumPy has none: the bits
@@ -232,10 +234,10 @@ def set_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1.
+        From 1 to `MAX_THREADS`.
     """
-    if n < 1:
-        raise ShapeError(f"n must be at least 1, got {n}")
+    if not 1 <= n <= MAX_THREADS:
+        raise ShapeError(f"n must be from 1 to {MAX_THREADS}, got {n}")
     if n > 1 and threading.get_ident() == _forked.get("thread"):
         raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use "
                           'one thread; start processes by "spawn", or call the kernels in another thread')

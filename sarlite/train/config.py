@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from sarlite.command import Parser, byte_size, every, fanouts, share_or_file, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
+from sarlite.kernels.native import MAX_THREADS
 from sarlite.train import resume
 from sarlite.train.combinations import Run, only_needed, refuse
 from sarlite.train.options import GROUPS, KEYWORDS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTIONS
@@ -185,8 +186,8 @@ _AT_LEAST = {
     "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
     "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "readout_width": 1, "negatives": 1, "eval_negatives": 1,
 }  # fmt: skip
-_AT_MOST = {"ranks": 1024}
-"""Ranks that are threads of one process, each of which starts."""
+_AT_MOST = {"ranks": 1024, "threads": MAX_THREADS, "layers": 10_000, "hops": 10_000}
+"""Ranks and threads all start; more layers and hops are a slip, whose model would take hours to make."""
 _SHARES = ("dropout", "input_dropout", "attention_dropout", "teleport", "link_val", "link_test", "link_disjoint")
 
 
@@ -239,7 +240,7 @@ def _typed(name, value, where):
         good = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not good:
         expected = f"one of {', '.join(kind)}{suggestion(value, kind)}" if isinstance(kind, tuple) else _KINDS[kind]
-        raise ConfigError(f"{where}{name} = {value!r} is not {expected}")
+        raise ConfigError(one_line(f"{where}{name} = {value!r} is not {expected}"))
     return float(value) if kind is float else value
 
 

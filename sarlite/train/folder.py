@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from sarlite.comm import together
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, regular
 from sarlite.files import write_whole
 from sarlite.train import caches
 
@@ -172,7 +172,7 @@ def _lock(path):
 
 def _is_config(path):
     try:
-        with open(path, "rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(len(MARK)) == MARK.encode()
     except OSError:
         return False
@@ -180,7 +180,7 @@ def _is_config(path):
 
 def _is_metrics(path):
     try:
-        with open(path, "rb") as file:
+        with regular(path).open("rb") as file:
             line = file.readline(1 << 16)
         return not line or _epoch(line) is not None
     except OSError:
@@ -189,7 +189,7 @@ def _is_metrics(path):
 
 def _is_summary(path):
     try:
-        return path.stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
+        return regular(path).stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 

@@ -159,7 +159,9 @@ def _of_table(val, test, spec, n_nodes, names):
     by_time = "time" in told
     column = told["time" if by_time else "split"]
     source = columns.table(file, asked=[column])
-    used = [told.get("src", source.names[0]), told.get("dst", source.names[min(1, len(source.names) - 1)]), column]
+    if len(source.names) < 3:
+        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and {column}")
+    used = [told.get("src", source.names[0]), told.get("dst", source.names[1]), column]
     pairs, values, row = [], [], 0
     for *ends, cells in source.pieces(used):
         pairs.append(np.stack([_nodes(source, name, own, row, n_nodes, names) for name, own in zip(used, ends)], 1))

@@ -18,7 +18,7 @@ import numpy as np
 
 from sarlite import nn
 from sarlite.command import suggestion
-from sarlite.errors import ConfigError, PeerError, SarliteError
+from sarlite.errors import ConfigError, PeerError, SarliteError, one_line
 from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
@@ -143,7 +143,10 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
     with errors_of(spec.spec):
         relational = isinstance(graph, NodeType)
         more = [graph] if relational else []
-        model = spec.cls(n_in, n_out, *more, rng=rng, dtype=np.dtype(spec.dtype).type, **keywords)
+        try:
+            model = spec.cls(n_in, n_out, *more, rng=rng, dtype=np.dtype(spec.dtype).type, **keywords)
+        except MemoryError as error:
+            raise ConfigError(one_line(f"model {spec.spec}: no memory for its parameters: {error}"), "model") from error
         if not relational and (".py:" in spec.spec or batches is not None):
             _try(model, spec, n_in, n_out, graph, batches)
     return model

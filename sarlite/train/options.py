@@ -19,6 +19,7 @@ from sarlite.train.metrics import EVERY
 from sarlite.train.negatives import SAMPLERS
 from sarlite.train.tasks import LOSSES
 
+LINKS, GRAPHS = LinkOptions(), GraphOptions()
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
     "what": {
         "data": ("sbm:", str, "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, ogb:DIR, "
@@ -65,9 +66,9 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the "
                  "data say]; link: edges are predicted, and labels are not looked at"),
         "loss": (None, tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)), "what is "
-                 "minimised [cross-entropy, bce, squared, bce, by task]"),
-        "metric": (None, EVERY, "of each split; the best epoch has the best of validation [accuracy, roc-auc, rmse, "
-                   "roc-auc, by task]"),
+                 "minimised [by task: cross-entropy; bce; squared; bce]"),
+        "metric": (None, EVERY, "of each split; the best epoch has the best of validation [by task: accuracy; roc-auc; "
+                   "rmse; roc-auc]"),
         "epochs": (100, int, "number of epochs"),
         "lr": (0.01, float, "learning rate"),
         "lr-schedule": ("constant", str, "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
@@ -84,24 +85,24 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                          "loss is the others'"),
     },
     "links, of --task link": {
-        "decoder": (None, tuple(DECODERS), f"how a link is scored from the rows of its ends [{LinkOptions.decoder}]"),
-        "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LinkOptions.width}]"),
+        "decoder": (None, tuple(DECODERS), f"how a link is scored from the rows of its ends [{LINKS.decoder}]"),
+        "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LINKS.width}]"),
         "link-val": (None, share_or_file, "share of the edges that are links to validate on; they bring no messages; or a file "
-                     f"of these links, source and destination [{LinkOptions.val}]"),
-        "link-test": (None, share_or_file, f"share, or file, of the links to test on, likewise [{LinkOptions.test}]"),
+                     f"of these links, source and destination [{LINKS.val}]"),
+        "link-test": (None, share_or_file, f"share, or file, of the links to test on, likewise [{LINKS.test}]"),
         "link-split": (None, str, "FILE,split=COLUMN: a table of the edges, whose column has train, val or test; or "
                        "FILE,time=COLUMN: the latest links are to test on, those before to validate on"),
         "link-disjoint": (None, float, "share of the training links that are trained on and bring no messages in training, "
                           "where the others bring messages alone [each link does both]"),
         "negatives": (None, int, f"pairs without a link that a link is compared with, drawn anew each epoch "
-                      f"[{LinkOptions.negatives}]"),
+                      f"[{LINKS.negatives}]"),
         "eval-negatives": (None, int, "the same in evaluation, where they stay [of roc-auc and ap 1, else 100]"),
         "negative-sampler": (None, SAMPLERS, "both ends of a negative are drawn, or its tail, and the head is the link's [of "
                              "roc-auc and ap uniform, else per-source]"),
     },
     "graphs, of data that are a set of graphs": {
-        "readout": (None, READOUTS, f"what is made of the rows of a graph's nodes [{GraphOptions.readout}]"),
-        "readout-width": (None, int, f"numbers in a node's row, which the model makes and the readout takes [{GraphOptions.width}]"),
+        "readout": (None, READOUTS, f"what is made of the rows of a graph's nodes [{GRAPHS.readout}]"),
+        "readout-width": (None, int, f"numbers in a node's row, which the model makes and the readout takes [{GRAPHS.width}]"),
     },
     "correct and smooth": {
         "correct-and-smooth": (False, bool, "after training, correct and smooth the best model's output (Huang et "

@@ -16,7 +16,7 @@ from sarlite.data.divide import divide
 from sarlite.data.summary import summary, summary_lines
 from sarlite.data.textfile import read_parts
 from sarlite.train import checkpoint, config
-from tests.helpers import fuzz_runs
+from tests.helpers import fuzz_runs, fuzz_tables
 
 ALL = ("train", "val", "test")
 
@@ -26,15 +26,17 @@ class Format(NamedTuple):
     read: object  # called with the folder and a random.Random
 
 
-def formats():
-    """Return the formats by name, each with a small valid input."""
+def formats(wanted=None):
+    """Return the formats by name, each with a small valid input; by default all."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         found = {}
         for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options,
-                     _pigo, _mggcn, _roc, _reddit, *fuzz_runs.FORMATS):
+                     _pigo, _mggcn, _roc, _reddit, *fuzz_runs.FORMATS, *fuzz_tables.FORMATS):
             name = make.__name__.removeprefix("_")
+            if wanted and name not in wanted:
+                continue
             (folder / name).mkdir()
             read = make(folder / name, rng)
             paths = [path for path in sorted((folder / name).rglob("*")) if path.is_file()]

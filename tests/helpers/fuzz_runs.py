@@ -40,6 +40,8 @@ def run_checkpoint(folder, rng):
     (folder / "about.json").write_text(json.dumps(about))
 
     def read(folder, dice):
+        if not (folder / "about.json").is_file():
+            return
         try:
             found = json.loads((folder / "about.json").read_bytes())
             if not isinstance(found, dict):
@@ -90,7 +92,7 @@ def names(folder, rng):
 def case(folder, rng):
     """What was found of a kernel and of a layer that return zeros."""
     for operation in ("spmm", "gcn"):
-        found = check(zeros, operation, level="probe", shrink=True).findings[0]
+        found = check(zeros, operation, level="probe", graphs="single-*").findings[0]
         sarcase.save(found, folder / f"{operation}.sarcase")
     return lambda folder, dice: replay(folder / f"{dice.choice(('spmm', 'gcn'))}.sarcase", zeros)
 

@@ -153,3 +153,11 @@ def test_a_struct_is_filled_by_the_names_of_its_fields():
                          ({"csr": indices}, TypeError)):  # fmt: skip
         with pytest.raises(error):
             spmm(**wrong)
+
+
+@pytest.mark.parametrize("n", [0, 1025])
+def test_threads_that_cannot_be(n):
+    before = kernels.threads()
+    with pytest.raises(ShapeError, match=f"n must be from 1 to 1024, got {n}"):
+        kernels.set_threads(n)
+    assert kernels.threads() == before

@@ -62,6 +62,11 @@ def test_a_table_of_pairs(tmp_path):
     source, *rows = csv.reader((tmp_path / "out.csv").open())
     assert source == ["source", "destination", "score"] and [row[:2] for row in rows] == [["7", "3"], ["0", "299"], ["3", "7"]]
     assert rows[0][2] == rows[2][2] != rows[1][2]  # dot
+    (tmp_path / "none.csv").write_text("source,destination\n")
+    for ranks in (1, 2):
+        with pytest.raises(ValueError):
+            predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "none.csv", "--ranks", ranks)
+        assert (tmp_path / "out.csv").read_text() == "source,destination,score\n"
     for kind, words, flags in (
         (DataError, "destination of pair 1 is 300, outside 0 <= node < 300", ["--links", tmp_path / "bad.csv"]),
         (ConfigError, "--links or --embeddings", []),

@@ -9,6 +9,7 @@ import pytest
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
 from sarlite.comm import threads
 from sarlite.data import node_rows
+from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
@@ -155,6 +156,9 @@ def test_a_folder_of_other_data_or_damaged_is_refused(tmp_path):
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps({**meta, "dtype": "float32"}))
     refused("meta.json: its sha256")
+    meta = {name: value for name, value in {**meta, "dtype": "x" * 10_000}.items() if name != "sha256"}
+    (folder / "meta.json").write_text(json.dumps({**meta, "sha256": meta_hash(meta)}))
+    refused("dtype x{100,800} ")
 
 
 def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):

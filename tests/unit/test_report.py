@@ -1,6 +1,7 @@
 """`python -m sarlite.report`: the page of runs says what their files say, needs no network, and refuses what no run leaves."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -95,29 +96,47 @@ def test_runs_share_their_charts_and_names_are_no_html(runs):
     assert f"{runs / '<b>two'} train" in found.texts
 
 
+@pytest.mark.parametrize("change", [{"versions": "1.0"}, {"seconds": {"load": 1e400, "partition": 0, "epochs": 0}}, {"tiles": [["1"]]},
+                                    {"outcome": {"splits": {"val": 3}}}, {"best": []}])  # fmt: skip
+def test_a_summary_that_no_run_leaves(runs, tmp_path, capsys, change):
+    shutil.copytree(runs / "one", tmp_path / "run")
+    path = tmp_path / "run" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert report.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
+    assert f"{path}: " in (message := capsys.readouterr().err) and message.count("\n") == 1
+
+
 @pytest.mark.parametrize("file, text, told", [
     ("metrics.jsonl", None, "no run of sarlite.train: it has no metrics.jsonl"),
     ("metrics.jsonl", "", "metrics.jsonl: no epoch in it"),
     ("metrics.jsonl", '{"epoch": 1}\nnotes\n', "metrics.jsonl: line 2: "),
-    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss is 'low', expected a number or null"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss: cannot be read: 'low' is no finite number"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss: cannot be read: inf is no finite number"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "' + "x" * 5000 + '"}\n', "x ... x"),
     ("metrics.jsonl", '{"loss": 1}\n', "line 1: it names no epoch"),
     ("summary.json", "{}", "summary.json: sarlite_summary is None, expected 1"),
     ("summary.json", '{"sarlite_summary": 1}', "summary.json: "),
     ("summary.json", "[" * 10000, "summary.json: "),
     ("config.toml", "a = ", "config.toml"),
+    *((file, "a pipe", f"{file}: ") for file in ("config.toml", "metrics.jsonl", "summary.json")),
 ])  # fmt: skip
 def test_what_no_run_leaves_is_refused(runs, tmp_path, capsys, file, text, told):
     shutil.copytree(runs / "one", tmp_path / "run")
     (tmp_path / "run" / file).unlink()
-    if text is not None:
+    if text == "a pipe":
+        os.mkfifo(tmp_path / "run" / file)
+    elif text is not None:
         (tmp_path / "run" / file).write_text(text)
     assert report.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
     assert told in (message := capsys.readouterr().err) and message.count("\n") == 1 and not (tmp_path / "page.html").exists()
 
 
 def test_what_the_command_refuses(runs, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "pid": "a"}]}')
-    for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "), (["--out", tmp_path], f"{tmp_path}"),
+    for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
+                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"),
+                        (["--out", tmp_path], f"{tmp_path}"),
                         ([runs / "one"], "named twice")):
         assert report.main([str(runs / "one"), *map(str, flags)]) == 2 and told in capsys.readouterr().err
 

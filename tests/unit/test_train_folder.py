@@ -50,14 +50,20 @@ def test_other_files_in_the_folder_stay(here, tmp_path, capsys):
     assert {name: after[name] for name in before} == before and after.keys() - before.keys() == set(map(Path, folder.FILES))
 
 
-@pytest.mark.parametrize("name, text", [("config.toml", "a = 1\n"), ("metrics.jsonl", "my own notes\n"), ("summary.json", "[1]")])
+@pytest.mark.parametrize("name, text", [("config.toml", "a = 1\n"), ("metrics.jsonl", "my own notes\n"), ("summary.json", "[1]"),
+                                        *((name, "a pipe") for name in (folder.CONFIG, folder.METRICS, folder.SUMMARY))])
 def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path):
     here(tmp_path / "run", "--epochs", 1)
-    (tmp_path / "run" / name).write_text(text)
-    before = content(tmp_path / "run")
+    if text == "a pipe":
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        text = None
+    else:
+        (tmp_path / "run" / name).write_text(text)
+    before = text and content(tmp_path / "run")
     with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'} holds a {name} that no run wrote; it is not replaced"):
         here(tmp_path / "run", "--epochs", 2, "--resume", tmp_path / "run" / "checkpoint.safetensors")
-    assert content(tmp_path / "run") == before
+    assert not text or content(tmp_path / "run") == before
 
 
 def test_a_checkpoint_does_not_stand_beside_a_steps_memory(here, tmp_path, monkeypatch):

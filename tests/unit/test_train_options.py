@@ -34,6 +34,7 @@ def test_the_written_configuration_is_read_back(tmp_path):
 
 FILES = {
     "another word": ("learning_rate = 3", "options.toml: unknown option 'learning_rate'; did you mean lr?"),
+    "a long text": ('epochs = "' + "x" * 5000 + '"', "x ... x"),
     "unknown key": ("epoch = 3", "options.toml: unknown option 'epoch'; did you mean epochs?"),
     "config in a config": ('config = "a.toml"', "unknown option 'config'"),
     "text for a number": ('epochs = "3"', "options.toml: epochs = '3' is not a whole number"),
@@ -137,18 +138,20 @@ def test_help_is_grouped_and_tells_defaults_and_units(capsys):
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *config.GROUPS]
     for words in ("[gcn 16, sage 256, gat 8, gatv2 8, gin 64, gcnii 64, pna 64, appnp 64, sign 64, rgcn 256, rgat 32]",
                   "[gcn no, sage yes, gat no, gatv2 no, gin yes, pna yes, sign yes]",
-                  "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
+                  "scored from the rows of its ends [dot]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
                   "[sage mean]", "[gcn as dropout, gat as dropout, gatv2 as dropout, appnp as dropout, sign 0.0]"):  # fmt: skip
         assert words in text, words
     entries = {re.match("[a-z-]+", entry)[0]: entry for entry in shown.split("\n  --")[1:]}
     for name, (default, _, _) in config.OPTIONS.items():
-        assert default is None or "[" in entries[name.replace("_", "-")], name
+        entry = entries[name.replace("_", "-")]
+        assert (default is None or "[" in entry) and "(0" not in entry and "<" not in entry, entry
 
 
 def test_numbers_out_of_range(capsys):
     for flags, message in {"--lr -1": "--lr -1.0 is not above 0", "--lr inf": "--lr inf is not a finite number", "--ranks 0":
                            "--ranks 0 is less than 1", "--epochs 0": "--epochs 0 is less than 1",
-                           "--threads -1": "--threads -1 is less than 0",
+                           "--threads -1": "--threads -1 is less than 0", "--threads 1025": "--threads 1025 is more than 1024",
+                           "--layers 1000000000": "--layers 1000000000 is more than 10000",
                            "--dropout 1": "--dropout 1.0 is not in [0, 1)"}.items():
         with pytest.raises(ConfigError) as found:
             config.parse(flags.split())
@@ -164,6 +167,7 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
 
 @pytest.mark.parametrize("flags, word", [
     (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
+    (["--hidden", 10**12], "--model sage: no memory for its parameters: Unable to allocate"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
     (["--gat-form", "paper"], "--gat-form: the model sage takes no gat_form"),
@@ -175,8 +179,9 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
     for ranks in (1, 2):
+        words = [str(flag).replace("FILE", str(tmp_path / "model.txt")) for flag in flags]
         with pytest.raises(SarliteError) as found:
-            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *[flag.replace("FILE", str(tmp_path / "model.txt")) for flag in flags])
+            here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *words)
         assert word in str(found.value)
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
