@@ -1,29 +1,50 @@
+import hashlib
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 
 class BuildTogether(build_ext):
-    """Compile the sources of an extension side by side."""
+    """Compile the sources of an extension side by side, each once: pip builds in a folder that goes, so objects stay in
+    build/objects, in a folder for everything that they follow from.
+    """
 
     def build_extensions(self):
         compile_in_turn = self.compiler.compile
 
-        def compile_together(sources, **options):
+        def compile_together(sources, output_dir=None, **options):
+            version = subprocess.run([*self.compiler.compiler_so, "--version"], capture_output=True).stdout
+            about = repr((sys.version, version, self.compiler.compiler_so, sorted(options.items())))
+            native = (path.read_bytes() for path in sorted(Path("native").glob("*.*")))
+            folder = Path("build", "objects", _digest(about.encode(), *native))
+
+            def compile_once(source):
+                kept = folder / f"{Path(source).stem}-{_digest(Path(source).read_bytes())}.o"
+                if not kept.exists():
+                    made, = compile_in_turn([source], output_dir=output_dir, **options)
+                    folder.mkdir(parents=True, exist_ok=True)
+                    os.replace(made, kept)
+                return str(kept)
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                found = list(pool.map(lambda source: compile_in_turn([source], **options), sources))
-            return [path for paths in found for path in paths]
+                return list(pool.map(compile_once, sources))
 
         self.compiler.compile = compile_together
         super().build_extensions()
 
 
+def _digest(*parts):
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+
+
 def unwritable():
     """The first folder of this tree that a build writes into, but this user may not; None where there is none."""
-    folders = (".", "build", os.path.join("build", "native"), "sarlite.egg-info")
+    folders = (".", "build", os.path.join("build", "native"), os.path.join("build", "objects"), "sarlite.egg-info")
     return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.W_OK)), None)
 
 

@@ -143,7 +143,7 @@ def _cause(error, where):
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
     if not isinstance(error, (OSError, ValueError)) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"cannot be read: {text}"
+    return f"cannot be read: {text}" + ("; text is read in UTF-8" if isinstance(error, UnicodeDecodeError) else "")
 
 
 def install(extra: str) -> str:

@@ -25,7 +25,8 @@ def numbers(where, column, cells, first=0):
         pass
     bad = next((at for at, word in enumerate(cells) if not missing(word) and not is_number(word)), None)
     if bad is not None:
-        raise DataError(f"{where}: row {first + bad}, column {column!r}: {cells[bad]!r} is no number")
+        raise DataError(f"{where}: row {first + bad}, column {column!r}: {cells[bad]!r} is no number; words become "
+                        "numbers as columns of 0 and 1, as by pandas.get_dummies")
     return np.array([np.nan if missing(word) else float(word) for word in cells], np.float64)
 
 
@@ -76,7 +77,7 @@ def ids(where, column, cells, first=0):
             raise DataError(f"{where}: column {column!r}: {_what(cells)} are no ids of nodes, which are words or whole "
                             "numbers")
         return list(map(str, cells.tolist()))
-    found = [word if word is None else word.strip() for word in cells]
+    found = list(map(str.strip, cells)) if None not in cells else [word and word.strip() for word in cells]
     if None in found or "" in found:
         at = next(at for at, word in enumerate(found) if not word)
         raise DataError(f"{where}: row {first + at}, column {column!r}: no id")

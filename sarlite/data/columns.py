@@ -4,6 +4,7 @@ A piece of a column is its *cells*, as `cells` has them.
 """
 
 import csv
+import io
 from collections.abc import Mapping
 from itertools import chain, islice
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.data import textfile
-from sarlite.data.cells import is_number
+from sarlite.data.cells import are_numbers, is_number
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ROWS = 1 << 16
@@ -63,6 +64,19 @@ class Table:
         finally:
             pieces.close()
 
+    def numeric(self, columns):
+        """Return those of some columns whose first cells are numbers."""
+        if not columns:
+            return []
+        cells = {name: self._first_or_words(name) for name in columns} if self.typed else dict(zip(columns, self.first(columns)))
+        return [name for name, found in cells.items() if are_numbers(found)]
+
+    def _first_or_words(self, column):
+        try:
+            return self.first([column])[0]
+        except DataError:  # dates, say
+            return ["?"]
+
 
 def table(source, header=None, asked=(), where="table"):
     """Return the `Table` of a file, or of a table in memory.
@@ -71,7 +85,7 @@ def table(source, header=None, asked=(), where="table"):
     ----------
     source : path, or table
         A file: .parquet, .arrow, .feather, .ipc (which pyarrow reads), else text in UTF-8, ending in .gz where it is
-        compressed, parted by tabs, commas or blanks. Or a dict of arrays, a table of pandas, polars or pyarrow, or any
+        compressed, parted by tabs, commas, semicolons or blanks. Or a dict of arrays, a table of pandas, polars or pyarrow, or any
         other with `__arrow_c_stream__` or `__dataframe__` (by pyarrow).
     header : bool, optional
         Whether the first line of text names the columns, which else are named 0, 1, ... By default, where it can be
@@ -100,34 +114,87 @@ class _Text(Table):
 
     def __init__(self, path, header, asked):
         self._path = Path(path)
-        rows = self._rows(None)
-        first, second = ([word.strip() for word in next(rows, [])] for _ in range(2))
-        rows.close()
+        with textfile.opened(self._path) as file:
+            rows = self._rows(self._from_first(file))
+            first, second = ([word.strip() for word in next(rows, [])] for _ in range(2))
         self._header = _is_header(path, first, second, asked) if header is None else header
         super().__init__(path, first if self._header else range(len(first)))
 
     def _pieces(self, columns, n_rows):
-        rows, width, at = self._rows(len(self.names)), len(self.names), 0
-        rows = islice(rows, 1 if self._header else 0, None)
-        while found := list(islice(rows, n_rows)):
-            if any(map(width.__ne__, map(len, found))):
-                row, odd = next((row, odd) for row, odd in enumerate(found, at) if len(odd) != width)
-                raise DataError(f"{self.where}: row {row}: {len(odd)} words, expected {width}: {', '.join(odd[:9])}")
-            cells = list(zip(*found))
-            yield [cells[column] for column in columns]
-            at += len(found)
+        held = [[] for _ in columns]
+        for found in self._parsed(columns):
+            for cells, more in zip(held, found):
+                cells += more
+            whole = len(held[0]) // n_rows * n_rows
+            yield from ([cells[at : at + n_rows] for cells in held] for at in range(0, whole, n_rows))
+            held = [cells[whole:] for cells in held]
+        if held[0]:
+            yield held
 
-    def _rows(self, width):
-        """Yield the words of each line; lines before the first one that begin with # are left out, and empty ones."""
+    def _parsed(self, columns):
+        """Yield some columns of lines that stand together: split at once where all look alike."""
+        width, at = len(self.names), 0
         with textfile.opened(self._path) as file:
-            lines = textfile.lines(file)
-            first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-            tab = self._path.suffixes[:1] == [".tsv"] or "\t" in first
-            if tab or "," in first:
-                rows = csv.reader(chain([first], lines), delimiter="\t" if tab else ",", strict=True)
-                yield from (row for row in rows if row and (len(row) > 1 or row[0] or width == 1))
-            else:
-                yield from (line.split() for line in chain([first], lines) if line.strip() and not line.startswith("#"))
+            lines = self._from_first(file)
+            first = "" if self._header else next(lines)
+            if self._header:
+                next(self._rows(lines), None)
+            for block in textfile.blocks(file, first):
+                words = _split(block, self._delimiter, width) if self._delimiter and width > 1 else None
+                if words is not None:
+                    at += len(words) // width
+                    yield [words[column::width] for column in columns]
+                    continue
+                further = textfile.lines(file) if '"' in block else ()  # a word in quotes may go on in the next block
+                rows = self._rows(chain(io.StringIO(block), further), width)
+                while found := list(islice(rows, ROWS)):
+                    self._check(found, width, at)
+                    at += len(found)
+                    cells = list(zip(*found))
+                    yield [cells[column] for column in columns]
+
+    def _check(self, rows, width, at):
+        if any(map(width.__ne__, map(len, rows))):
+            row, odd = next((row, odd) for row, odd in enumerate(rows, at) if len(odd) != width)
+            raise DataError(f"{self.where}: row {row}: {len(odd)} words, expected {width}: {', '.join(odd[:9])}")
+
+    def _from_first(self, file):
+        """Return the lines from the first one on that is neither empty nor begins with #, by which the delimiter is told."""
+        lines = textfile.lines(file)
+        first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+        tab = self._path.suffixes[:1] == [".tsv"] or "\t" in first
+        self._delimiter = "\t" if tab else next((mark for mark in ",;" if mark in first), None)
+        return chain([first], lines)
+
+    def _rows(self, lines, width=None):
+        """Yield the words of each line, but of empty lines; where blanks part them, of those that begin with #."""
+        if self._delimiter:
+            rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
+            yield from (row for row in rows if row and (len(row) > 1 or row[0] or width == 1))
+        else:
+            yield from (line.split() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def _split(block, delimiter, width):
+    """The words of whole lines, one line's behind the other's; None unless all lines look alike: as many delimiters, and
+    quotes around the same whole words.
+    """
+    block = block if block.endswith("\n") else block + "\n"
+    characters = np.frombuffer(block.encode(), np.uint8)
+    quote, end = ord('"'), ord("\n")
+    at = np.flatnonzero((characters == ord(delimiter)) | (characters == end) | (characters == quote))
+    marks = characters[at]
+    line = marks[: int(np.argmax(marks == end)) + 1]
+    if np.count_nonzero(line != quote) != width or marks.size % line.size or (marks.reshape(-1, line.size) != line).any():
+        return None
+    quotes = np.flatnonzero(marks == quote)
+    if quotes.size:  # in pairs, each between two marks that are no quotes
+        before, marked = np.concatenate(([-1], at)), np.concatenate(([end], marks))
+        first, last = quotes[::2], quotes[1::2]
+        if (first.size != last.size or (last != first + 1).any() or (marked[first] == quote).any()
+                or (before[first] + 1 != at[first]).any() or (at[last] + 1 != at[last + 1]).any()):
+            return None
+    return block[:-1].replace('"', "").replace("\n", delimiter).split(delimiter)
 
 
 def _is_header(path, first, second, asked):
@@ -271,4 +338,5 @@ def _none(value):
 
 
 def _other(where, name, kind):
-    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words")
+    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words; make one of "
+                    "them of it first")

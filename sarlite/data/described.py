@@ -172,7 +172,7 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
                        "masks": {split: nodes.get(f"{split}_mask") for split in SPLITS}}
             source = _source(nodes["file"], base)
             listed[name] = listed_nodes(source, chosen, nodes.get("header"), f"nodes.{name}")
-            numberings[name] = Numbering(places[name], listed[name].source.where)
+            numberings[name] = Numbering(places[name], listed[name].listed_in)
             for ids in listed[name].read(places[name]):
                 numberings[name].list(ids)
     opened = [_edges(edges, base) for edges in found["edges"]]

@@ -105,7 +105,7 @@ def _by_id(path, workspace, finish, options):
     chosen |= {name: columns(options.get(name)) for name in ("features", "labels")}
     chosen["masks"] = {name: options.get(f"{name}_mask") for name in SPLITS}
     listed = listed_nodes(file, chosen, header)
-    numbering = Numbering(workspace.within("names"), listed.source.where)
+    numbering = Numbering(workspace.within("names"), listed.listed_in)
     for found in listed.read(workspace, finish):
         numbering.list(found)
     edges, numbering = from_table(path, workspace, options, numbering)

@@ -38,6 +38,7 @@ class NodeColumns:
                  classes=None, train=0.6, val=0.2, seed=0):
         self.source, self._task, self._classes, self._drawn = source, task or "classify", classes, (train, val, seed)
         self._id, self.labels, self._split = id or source.names[0], tuple(labels), split
+        self.listed_in = f"{source.where}, column {self._id!r}"
         self._masks = {name: column for name, column in dict(masks).items() if column}
         if split and self._masks:
             raise ConfigError(f"{source.where}: split and {next(iter(self._masks))}_mask: one of the two")
@@ -47,12 +48,9 @@ class NodeColumns:
             raise ConfigError(f"{source.where}: labels: {', '.join(labels)}: several columns are read with "
                               "task=multilabel or task=regress")
         taken = {self._id, *self.labels, split, *self._masks.values()}
-        self.left = ()
         if features is None:
             others = [name for name in source.names if name not in taken]
-            are = [are_numbers(cells) for cells in source.first(others)] if others else []
-            features = [name for name, good in zip(others, are) if good]
-            self.left = tuple(name for name, good in zip(others, are) if not good)
+            features = source.numeric(others)
         self.features = tuple(features)
         self._numbers = Numbers(source, self.features, fill) if self.features else None
 

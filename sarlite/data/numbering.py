@@ -24,14 +24,14 @@ class Numbering:
     ----------
     workspace : Workspace
         Of the sorts; it takes about 60 bytes a name on disk.
-    listed_in : path, optional
+    listed_in : path or str, optional
         What has the names of all nodes, which `list` takes: node i is the i-th of them. Without it the nodes are those
         that `places` is given, in the order of their hashes.
 
     Attributes
     ----------
     n_nodes : int
-    listed_in : path or None
+    listed_in : path, str or None
     mapping : dict
         The arrays that `names.Names` reads, by their files.
 

@@ -307,7 +307,8 @@ def _parse(spec):
 
 def _no_directory(spec, path):
     if Path(path).exists():
-        return DataError(f"data set {spec!r}: {path} is a file; where it holds edges, edges:{spec} reads it")
+        known = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
+        return DataError(f"data set {spec!r}: {path} is a file; where it {known}:{spec} reads it")
     if "/" not in path and ":" in path:
         return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
     return DataError(f"{path}: no such directory; a data set that convert wrote is one, or FORM:PATH says how to read "
@@ -333,7 +334,8 @@ def _options(form, words, known):
             key, value = "normalize", "true"
         if key not in known:
             raise ConfigError(f"data set option {key!r}: unknown for {form}; "
-                              f"known are {', '.join(known)}{suggestion(key, known)}")
+                              f"known are {', '.join(known)}{suggestion(key, known)}"
+                              + ("" if "=" in word else "; a file of tables:FILE.toml names columns with commas"))
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")
         if not value and known[key] is _flag:

@@ -218,8 +218,11 @@ class NodeTable(_Table):
                 odd = piece.view(np.uint8) > 1  # a bool of another byte counts, and inverts, as neither
                 if odd.any():
                     raise DataError(f"{self.where(name)}: entry {start + int(np.argmax(odd))} is no truth value")
-            if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name))):
-                raise DataError(f"{self.where(name)}: the {name} split is empty, 0 of {self.n_nodes} nodes")
+        empty = [name for name in SPLITS if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
+        if empty:
+            flags, first = " ".join(f"--allow-empty {name}" for name in empty), empty[0]
+            raise DataError(f"{self.where(first)}: the {first} split is empty, 0 of {self.n_nodes} nodes; {flags} "
+                            f"(allow_empty={empty}) accepts that")
         for one, two in (("train", "val"), ("train", "test"), ("val", "test")):
             first, n_both = None, 0
             for (start, piece), (_, other) in zip(pieces(getattr(self, one)), pieces(getattr(self, two))):

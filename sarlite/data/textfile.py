@@ -120,6 +120,13 @@ def lines(file):
         yield line
 
 
+def blocks(file, first="", n_characters=1 << 20):
+    """Yield the lines of a text file, about so many characters at a time, the first of them behind `first`."""
+    while text := first + file.read(n_characters):
+        yield text if text.endswith("\n") else text + next(lines(file), "")
+        first = ""
+
+
 def batches(rows, dtype, delimiter, batch=BATCH):
     """Yield lines parsed as (n, n_columns) arrays, some ten thousand at a time."""
     rows, (n_lines, n_characters) = iter(rows), batch

@@ -70,8 +70,8 @@ def _refuse(comm, dataset):
     for edges in dataset.edges.values():
         for name in ARRAYS:
             if getattr(edges, name) is not None:
-                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; the "
-                                                 f"data {dataset.source},drop_edge_values have none"))
+                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; "
+                                                 f"--data {dataset.source},drop_edge_values leaves them out"))
 
 
 def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:

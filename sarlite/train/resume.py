@@ -94,7 +94,8 @@ def check_options(config, metadata):
         if there != here and not (name == "model" and same_class(there, here)):
             raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
     if metadata["epoch"] > config.epochs:
-        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}")
+        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}; --epochs "
+                          "counts from the first one")
 
 
 def check_data(config, metadata, here):

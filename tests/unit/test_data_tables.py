@@ -1,5 +1,6 @@
 """Tables by columns: names and numbers, weights, features, missing labels, in every format and in either memory."""
 
+import csv
 from argparse import ArgumentTypeError
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from sarlite.command import count
 from sarlite.data import format, from_tables, load
 from sarlite.data.__main__ import main
+from sarlite.data.columns import table
 from sarlite.data.names import Names
 from sarlite.data.spec import load_streamed
 from sarlite.errors import ConfigError, DataError
@@ -93,6 +95,31 @@ def test_numbers_missing_in_features(files):
     assert found.features.ravel().tolist() == [1, 0, 3, 0, 5, 0] and found.labels.tolist() == [0, -1, 1, 1, -1, 1]
 
 
+def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
+    edges = {"relation": ["user", "follows", "user"], "file": EDGES, "src": "source", "dst": "target"}
+    nodes = {"file": {"user": USERS, "day": np.arange(6).astype("datetime64[D]"), "age": range(6)}, "id": "user"}
+    assert from_tables({"nodes": {"user": nodes}, "edges": [edges]}).features.ravel().tolist() == [*range(6)]
+    with pytest.raises(DataError, match="column 'day' is of datetime64.*, neither numbers nor words; make one of them of it first"):
+        from_tables({"nodes": {"user": {**nodes, "features": ["day"]}}, "edges": [edges]})
+
+
+def test_columns_parted_by_semicolons_and_splits_that_are_empty(files):
+    (files / "s.csv").write_text("who;whom;kilo grams\nann;bob;2.5\nbob;ann;1\n")
+    with pytest.raises(DataError, match="train split is empty, 0 of 2 nodes; --allow-empty train --allow-empty test .* accepts"):
+        load("edges:s.csv,src=who,dst=whom", allow_empty=["val"])
+    assert load("edges:s.csv,src=who,dst=whom,weight=kilo grams", allow_empty=EMPTY).edge_weight.tolist() in ([2.5, 1], [1, 2.5])
+
+
+@pytest.mark.parametrize("line", ['"{}","{}",{}', '{},"{}",{}', '"{}",{},"{}"', '"{},",{},{}', '"{}""",{},{}', "{},{},{}"])
+def test_words_in_quotes_are_those_of_csv(files, line):
+    path = files / "q.csv"
+    path.write_text("a,b,w\n" + "".join(f"{line.format(f'é{k}', f'x{k}', k)}\n" for k in range(99)) + '"o\nx",b,1')
+    expected = list(zip(*list(csv.reader(path.open(newline="")))[1:]))
+    assert [list(words) for words in next(table(path).pieces(["a", "b", "w"]))] == [*map(list, expected)]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))  # lines that look alike
+    assert [list(words) for words in next(table(path).pieces(["b", "a"]))] == [list(expected[column][:-1]) for column in (1, 0)]
+
+
 def test_ids_of_edges_alone_are_words_or_numbers(files):
     (files / "w.txt").write_text("ann bob\nbob ann\n")
     with pytest.raises(DataError, match="w.txt: the first line, 'ann,bob', may be a header or a row: header=true or"):
@@ -112,11 +139,14 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     ("edges:gone.csv", DataError, "gone.csv: no such file"),
     ("gone", DataError, "^gone: no such directory; a data set that convert wrote is one"),
     ("e.csv", DataError, "e.csv is a file; where it holds edges, edges:e.csv reads it"),
-    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "n.csv: row 0, column 'city': 'x' is no number"),
+    ("g.toml", DataError, "g.toml is a file; where it names tables, tables:g.toml reads it"),
+    ("edges:e.csv,src=source,dst=a, b", ConfigError, "' b': unknown for edges; .*; a file of tables:FILE.toml names columns with commas"),
+    ("edges:latin.csv", DataError, "latin.csv: .*cannot be read: 'utf-8' codec .*; text is read in UTF-8"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "column 'city': 'x' is no number; words become numbers as"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,split=part", ConfigError, "a split, masks and a task need labels=COLUMN"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,labels=part,split=city", DataError, "n.csv: row 0, column 'city': 'x' is none of train"),
-    (f"edges:e.csv,{COLUMNS},nodes=few.csv", DataError, "e.csv: row 1, column 'target': 'cas' is not in few.csv"),
-    (f"edges:e.csv,{COLUMNS},nodes=twice.csv", DataError, "twice.csv: names: row 2 has the name of row 0"),
+    (f"edges:e.csv,{COLUMNS},nodes=few.csv", DataError, "e.csv: row 1, column 'target': 'cas' is not in few.csv, column 'user'"),
+    (f"edges:e.csv,{COLUMNS},nodes=twice.csv", DataError, "twice.csv, column 'user': names: row 2 has the name of row 0"),
     (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
     (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
@@ -128,6 +158,8 @@ def test_what_is_refused_is_named(files, spec, error, message):
         text(files / f"{name}.csv", {"user": users, "x": [1] * 3})
     (files / "u.csv").write_text("a,b\n" + "0,1\n" * 65536 + "0,1_0\n")
     (files / "r.csv").write_text("a,b\n0,1\n0,1,2\n")
+    (files / "g.toml").touch()
+    (files / "latin.csv").write_bytes("a,b\nZoë,1\n".encode("latin-1"))
     with pytest.raises(error, match=message):
         load(spec, allow_empty=EMPTY)
 

@@ -11,7 +11,8 @@ from tests.helpers.training_runs import ROOT
 pytestmark = pytest.mark.timeout(120)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-CONTENTS = runpy.run_path(str(ROOT / "packaging" / "site" / "pages.py"))["CONTENTS"]
+SITE = runpy.run_path(str(ROOT / "packaging" / "site" / "pages.py"))
+CONTENTS = SITE["CONTENTS"]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 
@@ -58,14 +59,26 @@ def test_every_page_and_notebook_is_in_the_contents_of_the_site_once():
     assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs").with_suffix("")) for path in files)
 
 
+def test_the_sources_of_the_site_are_laid_out(tmp_path):
+    SITE["main"](tmp_path / "pages")
+    listed = {name for names in CONTENTS.values() for name in names}
+    made = {str(path.relative_to(tmp_path / "pages").with_suffix("")) for path in (tmp_path / "pages").rglob("*.*")}
+    assert listed < made and "autofunction:: sarlite.data.from_tables" in (tmp_path / "pages" / "reference" / "data.md").read_text()
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.py")), ids=lambda path: path.name)
-def test_a_notebook_is_a_script_of_cells(path):
-    compile(path.read_text(), str(path), "exec")
+def test_a_notebook_is_a_script_of_cells_and_runs(path, tmp_path, monkeypatch):
     assert path.read_text().startswith("# %% [markdown]\n# # ")
+    if "import pandas" in path.read_text():
+        pytest.importorskip("pandas", reason="the notebook on tables needs pandas")
+        pytest.importorskip("matplotlib", reason="pandas draws with matplotlib").use("agg")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path))
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100 and max(map(len, lines)) <= 120
 
 
 def test_every_flag_is_documented_with_its_default():

@@ -69,6 +69,7 @@ def test_relations():
 
 @pytest.mark.parametrize("edges, more, told", [
     ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
+    ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user; id= names the column of ids"),
     ({"src": [1.5], "dst": [2]}, {}, "column 'src': float64 .* expected ids: whole numbers or words"),
     ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "row 1 is None, expected an id"),
     ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "some ids are numbers and some are words"),

@@ -87,7 +87,7 @@ def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
     (["--batch-norm"], "--batch-norm: cannot change, the run of CHECKPOINT has the model's own"),
     (["--no-self-loops"], "--no-self-loops: cannot change"),
     (["--normalize-features"], "--normalize-features: cannot change, the run of CHECKPOINT has False"),
-    (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is of epoch 3"),
+    (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is of epoch 3; --epochs counts from the first one"),
     (["--data", DATA + ",seed=1"], f"its data, {DATA}, are not --data {DATA},seed=1: of the same size, but other values"),
     (["--data", "sbm:nodes=200,classes=4,features=16,degree=8"], "300 nodes there and 200 here, 2400 edges there and 1600 here"),
 ])  # fmt: skip

@@ -121,17 +121,17 @@ def _typed_edges(edges, src, dst, nodes, id):
     return {relation: (numbers[relation, 0], numbers[relation, 1]) for relation in found}, ids
 
 
-def _column(where, table, name):
+def _column(where, table, name, remedy=""):
     """A column of a table, as an array."""
     names = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
     if name not in names:
-        raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, names))}")
+        raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, names))}{remedy}")
     return np.asarray(table[name])
 
 
-def _ids(where, table, name):
+def _ids(where, table, name, remedy=""):
     """A column of ids: integers, or an array of words."""
-    found, where = _column(where, table, name), f"{where}: column {name!r}"
+    found, where = _column(where, table, name, remedy), f"{where}: column {name!r}"
     if found.dtype.kind in "iuU" and found.ndim == 1:
         return found
     if found.dtype.kind not in "OT" or found.ndim != 1:
@@ -155,7 +155,7 @@ def _numbered(ends, nodes, id):
             raise DataError("edges: some ids are numbers and some are words")
         ids, numbers = np.unique(np.concatenate([end for end in ends if len(end)] or ends), return_inverse=True)
         return ids, np.split(numbers, np.cumsum([len(end) for end in ends])[:-1])
-    ids = _ids("nodes", nodes, id)
+    ids = _ids("nodes", nodes, id, "; id= names the column of ids")
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
     if (twice := in_order[1:][in_order[1:] == in_order[:-1]]).size:
