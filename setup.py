@@ -1,5 +1,6 @@
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ class BuildTogether(build_ext):
                 if not kept.exists():
                     made, = compile_in_turn([source], output_dir=output_dir, **options)
                     folder.mkdir(parents=True, exist_ok=True)
-                    os.replace(made, kept)
+                    whole = shutil.copy(made, f"{kept}.{os.getpid()}")  # another file system, perhaps
+                    os.replace(whole, kept)
                 return str(kept)
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:
