@@ -2,6 +2,7 @@
 #ifndef T
 #include "philox.h"
 #define EXACT_AHEAD 16      /* edges on that a row is prefetched */
+#define EXACT_BYTES 8192    /* of the rows that are summed by some columns, then by others: what is near */
 #ifdef __clang__
 #define FUSED
 #pragma clang fp contract(fast)
@@ -135,6 +136,13 @@ SAR_INLINE void NAME(exact_coefficients)(double *restrict by, const NAME(sar_sum
     }
 }
 
+/* How many edges at once: their rows lie in EXACT_BYTES. */
+SAR_INLINE int NAME(near_edges)(int64_t stride)
+{
+    int64_t n = EXACT_BYTES / (stride * (int64_t)sizeof(T));
+    return n < 8 ? 8 : n > CHUNK ? CHUNK : (int)n;
+}
+
 /* out[r,:,h,:] += grid(weight[eid[e],h] * src_scale[c] * x[c,h,:]) over the edges e of row i, r and c as in spmm.c
  *
  * inputs   a: dst_scale is not read; grid (LEVELS, n_heads, n_feat)
@@ -146,7 +154,7 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
     const int64_t n_feat = a->n_feat, n_heads = a->n_heads, stride = n_heads * n_feat;
     const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
-    const int plain = !a->weight && !a->src_scale;
+    const int plain = !a->weight && !a->src_scale, most = NAME(near_edges)(stride);
     int team = sar_team((n_edges - indptr[0]) * stride), n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int part = 0; part < n_parts; part++) {
@@ -157,8 +165,8 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
         for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++) {
             double *restrict to = out + (rows ? (int64_t)rows[i] : i) * LEVELS * stride;
             int begins = !accumulate;
-            for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK, begins = 0) {
-                int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
+            for (int64_t e = indptr[i]; e < indptr[i + 1]; e += most, begins = 0) {
+                int n = indptr[i + 1] - e < most ? (int)(indptr[i + 1] - e) : most;
                 const I *restrict col = indices ? indices + e : own;
                 for (int k = 0; k < n && !indices; k++) own[k] = (I)(e + k);
                 for (int k = 0; k < n; k++) NAME(row_ahead)(a->x, stride, indices, e + EXACT_AHEAD + k, n_edges);
