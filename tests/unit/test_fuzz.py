@@ -29,12 +29,12 @@ def test_what_the_campaign_finds():
         import os, time
         from tests import fuzz
         from tests.helpers.fuzz_inputs import Format
-        from sarlite.errors import DataError
+        from sarlite.errors import ConfigError, DataError
 
         def refuse(folder, dice): raise DataError("no")
         def raise_(folder, dice): raise KeyError("method")
-        def shout(folder, dice): raise DataError("x" * 3000)
-        def two_lines(folder, dice): raise DataError("a\\nb")
+        def shout(folder, dice): raise ConfigError("x" * 3000)
+        def two_lines(folder, dice): raise ConfigError("a\\nb")
         def die(folder, dice): os.abort()
         def leave(folder, dice): os._exit(0)
         def spin(folder, dice):
