@@ -101,4 +101,7 @@ def _named(file, names):
                 raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and destination")
             if pairs or cells != HEADER:
                 pairs.append(cells)
-    return names.ids(name for pair in pairs for name in pair).reshape(-1, 2)
+    try:
+        return names.ids(name for pair in pairs for name in pair).reshape(-1, 2)
+    except DataError as error:
+        raise DataError(f"{file}: links: {error}") from error

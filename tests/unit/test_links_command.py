@@ -151,5 +151,5 @@ def test_nodes_with_names_need_neither_labels_nor_splits(tmp_path):
         predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv", "--ranks", 2)
     assert [row[:2] for row in csv.reader((tmp_path / "out.csv").open())][1:] == [["n7", "n3"], ["n0", "n299"]]
     (tmp_path / "pairs.csv").write_text("n7,nobody\n")
-    with pytest.raises(DataError, match="no node is named 'nobody'"):
+    with pytest.raises(DataError, match="pairs.csv: links: .*no node is named 'nobody'"):
         predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv")

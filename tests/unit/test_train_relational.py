@@ -164,7 +164,8 @@ def test_edge_values_are_refused_by_name(tmp_path):
     table = data.edges["paper", "cites", "paper"]
     table.edge_weight = np.ones(table.n_edges, np.float32)
     format.write(tmp_path / "d", data)
-    with pytest.raises(SarliteError, match="edge_weight: relational models do not use edge values; --data .*,drop_edge_values leaves them out"):
+    words = "edge_weight: relational models do not use edge values; --data .*,drop_edge_values leaves them out"
+    with pytest.raises(SarliteError, match=words):
         relational_run(tmp_path / "run", *MODELS["rgcn"], "--data", tmp_path / "d")
     assert relational_run(tmp_path / "run", *MODELS["rgcn"], "--epochs", "1", "--data", f"{tmp_path / 'd'},drop_edge_values")
 
