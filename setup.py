@@ -19,7 +19,10 @@ class BuildTogether(build_ext):
         compile_in_turn = self.compiler.compile
 
         def compile_together(sources, output_dir=None, **options):
-            version = subprocess.run([*self.compiler.compiler_so, "--version"], capture_output=True).stdout
+            try:
+                version = subprocess.run([*self.compiler.compiler_so, "--version"], capture_output=True).stdout
+            except OSError:
+                version = b""  # no compiler: compiling says so
             about = repr((sys.version, version, self.compiler.compiler_so, sorted(options.items())))
             native = (path.read_bytes() for path in sorted(Path("native").glob("*.*")))
             folder = Path("build", "objects", _digest(about.encode(), *native))

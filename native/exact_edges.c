@@ -139,7 +139,7 @@ SAR_INLINE void NAME(exact_coefficients)(double *restrict by, const NAME(sar_sum
 /* How many edges at once: their rows lie in EXACT_BYTES. */
 SAR_INLINE int NAME(near_edges)(int64_t stride)
 {
-    int64_t n = EXACT_BYTES / (stride * (int64_t)sizeof(T));
+    int64_t n = stride ? EXACT_BYTES / (stride * (int64_t)sizeof(T)) : CHUNK;
     return n < 8 ? 8 : n > CHUNK ? CHUNK : (int)n;
 }
 

@@ -101,7 +101,8 @@ def _epoch(where, line):
     found = _object(where, line)
     for name, value in found.items():
         with reading(f"{where}: {name}"):
-            _ = value is None or _number(value)
+            if value is not None:
+                _number(value)
     if type(found.get("epoch")) is not int:
         raise DataError(f"{where}: it names no epoch")
     return found

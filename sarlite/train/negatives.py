@@ -175,10 +175,13 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
-        wanted = heads * self.numbers.n + tails
-        places = np.minimum(np.searchsorted(self.known, wanted), max(len(self.known) - 1, 0))
-        there = self.known[places] == wanted if len(self.known) else np.zeros(len(wanted), bool)
-        return there | (self.ids[heads] == tails)
+        return among(self.known, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
+
+
+def among(known: Array, wanted: Array) -> Array:
+    """Return which of the wanted numbers are among the known ones, which ascend: bools of `wanted`'s shape."""
+    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def _below(n, bits, places):

@@ -6,6 +6,7 @@ import numpy as np
 
 from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor
+from sarlite.train.negatives import among
 from sarlite.types import Array
 
 NOBODY = -1
@@ -47,7 +48,7 @@ def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, row
             some = slice(at, at + at_once)
             scores = np.array(decoder(Tensor(h[rows[some], None], constant=True), Tensor(tails[None], constant=True)).data)
             own = rows[some, None]
-            scores[_among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)] = -np.inf
+            scores[among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)] = -np.inf
             found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
     return found
 
@@ -62,11 +63,6 @@ def _pieces(graph: Graph, h: Array, n: int) -> Iterator[tuple[Array, Array]]:
             ids = np.ascontiguousarray(graph.dst_ids[at : at + n], np.int64) if own else np.empty(shape, np.int64)
             tails = np.ascontiguousarray(h[at : at + n]) if own else np.empty((shape, h.shape[1]), h.dtype)
             yield comm.broadcast(ids, rank), comm.broadcast(tails, rank)
-
-
-def _among(known, wanted):
-    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def _best(ids, scores, more_ids, more_scores):

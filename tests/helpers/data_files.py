@@ -8,6 +8,28 @@ import scipy.sparse
 TOY = "train=1,val=0"
 EMPTY = {"allow_empty": ("val", "test")}
 NO_LABELS = {"allow_empty": ("train", "val", "test")}
+RELATIONS = """
+target = "user"
+[nodes.user]
+file = "n.csv"
+id = "user"
+features = ["age"]
+labels = "segment"
+split = "part"
+[nodes.shop]
+[[edges]]
+relation = ["user", "follows", "user"]
+file = "e.csv"
+src = "source"
+dst = "target"
+weight = "amount"
+[[edges]]
+relation = ["user", "buys_at", "shop"]
+file = "b.csv"
+header = true
+reverse = false
+"""
+"""What `tables:` reads: tables n.csv, e.csv and b.csv of two node types."""
 
 
 def toy_npz(**changes):

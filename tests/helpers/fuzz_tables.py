@@ -12,30 +12,11 @@ from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.train import config, run
 from tests.helpers import graph_sets
+from tests.helpers.data_files import RELATIONS as TOML
 
 ALL = ("train", "val", "test")
 QUIET = ["--threads", "1", "--progress", "none"]
 ALLOWED = [word for name in ALL for word in ("--allow-empty", name)]
-TOML = """target = "user"
-[nodes.user]
-file = "n.csv"
-id = "user"
-features = ["age"]
-labels = "segment"
-split = "part"
-[nodes.shop]
-[[edges]]
-relation = ["user", "follows", "user"]
-file = "e.csv"
-src = "source"
-dst = "target"
-weight = "amount"
-[[edges]]
-relation = ["user", "buys_at", "shop"]
-file = "b.csv"
-header = true
-reverse = false
-"""
 
 
 def _relational(spec, **options):

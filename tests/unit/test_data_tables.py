@@ -13,6 +13,7 @@ from sarlite.data.columns import table
 from sarlite.data.names import Names
 from sarlite.data.spec import load_streamed
 from sarlite.errors import ConfigError, DataError
+from tests.helpers.data_files import RELATIONS
 
 EMPTY = ("train", "val", "test")
 USERS = ["ann", "bob", "cas", "dan", "eve", "fay"]
@@ -164,32 +165,9 @@ def test_what_is_refused_is_named(files, spec, error, message):
         load(spec, allow_empty=EMPTY)
 
 
-TOML = """
-target = "user"
-[nodes.user]
-file = "n.csv"
-id = "user"
-features = ["age"]
-labels = "segment"
-split = "part"
-[nodes.shop]
-[[edges]]
-relation = ["user", "follows", "user"]
-file = "e.csv"
-src = "source"
-dst = "target"
-weight = "amount"
-[[edges]]
-relation = ["user", "buys_at", "shop"]
-file = "b.csv"
-header = true
-reverse = false
-"""
-
-
 def test_relations_of_a_toml(files, tmp_path, capsys):
     (files / "b.csv").write_text("who,where\nann,kiosk\nfay,mall\nbob,kiosk\n")
-    (files / "g.toml").write_text(TOML)
+    (files / "g.toml").write_text(RELATIONS)
     found = load("tables:g.toml", relational=True)
     assert [*found.edges] == [("user", "follows", "user"), ("user", "buys_at", "shop"), ("user", "rev_follows", "user")]
     assert found.n_nodes_by_type == {"user": 6, "shop": 2} and found.class_names == ["gold", "iron"]
@@ -212,7 +190,7 @@ def test_relations_of_a_toml(files, tmp_path, capsys):
     ("[nodes.shop]", '[nodes.shop]\nid = "x"', "g.toml: nodes.shop: id: needs file=, a table of the nodes"),
 ])  # fmt: skip
 def test_a_toml_that_is_wrong(files, old, new, message):
-    (files / "g.toml").write_text(TOML.replace(old, new, 1))
+    (files / "g.toml").write_text(RELATIONS.replace(old, new, 1))
     with pytest.raises(ConfigError, match=message):
         load("tables:g.toml", relational=True)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sarlite import kernels
+from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import Solo
 from sarlite.oracle import check
-from sarlite.tape.exact import Exact
+from sarlite.tape.exact import Exact, named
 from sarlite.tape.numerics import using
 from tests.helpers.exact_runs import digest
 from tests.helpers.oracle_candidates import graph_run, graph_vjp
@@ -62,3 +62,10 @@ def test_a_fast_run_is_repeated_bit_for_bit():
     way = {"mode": "sar", "parts": "by hand", "n_threads": 2, "numerics": "fast"}
     found = {digest(3, "gcn", **way) for _ in range(2)}
     assert len(found) == 1 and found != {digest(2, "gcn", **way)}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_without_columns(dtype):
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0], 3)
+    with using(named("exact", Solo())):
+        assert graph.aggregate(fn.copy_src(Tensor(np.zeros((3, 0), dtype))), "mean").shape == (3, 0)
