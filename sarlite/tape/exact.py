@@ -48,7 +48,10 @@ class Made(NamedTuple):
 
     shape: tuple[int, int]
     make: Callable[[slice], Any]
-    dtype = np.dtype(np.float64)
+
+    @property
+    def dtype(self):
+        return np.dtype(np.float64)
 
     def pieces(self):
         step = max(1, MADE_VALUES * kernels.threads() // max(self.shape[1], 1))
