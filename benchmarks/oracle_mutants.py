@@ -18,8 +18,11 @@ from sarlite.oracle import certified
 from sarlite.oracle.corpus import corpus, entry
 from tests.helpers import oracle_kernels as right
 from tests.helpers import oracle_mutants as planted
+from tests.helpers import oracle_narrow as narrow
 from tests.helpers.oracle_histories import HISTORIES
 
+CORRECT = [(op, attributes, kernels.KERNELS[op], dtype)
+           for kernels, dtype in ((right, "float32"), (narrow, "bfloat16-rows")) for op, attributes in kernels.CORRECT]
 FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
 
 
@@ -76,10 +79,9 @@ def false_alarms(wanted, seed):
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
     while count < wanted:
-        op, attributes = right.CORRECT[rng.integers(len(right.CORRECT))]
-        run, vjp = right.KERNELS[op]
+        op, attributes, (run, vjp), dtype = CORRECT[rng.integers(len(CORRECT))]
         one, reference = entries[rng.integers(len(entries))], oracle.Reference(op, **attributes)
-        case = reference.case(one.edges, seed=int(rng.integers(1 << 30)), width=min(one.width, 17))
+        case = reference.case(one.edges, seed=int(rng.integers(1 << 30)), width=min(one.width, 17), dtype=dtype)
         g = reference.cotangents(case, "random", int(rng.integers(1 << 30)))
         arithmetic = certified.arithmetic(case)
         expected = {**reference.outputs(case, arithmetic),

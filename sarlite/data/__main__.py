@@ -65,6 +65,8 @@ def _parser():
                        ("--deduplicate", "keep equal edges once"),
                        ("--normalize-features", "make each row of the features sum to one")):
         convert.add_argument(flag, action="store_true", default=None, help=what)
+    convert.add_argument("--features-dtype", choices=("bfloat16",),
+                         help="round the nodes' features to bfloat16: half the bytes of float32 [as they are]")
     _add_memory(convert, "of edges:, tables:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
@@ -146,7 +148,8 @@ def _convert(options):
             else:
                 folder = held.enter_context(scratch.beside(out))
                 dataset, mapping = load_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
-        format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress)
+        format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress,
+                     bfloat16=options.features_dtype is not None)
     if dataset.relational:
         counts = (f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, "
                   f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")

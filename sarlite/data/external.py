@@ -212,7 +212,7 @@ class _Run:
 
 def write_all(file, values):
     """Write an array to an unbuffered file; raises an OSError."""
-    data = memoryview(np.ascontiguousarray(values)).cast("B") if values.size else b""
+    data = memoryview(np.ascontiguousarray(values).view(np.uint8)).cast("B") if values.size else b""
     while len(data):
         data = data[file.write(data) :]
 

@@ -3,7 +3,7 @@
 meta.json              schema, name, node types and relations with the dtype, shape and sha256 of every array, how the
                        rows are divided, provenance, and a sha256 of itself
 nodes/TYPE/            one row a node
-  features.npy         (n, n_features) float32 or float64
+  features.npy         (n, n_features) float32, float64 or bfloat16: a record of one field of this name, <u2
   labels.npy           (n,) int64, -1 is unlabelled; of other tasks as `targets` tells
   train, val, test.npy (n,) bool, disjoint masks
   ids.npy              (n,) original ids; absent where they count up
@@ -24,12 +24,15 @@ from pathlib import Path
 
 import numpy as np
 
+from sarlite import kernels
 from sarlite.data import meta, names, npyfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import copy
 from sarlite.data.folders import words
+from sarlite.data.mapped import BFLOAT16, pieces, widened
 from sarlite.data.meta import SCHEMA
 from sarlite.data.meta import read as read_meta
+from sarlite.data.raw import narrowed
 from sarlite.data.tables import NODE, EdgeTable, NodeTable
 from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
@@ -39,7 +42,7 @@ from sarlite.types import Path as AnyPath
 
 
 def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | None = None, overwrite: bool = False,
-          progress: Progress = SILENT) -> None:
+          progress: Progress = SILENT, bfloat16: bool = False) -> None:
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -53,23 +56,30 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
     progress : Progress
+    bfloat16 : bool
+        Round the nodes' features to bfloat16, to nearest, ties to even: half the bytes of float32. float64 is rounded
+        to float32 first.
 
     Raises
     ------
     DataError
         The data set does not fit together, an edge has an end that is no node, the name of a type or a relation makes
-        no file's name, or a file cannot be written (the message names it).
+        no file's name, a finite feature would become infinite, or a file cannot be written (the message names it).
     ConfigError
         `directory` exists and may not be replaced.
     """
     dataset.check_edges()
     with progress.step(f"write {directory}", dataset.n_bytes) as step, \
-            GraphWriter(directory, names=names, overwrite=overwrite, step=step) as out:
+            GraphWriter(directory, names=names, overwrite=overwrite, step=step, bfloat16=bfloat16) as out:
         copy(dataset, out)
 
 
 class GraphWriter(Writer):
-    """A `Writer` of data sets, a table after the other."""
+    """A `Writer` of data sets, a table after the other; with `bfloat16` the nodes' features are rounded to that."""
+
+    def __init__(self, directory, *, bfloat16=False, **options):
+        super().__init__(directory, **options)
+        self.bfloat16 = bfloat16
 
     def of(self, table):
         """Return what takes a table's arrays, by field."""
@@ -85,7 +95,28 @@ class _TableFiles:
         self._writer, self._table = writer, table
 
     def array(self, field, shape, dtype):
-        return self._writer.array(f"{self._table.folder}/{self._table.FILES[field]}", shape, dtype)
+        narrow = field == "features" and self._writer.bfloat16 and dtype != BFLOAT16
+        name = f"{self._table.folder}/{self._table.FILES[field]}"
+        file = self._writer.array(name, shape, BFLOAT16 if narrow else dtype)
+        return _Narrowed(file, self._table.where(field)) if narrow else file
+
+
+class _Narrowed:
+    """Takes rows of floats for a file of bfloat16."""
+
+    def __init__(self, file, where):
+        self._file, self._where, self._n = file, where, 0
+
+    def write(self, rows):
+        for _, piece in pieces(rows):
+            found = kernels.narrow(np.ascontiguousarray(narrowed(piece))).view(BFLOAT16)
+            lost = np.isfinite(piece) & ~np.isfinite(widened(found))
+            if lost.any():
+                row, column = np.unravel_index(int(np.argmax(lost)), lost.shape)
+                raise DataError(f"{self._where}: row {self._n + row}, column {column} is {piece[row, column]:g}, which "
+                                "bfloat16 rounds to infinity")
+            self._file.write(found)
+            self._n += len(piece)
 
 
 def open(directory: AnyPath, *, verify: bool = False) -> Dataset:

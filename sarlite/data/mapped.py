@@ -5,8 +5,22 @@ import mmap
 
 import numpy as np
 
+from sarlite import kernels
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""Of rows that are stored as the upper halves of float32; no arithmetic takes them for other numbers."""
 CHUNK_BYTES = 1 << 25
 COPY_BYTES = 1 << 21
+
+
+def widened(rows):
+    """Return rows of bfloat16 as float32, which is exact; others as they are."""
+    return kernels.widen(np.ascontiguousarray(rows).view(np.uint16)) if rows.dtype == BFLOAT16 else rows
+
+
+def dtype_name(dtype):
+    """Return what messages call a dtype."""
+    return "bfloat16" if dtype == BFLOAT16 else np.dtype(dtype).name
 
 
 def pieces(array, chunk_bytes=CHUNK_BYTES):
@@ -53,13 +67,14 @@ def copied(array, start, stop, dtype=None):
     """Return `array[start:stop]`, C-contiguous and of `dtype`; of a whole map it is read from the file, not mapped."""
     dtype = np.dtype(dtype or array.dtype)
     if not is_whole_map(array):
-        return np.ascontiguousarray(array[start:stop], dtype)
+        rows = array[start:stop]
+        return np.ascontiguousarray(rows if dtype == array.dtype else widened(rows), dtype)
     row_bytes, shape = array.nbytes // max(1, array.shape[0]), array.shape[1:]
     if dtype == array.dtype:
         return _read(array, start, stop, row_bytes)
     out, step = np.empty((stop - start, *shape), dtype), max(1, COPY_BYTES // max(1, row_bytes))
     for at in range(start, stop, step):
-        out[at - start : at - start + step] = _read(array, at, min(at + step, stop), row_bytes)
+        out[at - start : at - start + step] = widened(_read(array, at, min(at + step, stop), row_bytes))
     return out
 
 

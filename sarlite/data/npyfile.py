@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from sarlite.data.mapped import CHUNK_BYTES, pieces
+from sarlite.data.mapped import BFLOAT16, CHUNK_BYTES, pieces
 from sarlite.errors import DataError, reading, regular
 
 HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
@@ -53,7 +53,7 @@ class Stream:
                              f"{self._missing}")
         for _, piece in pieces(rows):
             if piece.size:
-                self._put(memoryview(np.ascontiguousarray(piece, self.dtype)).cast("B"))
+                self._put(np.ascontiguousarray(piece, self.dtype).view(np.uint8))
         self._missing -= rows.shape[0]
 
     def close(self):
@@ -65,7 +65,7 @@ class Stream:
             os.fsync(self._file.fileno())
         finally:
             self._file.close()
-        self.record = {"dtype": self.dtype.str, "shape": list(self.shape), "sha256": self._digest.hexdigest()}
+        self.record = {"dtype": _told(self.dtype), "shape": list(self.shape), "sha256": self._digest.hexdigest()}
 
     def abandon(self):
         """Close the file as it is."""
@@ -75,6 +75,11 @@ class Stream:
     def _put(self, data):
         self._digest.update(data)
         self._file.write(data)
+
+
+def _told(dtype):
+    """What a record says of a dtype."""
+    return "bfloat16" if dtype == BFLOAT16 else dtype.str
 
 
 class _Writes:
@@ -90,7 +95,7 @@ def load(path, field, kinds="biuf"):
     Parameters
     ----------
     kinds : str
-        The dtypes' kinds that are read: "biuf" are all numbers, "US" text.
+        The dtypes' kinds that are read: "biuf" are all numbers, "V" bfloat16, "US" text.
 
     Raises
     ------
@@ -110,9 +115,9 @@ def open_map(path, record, field):
         As `load`, or its dtype or shape is not the record's, or it is in Fortran's order.
     """
     with reading(path, field):
-        dtype, shape, fortran, offset, size = _look(path, field)
-        if dtype.str != record["dtype"]:
-            raise DataError(f"{path}: {field}: dtype {dtype.str}, but meta.json says {record['dtype']}")
+        dtype, shape, fortran, offset, size = _look(path, field, "biufV")
+        if _told(dtype) != record["dtype"]:
+            raise DataError(f"{path}: {field}: dtype {_told(dtype)}, but meta.json says {record['dtype']}")
         if list(shape) != record["shape"]:
             raise DataError(f"{path}: {field}: shape {list(shape)}, but meta.json says {record['shape']}")
         if fortran and len(shape) > 1:
@@ -162,7 +167,7 @@ def header(head, kinds="biuf"):
         shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never read")
-    if dtype.kind not in kinds or dtype.itemsize == 0:
+    if dtype.kind not in kinds or dtype.itemsize == 0 or dtype.kind == "V" and dtype != BFLOAT16:
         raise ValueError(f"its dtype is {dtype}, expected {'text' if kinds == 'US' else 'numbers'}")
     if any(length < 0 for length in shape):
         raise ValueError(f"its shape is {shape}")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import Dataset
-from sarlite.data.mapped import copied, is_whole_map
+from sarlite.data.mapped import BFLOAT16, copied, is_whole_map
 from sarlite.data.tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
@@ -64,7 +64,8 @@ class Part:
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
     def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
-        """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own.
+        """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own, or
+        float32 where that is bfloat16.
 
         Without `features` none is read: zeros of their shape stand there that take no memory.
         """
@@ -133,12 +134,11 @@ class NodePart:
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
-        """Return the features' rows, or without `read` zeros of their shape that take no memory."""
-        if read:
-            return self.read("features", dtype)
+        """Return the features' rows, of bfloat16 as float32, or without `read` zeros of their shape without memory."""
         x = self.table.features
         assert x is not None
-        return np.broadcast_to(np.zeros((), dtype or x.dtype), (self.n_rows, x.shape[1]))
+        dtype = dtype or (np.float32 if x.dtype == BFLOAT16 else x.dtype)
+        return self.read("features", dtype) if read else np.broadcast_to(np.zeros((), dtype), (self.n_rows, x.shape[1]))
 
     def ids(self) -> Array:
         """Return the original ids of the rows, (n_rows,) int64."""

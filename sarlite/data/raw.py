@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data.dataset import Dataset
-from sarlite.data.mapped import pieces
+from sarlite.data.mapped import pieces, widened
 from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
@@ -93,7 +93,7 @@ def row_normalized(features):
 def narrowed(numbers, copy=False):
     """Return numbers as float32; those too large become infinite, which the data set's check refuses."""
     with np.errstate(all="ignore"):
-        return numbers.astype(np.float32, copy=copy)
+        return widened(numbers).astype(np.float32, copy=copy)
 
 
 def masks(n_nodes, where, **ids):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.command import readable
+from sarlite.data.mapped import dtype_name
 from sarlite.data.tables import SPLITS
 from sarlite.data.targets import labelled
 from sarlite.graph.edges import destinations, is_symmetric
@@ -47,7 +48,7 @@ def _of_one_kind(dataset, labels):
         "self_loops": int(np.count_nonzero(destinations(indptr) == indices)),
         "symmetric": is_symmetric(indptr, indices),
         "features": dataset.n_features,
-        "feature_dtype": dataset.features.dtype.name,
+        "feature_dtype": dtype_name(dataset.features.dtype),
         "class_nodes": np.bincount(labels[labels >= 0], minlength=dataset.n_classes).tolist() if classify else None,
         "bytes": {name: int(array.nbytes) for table in dataset.tables for name, array in table.arrays().items()},
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.data import targets
 from sarlite.data.folders import key
-from sarlite.data.mapped import part, pieces
+from sarlite.data.mapped import dtype_name, part, pieces, widened
 from sarlite.errors import DataError
 from sarlite.graph.edges import ascends, row_chunks
 from sarlite.graph.whole_graphs import GRAPH
@@ -85,7 +85,7 @@ class _Table:
         dimensions, dtypes = self.EXPECTED[name]
         if array.ndim != dimensions:
             raise DataError(f"{self.where(name)}: expected {dimensions} dimension(s), found shape {array.shape}")
-        if array.dtype.name not in dtypes:
+        if dtype_name(array.dtype) not in dtypes:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
     def _check_range(self, name, ids, n, entry):
@@ -98,6 +98,7 @@ class _Table:
 
     def _check_finite(self, name):
         for start, piece in pieces(getattr(self, name)):
+            piece = widened(piece)
             finite = np.isfinite(piece)
             if not finite.all():
                 at = np.unravel_index(int(np.argmin(finite)), piece.shape)
@@ -114,7 +115,7 @@ class NodeTable(_Table):
     ----------
     node_type : str
     n_nodes : int
-    features : (n_nodes, n_features) float32 or float64, optional
+    features : (n_nodes, n_features) float32, float64 or `mapped.BFLOAT16`, optional
     labels : (n_nodes,) int64, or what the task's are, optional
         -1 where unlabelled, which only nodes outside the splits may be. Of task "multilabel" (n_nodes, n_labels) uint8,
         0 or 1, 255 where unknown; of "regress" (n_nodes,) or (n_nodes, n_values) float32 or float64, NaN where unknown.
@@ -136,7 +137,7 @@ class NodeTable(_Table):
     """
 
     FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}
-    EXPECTED: ClassVar = {"features": (2, _FLOAT), "labels": (1, ("int64",)), **dict.fromkeys(SPLITS, (1, ("bool",))),
+    EXPECTED: ClassVar = {"features": (2, (*_FLOAT, "bfloat16")), "labels": (1, ("int64",)), **dict.fromkeys(SPLITS, (1, ("bool",))),
                           "ids": (1, _INT)}
 
     node_type: str

@@ -75,6 +75,14 @@ class Bounded:
         exact = np.array_equal(rounded(value, self.dtype), value)
         return self.given(value)._replace(growth=0.0 if exact else self.once)
 
+    def rounded(self, x: Bound, dtype: str) -> Bound:
+        """Each number rounded once: its bound has what the numbers within x's are rounded to, often one."""
+        value, error = rounded(x.value, dtype).astype(x.value.dtype), self._total(x)
+        with np.errstate(invalid="ignore"):
+            ends = [rounded(end, dtype) for end in (x.value - error, x.value + error)]
+            error = np.maximum.reduce([np.where(end == value, 0.0, np.abs(end - value)) for end in ends])
+        return Bound(value, np.abs(value).astype(np.float64), np.where(np.isnan(error), np.inf, error))
+
     def result(self, x: Bound, rounds: int = 0) -> Number:
         with np.errstate(all="ignore"):
             error = self._total(x._replace(growth=x.growth + rounds * self.each))

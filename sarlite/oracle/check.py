@@ -9,11 +9,12 @@ from typing import Any
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.oracle import call, inputs, repeat, sampling
 from sarlite.oracle.case import Case
-from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS
 from sarlite.oracle.corpus import Entry, chosen
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding
+from sarlite.oracle.formats import summed
 from sarlite.oracle.judge import above_bound, judge
 from sarlite.oracle.levels import CERTIFIED, JUDGES, shapes
 from sarlite.oracle.reference import Reference, described, given
@@ -50,10 +51,11 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
         again, and on one thread. "invariants". "ci": all four, on the smaller graphs of the corpus; "all": on all.
         "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
-    dtype : "float64", "float32", "float16" or "bfloat16"
-        Of inputs and outputs; values of bfloat16 come in float32 arrays.
+    dtype : "float64", "float32", "float16", "bfloat16" or "bfloat16-rows"
+        Of inputs and outputs; values of bfloat16 come in float32 arrays. "bfloat16-rows": float32, but what edges
+        gather of x or z, and backward of the output's gradient times the destination's scale, is rounded to bfloat16.
     accumulate : str, optional
-        The dtype in which sums are promised; `dtype` where not given.
+        The dtype in which sums are promised; `dtype` where not given, and float32 of bfloat16-rows.
     index_dtype : "int64", "int32" or "int16"
         With int16, graphs that fit have more elements than int16 has numbers, as large graphs have with int32.
     convert : (array) -> anything, optional
@@ -80,7 +82,8 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     Raises
     ------
     ConfigError
-        An unknown level, dtype, reference or attribute; a number of repeats below 1; what `corpus.chosen` refuses.
+        An unknown level, dtype, reference or attribute; a reference that has no narrow rows; a number of repeats below
+        1; what `corpus.chosen` refuses.
 
     Notes
     -----
@@ -88,14 +91,14 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     keeps them apart.
     """
     for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
-                                 ("accumulate", accumulate or dtype, DTYPES),
+                                 ("accumulate", accumulate or summed(dtype), SUMS),
                                  ("index_dtype", index_dtype, INDEX_DTYPES)):
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
     entries = chosen(level if level in ("ci", "large") else "all", graphs, widths)
     vjp = getattr(run, "vjp", None) if vjp is None else vjp
     convert = getattr(run, "convert", None) if convert is None else convert
-    reference, repeats = given(reference, attributes), whole("repeats", repeats, 1)
+    reference, repeats = given(reference, attributes, dtype), whole("repeats", repeats, 1)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
                 convert=convert, repeats=repeats) as trial:
@@ -103,7 +106,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
             _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
             options = {"dtype": dtype, "index_dtype": index_dtype, "seed": seed}
-            _corpus(trial, entries, LEVELS[level], options, accumulate or dtype)
+            _corpus(trial, entries, LEVELS[level], options, accumulate or summed(dtype))
             trial.confirm()
             if shrink:
                 _shrink_first(trial)

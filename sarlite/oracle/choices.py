@@ -19,7 +19,8 @@ LEVELS = {
     "large": ("probe",),
 }
 USUAL = tuple(level for level in LEVELS if level != "large")
-DTYPES = ("float64", "float32", "float16", "bfloat16")
+SUMS = ("float64", "float32", "float16", "bfloat16")
+DTYPES = (*SUMS, "bfloat16-rows")  # float32, but the rows that edges gather are rounded to bfloat16 first
 INDEX_DTYPES = ("int64", "int32", "int16")
 PARTS = ("contiguous", "random", "skewed", "one empty")  # how nodes are divided among ranks
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.oracle.choices import DTYPES
 from sarlite.oracle.edges import Index
-from sarlite.oracle.formats import format_of
+from sarlite.oracle.formats import format_of, rounded
 from sarlite.oracle.plain import Number, Plain, all_masked, by_row
 from sarlite.types import Array
 
-BITS = {name: round(-np.log2(format_of(name).unit)) for name in ("float64", "float32", "float16", "bfloat16")}
+BITS = {name: round(-np.log2(format_of(name).unit)) for name in DTYPES}
 _VANISHES = -1000.0  # exp of it is 0 in every dtype
 
 
@@ -57,6 +58,10 @@ class Exact:
         return self._made(value, np.abs(value), _lowest_bit(value))
 
     constant = given
+
+    def rounded(self, x: Grained, dtype: str) -> Grained:
+        value = rounded(x.value, dtype).astype(np.float64)
+        return self._known(x, value, True)
 
     def result(self, x: Grained, rounds: int = 0) -> Number:
         return Number(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)

@@ -54,6 +54,8 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
     ------
     DataError
         Something else stands in the folder.
+    ConfigError
+        A reference is not of the dtype.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).is_file():
         raise DataError(f"{folder}: something else stands there; cases are exported to a new directory")
@@ -61,6 +63,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
                if e.published["n_edges"] <= most_edges]
     paths, options = [], {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
     for reference in references:
+        reference.check_dtype(dtype)
         label = _plain("-".join([reference.name,
                                  *(str(v) for v in reference.attributes.values() if isinstance(v, str))]))
         shown(label)

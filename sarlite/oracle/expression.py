@@ -237,11 +237,16 @@ def topological(exprs: Iterable[Expr]) -> list[Expr]:
     return order
 
 
+# Of primitives over edges: which arguments are rows that edges gather. A maximum of rounded messages is that of rows.
+ROWS = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select": (1,)}
+
+
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any,
-             rounds: Mapping[str, int] | None = None) -> dict[str, Any]:
+             rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, Any]:
     """The numbers of expressions in an arithmetic.
 
-    `rounds` more roundings are allowed for an expression by its name.
+    `rounds` more roundings are allowed for an expression by its name. Rows that edges gather are rounded to the dtype
+    `narrow`.
     """
     order = topological(exprs.values())
     users: dict[int, int] = {}
@@ -254,7 +259,10 @@ def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic:
         elif expr.op == "constant":
             numbers[id(expr)] = arithmetic.constant(expr.options["value"])
         else:
-            numbers[id(expr)] = getattr(arithmetic, expr.op)(*(numbers[id(arg)] for arg in expr.args), **_options(expr))
+            args = [numbers[id(arg)] for arg in expr.args]
+            for k in ROWS.get(expr.op, ()) if narrow else ():
+                args[k] = arithmetic.rounded(args[k], narrow)
+            numbers[id(expr)] = getattr(arithmetic, expr.op)(*args, **_options(expr))
         for arg in expr.args:
             users[id(arg)] -= 1
             if not users[id(arg)]:

@@ -37,6 +37,8 @@ FORMATS = {
     "float16": Format(2.0**-11, 2.0**-24, 65504.0),
     "bfloat16": Format(2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
 }
+FORMATS["bfloat16-rows"] = FORMATS["float32"]
+NARROW = {"bfloat16-rows": "bfloat16"}  # what the rows that edges gather are rounded to
 
 
 def format_of(dtype: str) -> Format:
@@ -46,14 +48,19 @@ def format_of(dtype: str) -> Format:
 
 def dtype_of(name: str) -> np.dtype:
     """The NumPy dtype of arrays of a floating type: of bfloat16 float32."""
-    return np.dtype("float32" if name == "bfloat16" else name)
+    return np.dtype("float32" if name.startswith("bfloat16") else name)
+
+
+def summed(dtype: str) -> str:
+    """The dtype in which sums are promised where none is told."""
+    return "float32" if dtype in NARROW else dtype
 
 
 def rounded(value: Array, dtype: str) -> Array:
     """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
-            return np.asarray(value, dtype)
+            return np.asarray(value, dtype_of(dtype))
         single = np.asarray(value, np.float32)
     bits = single.view(np.uint32)
     bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)

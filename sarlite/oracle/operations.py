@@ -64,10 +64,9 @@ def symmetric(x, edges, weight=None, degrees="both"):
         raise ConfigError(f"degrees: 'in' takes one set of rows; there are {edges.n_src} source rows, "
                           f"and {edges.n_dst} destination rows")
 
-    def root(degrees):
-        return sqrt(constant(np.maximum(degrees, 1).reshape(-1, *[1] * (len(x.shape) - 1))))
-
-    return propagate(x / root(source), edges.by_src, edges.by_dst, weight) / root(edges.in_degrees)
+    scale = gather(1.0 / sqrt(constant(np.maximum(source, 1))), edges.by_src)
+    weight = scale if weight is None else weight * scale
+    return propagate(x, edges.by_src, edges.by_dst, weight) / sqrt(constant(np.maximum(edges.in_degrees, 1)[:, None]))
 
 
 # ---- spmm: out_i = reduce over e into i of weight_e * x_j

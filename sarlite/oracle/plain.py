@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.oracle.edges import Index
+from sarlite.oracle.formats import rounded
 from sarlite.types import Array
 
 CHUNK = 1 << 22  # numbers of an edge-wise product that are held at once
@@ -42,6 +43,9 @@ class Plain:
         return np.asarray(value, self.dtype)
 
     constant = given
+
+    def rounded(self, value: Array, dtype: str) -> Array:
+        return rounded(value, dtype).astype(self.dtype)
 
     def result(self, value: Array, rounds: int = 0) -> Number:
         return Number(value)

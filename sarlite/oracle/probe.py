@@ -21,7 +21,7 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, own
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.exact import BITS, Exact
-from sarlite.oracle.formats import rounded
+from sarlite.oracle.formats import NARROW, rounded
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.values import (
@@ -38,7 +38,12 @@ from sarlite.types import Array
 __all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "gradient_numbers", "numbers",
            "special"]
 
-_MOST_BITS = 16  # of a digit
+
+
+def _most_bits(dtype):
+    """Of a digit: rows that edges gather hold it."""
+    return min(16, BITS[NARROW.get(dtype, dtype)])
+
 
 _outputs: WeakKeyDictionary[Case, dict[str, Number]] = WeakKeyDictionary()
 _gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
@@ -58,7 +63,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     graph : Entry or EdgeList
         An entry of the corpus brings its width and what is special about its values.
     dtype : str
-        "float64", "float32", "float16" or "bfloat16".
+        Of `choices.DTYPES`.
     width : int
         Columns, for an EdgeList.
     skipped : list, optional
@@ -98,7 +103,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     """
     shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
     best: tuple[Any, dict[str, Array]] | None = None
-    for bits in _ladder(min(_MOST_BITS, BITS[case.format] - 1)):
+    for bits in _ladder(min(_most_bits(case.format), BITS[case.format] - 1)):
         g = {name: rounded(codes(shape, bits, seed + 1), case.format) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
             found = reference.gradients(case, g, Exact(case.format))
@@ -164,7 +169,7 @@ class _Filling:
     def first_bits(self):
         """Digits that fit the longest sum, and where gradients are products, the products' sum over the columns."""
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
-        most = min(_MOST_BITS, bits - 1, bits - (longest - 1).bit_length())
+        most = min(_most_bits(self.dtype), bits - 1, bits - (longest - 1).bit_length())
         if len(self.reference.differentiable(self.blank)) > 1:
             most = min(most, (bits - (max(self.width, 1) - 1).bit_length()) // 2)
         return max(most, 1)

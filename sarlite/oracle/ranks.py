@@ -13,7 +13,7 @@ from sarlite.oracle import call, certified, judge
 from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
-from sarlite.oracle.formats import as_array
+from sarlite.oracle.formats import as_array, summed
 from sarlite.oracle.on_rank import OnRank
 from sarlite.oracle.parts import PARTS, Division, Part, owners
 from sarlite.oracle.reference import Reference, described, given, suited
@@ -94,7 +94,7 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     ConfigError
         An unknown part, a number of ranks below 1, an unknown reference or attribute, or no graph has such a name.
     """
-    reference = given(reference, attributes)
+    reference = given(reference, attributes, dtype)
     if unknown := [kind for kind in parts if kind not in PARTS]:
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
@@ -105,7 +105,7 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
             options = {"dtype": dtype, "width": WIDTHS[k % len(WIDTHS)]}
             for size in sizes:
                 for kind in parts if size > 1 else parts[:1]:
-                    _divided(trial, name, edges, size, kind, options, accumulate or dtype, gradients)
+                    _divided(trial, name, edges, size, kind, options, accumulate or summed(dtype), gradients)
     beyond = f"widths other than {spans(WIDTHS[: len(chosen)])}; more than {max(e.n_edges for _, e in chosen):,} edges"
     report.skip(f"{beyond}; numbers of ranks other than {spans(sizes)}; numbers other than {dtype}; special values")
     if not gradients:

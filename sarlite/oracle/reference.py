@@ -16,7 +16,7 @@ from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.dialects import DIALECTS, by_our_names
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import constant, evaluate, variable
-from sarlite.oracle.formats import rounded
+from sarlite.oracle.formats import NARROW, dtype_of, rounded, summed
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.plain import Number
 from sarlite.types import Array
@@ -77,6 +77,15 @@ class Reference:
             return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in shapes.items()}
         return {}
 
+    def check_dtype(self, dtype: str) -> None:
+        """Raise a ConfigError where the dtype says that rows are narrow, but no order of sums and products says which.
+        """
+        own = self.attributes
+        known = own["reduce"] not in ("max", "min") or not own["weighted"] if self.name == "spmm" else (
+            self.name == "attention" and own["kind"] == "gat")
+        if dtype in NARROW and not known:
+            raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {described(self)}")
+
     def arrays(self, edges: EdgeList, width: int, attributes: Mapping[str, Any] | None = None) -> Shapes:
         return self.definition.arrays(edges, width, self.attributes if attributes is None else attributes)
 
@@ -108,7 +117,7 @@ class Reference:
         # else the scores of attention would be large, and so the bounds of their errors
         scale = 0.25 if values == "random" else 1.0
         state = drawn(self.parameters(width, attributes), scale) if self.state is None else dict(self.state)
-        return Case(name, self.name, edges, arrays, attributes, state, dtype, dtype, index_dtype)
+        return Case(name, self.name, edges, arrays, attributes, state, dtype, summed(dtype), index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
         """A gradient of each output, by which gradients are asked."""
@@ -125,11 +134,11 @@ class Reference:
                 for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
     def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
-        return evaluate(self.expressions(case)[1], {**case.arrays, **case.state}, arithmetic)
+        return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Any) -> list[Number]:
         """What each convolution of a model gives, before norm and activation, one row a node; else an empty list."""
-        return list(evaluate(self.layer_expressions(case), {**case.arrays, **case.state}, arithmetic).values())
+        return list(self._evaluated(self.layer_expressions(case), case, arithmetic).values())
 
     def layer_expressions(self, case: Case) -> dict[str, Any]:
         """What `layers` evaluates, as "layers.0" and so on."""
@@ -145,25 +154,28 @@ class Reference:
         products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
         # (A X)' G may stand for X' (A' G)
         further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)
-        return evaluate(products, {**case.arrays, **case.state}, arithmetic, dict.fromkeys(case.state, further))
+        return self._evaluated(products, case, arithmetic, dict.fromkeys(case.state, further))
+
+    def _evaluated(self, exprs, case, arithmetic, rounds=None):
+        return evaluate(exprs, {**case.arrays, **case.state}, arithmetic, rounds, NARROW.get(case.format))
 
     def _draw(self, key, rng, shape, values, dtype, scale):
         if last_word(key) in self.definition.draw:
             value = self.definition.draw[last_word(key)](rng, shape, self.attributes)
             return rounded(value, dtype) if value.dtype.kind == "f" else value
-        return draw(rng, shape, values, dtype) * np.asarray(scale, np.float32 if dtype == "bfloat16" else dtype)
+        return draw(rng, shape, values, dtype) * np.asarray(scale, dtype_of(dtype))
 
 
-def given(reference: str | Reference, attributes: Mapping[str, Any]) -> Reference:
+def given(reference: str | Reference, attributes: Mapping[str, Any], dtype: str) -> Reference:
     """Return a reference of a name and attributes.
 
-    ConfigError where attributes come with a Reference, which has its own.
+    ConfigError where attributes come with a Reference, which has its own, or it is not of the dtype.
     """
-    if isinstance(reference, str):
-        return Reference(reference, **attributes)
-    if attributes:
+    if attributes and not isinstance(reference, str):
         raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
-    return reference
+    found = Reference(reference, **attributes) if isinstance(reference, str) else reference
+    found.check_dtype(dtype)
+    return found
 
 
 def reference_of(case: Case) -> Reference:
@@ -196,4 +208,10 @@ def last_word(name: str) -> str:
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
-    return rounded(rng.standard_normal(shape) if values == "random" else rng.integers(-3, 4, shape), dtype)
+    if values == "integers":
+        return rounded(rng.integers(-3, 4, shape), dtype)
+    numbers = rounded(rng.standard_normal(shape), dtype)
+    if dtype not in NARROW:
+        return numbers
+    halfway = (numbers.view(np.uint32) & np.uint32(0xFFFF0000) | np.uint32(0x8000)).view(np.float32)  # of bfloat16's
+    return np.where(rng.random(shape) < 0.25, halfway, numbers)

@@ -25,13 +25,13 @@ from pathlib import Path
 from sarlite.errors import DataError, SarliteError, reading, regular, whole
 from sarlite.oracle import npy
 from sarlite.oracle.case import Case, Saved
-from sarlite.oracle.choices import DTYPES, INDEX_DTYPES
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, SUMS
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Verdict
 
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
-_TEXTS = {"dtype": DTYPES, "accumulate": DTYPES, "index_dtype": INDEX_DTYPES}
+_TEXTS = {"dtype": DTYPES, "accumulate": SUMS, "index_dtype": INDEX_DTYPES}
 _FIELD_OF = {"dtype": "format", "accumulate": "accumulate", "index_dtype": "index_dtype"}  # of `Case`
 _FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
 _FINDING = ("verdict", "level", "output", "cause", *PLACES, *NUMBERS, "edges")

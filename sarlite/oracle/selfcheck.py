@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import corpus, levels, loops
-from sarlite.oracle.choices import DTYPES
+from sarlite.oracle.choices import SUMS
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import rounded
@@ -26,7 +26,7 @@ def _outputs(case):
 
 
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
-              dtypes: Sequence[str] = DTYPES, outputs: Callable[..., Any] = _outputs,
+              dtypes: Sequence[str] = SUMS, outputs: Callable[..., Any] = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
     """Return where the references or their bounds disagree with `loops`, or the corpus with what was published.
 

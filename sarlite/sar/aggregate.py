@@ -79,6 +79,10 @@ class Operator:
         """Return the fetched inputs, where the graph's rows are narrow the first one's `gathered`."""
         return (self.gathered(rows[0]), *rows[1:]) if self.narrow else rows
 
+    def widened(self, rows):
+        """Return a block's rows as float32 where they are narrow; as they are where the operator is not."""
+        return kernels.widen(rows) if self.narrow and rows.dtype != np.float32 else rows
+
     def begin_backward(self, g):
         """Take the gradient of the output."""
 

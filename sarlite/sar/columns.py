@@ -6,15 +6,16 @@ A graph of the R groups, whose peers are the ranks of one column, aggregates the
 whole graph and has no peers. Then another all-to-all brings each rank the sums of its own rows.
 """
 
+import copy
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite import tape
+from sarlite import kernels, tape
 from sarlite.comm import Solo
 from sarlite.graph.part import InEdges
-from sarlite.sar.aggregate import aggregate
+from sarlite.sar.aggregate import aggregate, narrow
 from sarlite.sar.schedule.state import Kept
 from sarlite.sar.schedule.transport import Transfer, Transport
 from sarlite.tape import Tensor
@@ -37,12 +38,15 @@ class ColumnLayout(NamedTuple):
         By rank, which part of a row it has as columns. Ranks may have the same, but no pieces that overlap otherwise.
     shape : tuple of int
         Of a row.
+    narrow : bool
+        Whether `to_columns` sends bfloat16: of float32 rows that edges gather so.
     """
 
     transport: Transport
     counts: tuple[int, ...]
     pieces: tuple[tuple[slice, ...], ...]
     shape: tuple[int, ...]
+    narrow: bool = False
 
     def n_values(self, rank: int) -> int:
         """How many values of a row a rank has."""
@@ -61,11 +65,12 @@ class ColumnLayout(NamedTuple):
     def to_columns(self, x: Array, phase: str) -> Array:
         """Return the group's rows, of this rank's piece of each. x (n_own, ...). Collective within the group."""
         own, starts = self.transport.comm.rank, self._starts()
+        x = kernels.narrow(np.ascontiguousarray(x)) if self.narrow else x
         out = np.empty((starts[-1], *self._shape(own)), x.dtype)
         places = [out[a:b] for a, b in zip(starts, starts[1:])]
         places[own][...] = x[self._at(own)]
         self._exchange(phase, lambda q: np.ascontiguousarray(x[self._at(q)]), places)
-        return out
+        return kernels.widen(out) if self.narrow else out
 
     def to_rows(self, y: Array, phase: str) -> Array:
         """Return this rank's rows, whole; what several ranks have is added. y (n of the group, ...). Collective."""
@@ -174,19 +179,29 @@ class Grid:
         shape = (heads, math.prod(rows.shape[1:]) // max(heads, 1))
         pieces = _pieces(self.n_columns, *shape, call.divides == "features")
         inputs = [rows.reshape(rows.shape[0], *shape), *others]
-        by_columns = [self._to_columns(x, place, pieces) for x, place in zip(inputs, call.places)]
-        out = aggregate(self.graph.schedule, call.make(self.graph), by_columns)
+        operator = call.make(self.graph)
+        if self.graph.schedule.rows != "float32":
+            narrow(self.graph.schedule.rows, operator, rows.dtype)
+        by_columns = [self._to_columns(x, place, pieces, operator.narrow and x is inputs[0])
+                      for x, place in zip(inputs, call.places)]
+        out = aggregate(self.graph.schedule, operator, by_columns)
         layout = ColumnLayout(self.transport, self._counts.dst, pieces, shape)
         n_own = self._counts.dst[self.transport.comm.rank]
         return tape.apply("to_rows", out, layout=layout).reshape(n_own, *rows.shape[1:])
 
-    def _to_columns(self, x, place, pieces):
+    def wide(self) -> "Grid":
+        """Return the grid whose rows are not narrowed."""
+        made = copy.copy(self)
+        made.graph = self.graph.wide()
+        return made
+
+    def _to_columns(self, x, place, pieces, narrows):
         """Of edge values that are constant what came is kept, as they are the same in each epoch."""
         pieces = tuple(piece[: x.ndim - 1] for piece in pieces)
         kept = self._kept.get("edge values", TensorMap).setdefault(x, {}) if place == "edge" and x.constant else {}
         key = str(pieces[self.transport.comm.rank])
         if key not in kept:
-            layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:])
+            layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:], narrows)
             kept[key] = tape.apply("to_columns", x, layout=layout)
         return kept[key]
 

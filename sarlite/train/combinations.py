@@ -53,8 +53,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("numerics exact", "relation_weights inside",
      "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
-        "columns", "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
-    ("rows bfloat16", "largest of neighbours", "{option} does not go with --aggregator max-pool, whose rows are float32"),
+        "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
     *(("task link", other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
       for other in ("remote hec", "remote local")),

@@ -219,6 +219,7 @@ class _Notes(Observer):
     def _turn(self, back, turn, phase):
         own, itemsize = turn.transport.comm.rank, self._dtypes[id(turn)]
         others = sum(turn.n_values(q) for q in range(len(turn.counts)) if q != own)
+        itemsize //= 2 if turn.narrow and phase == "forward" else 1
         phase = self.profile._phase or f"{phase}_turn"
         self.turns.append((turn.counts, Turned("", back, phase, others * itemsize, turn.n_values(own) * itemsize)))
 

@@ -9,9 +9,10 @@ import numpy as np
 from tests.helpers import oracle_kernels as right
 from tests.helpers.oracle_kernels import Sparse
 from tests.helpers.oracle_mutants_sums import SUMS
+from tests.helpers.oracle_narrow import MUTANTS as NARROW
 from tests.helpers.oracle_planting import DGL, PYG, Mutant, planting
 
-MUTANTS: list[Mutant] = [*SUMS]
+MUTANTS: list[Mutant] = [*SUMS, *NARROW]
 planted = planting(MUTANTS)
 
 

@@ -31,7 +31,7 @@ CASES = [
     ("features", lambda d: change(d.features, (3, 2), np.nan), "features: row 3, column 2 is nan, expected a finite number"),
     ("features", lambda d: change(d.features, (59, 4), -np.inf), "features: row 59, column 4 is -inf"),
     ("features", lambda d: d.features[:, 0], "features: expected 2 dimension"),
-    ("features", lambda d: d.features.astype(np.float16), "features: expected dtype float32 or float64, found float16"),
+    ("features", lambda d: d.features.astype(np.float16), "features: expected dtype float32 or float64 or bfloat16, found float16"),
     ("labels", lambda d: change(d.labels, 4, 3), "labels: node 4 has label 3, outside 0 <= label < 3"),
     ("labels", lambda d: change(d.labels, 4, -1), r"labels: node 4 is in a split but has no label \(-1\)"),
     ("labels", lambda d: change(d.labels, 4, -2), "labels: node 4 has label -2"),

@@ -29,7 +29,7 @@ def rounded(x):
 
 
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3), MODES)])
-@pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted"])
+@pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
 def test_equality(case, n_ranks, mode):
     """Whole models, dropout and batch norm too; pushed gradients on 2 ranks, fetched rows on 3."""
     ways = {1: [(0, "metis", None)], 2: [(1, "random", "push")], 3: [(0, "metis", None), (1, "random", None)]}
@@ -38,7 +38,14 @@ def test_equality(case, n_ranks, mode):
                     backward=backward, **NARROW)
 
 
-@pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted"])
+@pytest.mark.parametrize("case, n_ranks", [("gcn", 2), ("gat", 4), ("weighted", 4), ("sage pool", 2)])
+def test_equality_by_columns(case, n_ranks):
+    """A grid of 1 x 2 and of 2 x 2 ranks."""
+    owner = np.random.default_rng(3).integers(0, n_ranks, EDGES.n_nodes)
+    threads.run(n_ranks, check_equality, case, np.float32, owner, columns=2, **NARROW)
+
+
+@pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
 def test_it_is_near_float32_and_not_float32(case):
     narrow, wide = one_rank(case, np.float32, "bfloat16"), one_rank(case, np.float32)
     for name in ("logits", "gradient of x"):
@@ -86,6 +93,42 @@ def test_half_the_bytes_travel(mode):
         assert min(wide[:2]) > 0 and [2 * n for n in narrow] == wide
 
 
+def test_half_the_bytes_travel_to_columns():
+    """Of the rows that edges gather; sums and their gradients come and go as float32."""
+    def sent(comm, rows):
+        graph = WHOLE.shard(comm, OWNERS[2, "random"], columns=2, rows=rows)
+        x = Tensor(np.ones((graph.n_src, 8), np.float32), requires_grad=True)
+        graph.aggregate(fn.copy_src(x), "mean").sum().backward()
+        forward, backward = (graph.profile.sent_bytes[f"{phase}_turn"] for phase in ("forward", "backward"))
+        return forward, backward, graph.n_src * 4 * 4  # columns that the other rank has of these rows
+
+    for narrow, wide in zip(threads.run(2, sent, "bfloat16"), threads.run(2, sent, "float32"), strict=True):
+        assert narrow == (wide[0] - wide[2] // 2, *wide[1:])
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_wide_graph_rounds_nothing(columns):
+    def work(comm):
+        x = Tensor(np.full((WHOLE.shard(comm, OWNERS[2, "random"]).n_src, 4), 1 / 3))
+        graph = WHOLE.shard(comm, OWNERS[2, "random"], columns=columns, **NARROW)
+        np.testing.assert_allclose(graph.wide().aggregate(fn.copy_src(x), "max").data.max(), 1 / 3, rtol=1e-15)
+
+    threads.run(2, work)
+
+
+@pytest.mark.parametrize("reducer", ["max", "min"])
+def test_the_largest_of_narrow_rows_is_one_of_them(reducer):
+    x, g = (values(seed, EDGES.n_nodes, 5).astype(np.float32) for seed in (1, 2))
+    found = []
+    for graph, rows in ((WHOLE.shard(Solo(), **NARROW), x), (WHOLE, rounded(x))):
+        leaf = Tensor(rows, requires_grad=True)
+        out = graph.aggregate(fn.copy_src(leaf), reducer)
+        out.backward(g)
+        found.append((out.data, leaf.grad))
+    for narrow, wide in zip(*found, strict=True):
+        np.testing.assert_array_equal(narrow, wide)
+
+
 def test_gradients_are_fetched_unless_they_are_to_be_pushed():
     def ways(comm, **options):
         schedule = WHOLE.shard(comm, OWNERS[2, "random"], **options).schedule
@@ -123,7 +166,6 @@ def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
 
 
 @pytest.mark.parametrize("aggregate, words", [
-    (lambda graph, x: graph.aggregate(fn.copy_src(x), "max"), "rows bfloat16: messages that are evaluated as Extremum have no narrow rows"),
     (lambda graph, x: graph.aggregate(lambda src, dst, edge: src["x"], "sum", src={"x": x}), "evaluated as Custom have no narrow rows"),
     (lambda graph, x: graph.aggregate(fn.copy_src(x.astype(np.float64)), "sum"), "rows bfloat16: stand for rows of float32, but these are"),
 ])
@@ -132,11 +174,9 @@ def test_what_has_no_narrow_rows_is_refused_by_name(aggregate, words):
         aggregate(WHOLE.shard(Solo(), **NARROW), Tensor(np.ones((EDGES.n_nodes, 4), np.float32)))
 
 
-def test_graphs_refuse_other_rows_and_columns():
+def test_graphs_refuse_other_rows():
     with pytest.raises(ConfigError, match="rows 'bfloat8' is not one of float32, bfloat16"):
         WHOLE.shard(Solo(), rows="bfloat8")
-    with pytest.raises(ConfigError, match="rows bfloat16 do not go with columns 2"):
-        threads.run(2, lambda comm: WHOLE.shard(comm, columns=2, **NARROW))
 
 
 def test_the_command_trains_with_narrow_rows_on_any_number_of_ranks(tmp_path, here):

@@ -227,10 +227,12 @@ class LayerGraph:
 
     def wide(self) -> Any:
         """Return the graph whose rows are not narrowed, for sums that nothing may round."""
-        if self.grid is not None or self.schedule.rows == "float32":
-            return self
         made = copy.copy(self)
-        made._schedule, made.kept = self.schedule._replace(rows="float32"), Kept(self.kept.state)
+        made.kept = Kept(self.kept.state)
+        if self.grid is not None:
+            made.grid = self.grid.wide()
+        else:
+            made._schedule = self.schedule._replace(rows="float32")
         return made
 
     def recover(self) -> None:

@@ -9,8 +9,11 @@ from sarlite.sar.aggregate import Operator
 class Extremum(Operator):
     """out_i = max_j x_j (sign = 1) or min_j x_j (sign = -1), per column; 0 where i has no edges.
 
-    `argument` is the column, unique over all blocks, that won; ties go to the lowest global node id.
+    `argument` is the column, unique over all blocks, that won; ties go to the lowest global node id. The largest of
+    narrow rows is one of them; a gradient goes to one row a column, so nothing gathers it, and it is not rounded.
     """
+
+    may_narrow = True
 
     def __init__(self, n_dst, sign, column_ids, itype):
         self.n_dst, self.sign, self.column_ids, self.itype = n_dst, sign, column_ids, itype
@@ -25,7 +28,7 @@ class Extremum(Operator):
         self.argument = np.full(flat, -1, self.itype)
 
     def forward(self, block, rows):
-        x = rows[0].reshape(len(rows[0]), self.out.shape[1])
+        x = self.widened(rows[0]).reshape(len(rows[0]), self.out.shape[1])
         kernels.extremum(block.indptr, block.indices, x, self.out, self.argument, rows=block.rows,
                          sign=self.sign, offset=block.offset, order=self.column_ids)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.sar.aggregate import Operator
 from sarlite.tape import reduce
 
@@ -46,11 +45,8 @@ class Transformed(Operator):
 
     def products(self, x):
         """Return the z_k of some rows."""
-        x = self._wide(x)
+        x = self.widened(x)
         return [reduce.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(self.weights, self.shapes)]
-
-    def _wide(self, x):
-        return kernels.widen(x) if self.narrow and x.dtype != np.float32 else x
 
     def forward(self, block, rows):
         self.inner.forward(block, self.products(rows[0]))
@@ -67,7 +63,7 @@ class Transformed(Operator):
                           for weight, learns in zip(self.weights, self.learns)]
 
     def backward(self, block, rows, kept, d_rows):
-        x = self._wide((rows or kept)[0]) if self.needs_rows else None
+        x = self.widened((rows or kept)[0]) if self.needs_rows else None
         z = self.products(x) if self.inner.needs_rows else None
         d_z = [np.zeros((block.n_src, *shape), self.weights[0].dtype) for shape in self.shapes]
         self.inner.backward(block, z, None, d_z)

@@ -154,8 +154,6 @@ class Options(NamedTuple):
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
         if size % self.columns:
             return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
-        if self.columns > 1 and self.rows != "float32":
-            return ConfigError(f"rows {self.rows} do not go with columns {self.columns}: what ranks exchange for columns is float32")
         return None
 
     @property
