@@ -54,9 +54,9 @@ class Owners:
 
     Notes
     -----
-    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each. Memory: 16 bytes
-    a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small allgathers a piece for each width of
-    rows; then what travels, rank 0 being the only one that others wait for.
+    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each. Memory:
+    16 bytes a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small
+    allgathers a piece for each width of rows; then what travels, rank 0 being the only one that others wait for.
     """
 
     def __init__(self, comm, ids, name):
