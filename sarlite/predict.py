@@ -35,7 +35,7 @@ from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
-from sarlite.train.recommend import NOBODY, top
+from sarlite.train.recommend import NOBODY, ranks, top
 from sarlite.train.run import make_graph_predictor, make_predictor
 from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output
@@ -45,7 +45,8 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
     "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
     "top": (None, int, "of a run with --task link: so many likeliest destinations of each node, which are no links of the data"),
-    "known": (None, bool, "links of the data may be among --top [no]"),
+    "rank": (None, bool, "beside the scores of --links the rank of each destination among all nodes that are no links of the data [no]"),
+    "known": (None, bool, "links of the data may be among --top, and count with --rank [no]"),
     "embeddings": (None, int, "write the rows of this layer instead, from 1 on; the last layer's rows are no probabilities yet"),
     "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
     "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
@@ -76,8 +77,10 @@ def parse(argv=None):
         raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
     if own["top"] is not None and own["top"] < 1:
         raise ConfigError(f"--top {own['top']}: at least 1 destination")
-    if own["known"] and own["top"] is None:
-        raise ConfigError("--known means nothing without --top")
+    if own["rank"] and own["links"] is None:
+        raise ConfigError("--rank means nothing without --links")
+    if own["known"] and own["top"] is None and not own["rank"]:
+        raise ConfigError("--known means nothing without --top or --rank")
     needs("safetensors", "a checkpoint")
     resolved = vars(training.resolve(given))
     given.pop("threads", None)  # which may differ between ranks
@@ -89,7 +92,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
     Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
-    pass along the edges that they passed along in the run's evaluation.
+    pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64: scores, and
+    ranks of the destinations among all nodes, where ties count half.
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
@@ -130,16 +134,21 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         splits = run.links.splits(part.graph, part.names)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
-        known = np.empty(0, np.int64) if config.top is None or config.known else known_links(part.graph, *splits, run.training.seed)
+        unknown = config.known or (config.top is None and not config.rank)
+        known = np.empty(0, np.int64) if unknown else known_links(part.graph, *splits, run.training.seed)
         part = part._replace(graph=without_links(part.graph, *splits, run.training.seed))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
-        part, rows = part._replace(graph=pairs), slice(None)
+        part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
     else:
         places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
     with errors_of(options.model), using(named(run.training.numerics, comm)):
         model, found = _computed(comm, config, run, part, tensors, meta)
-        if config.top is None:
+        if config.rank:
+            with no_grad():
+                arrays = [ranks(part.graph, model.decoder, found, pairs.heads, pairs.tails[:, 0], known)]
+            _tell_ranks(comm, arrays[0][:, 1])
+        elif config.top is None:
             arrays = [array[rows] for array in _arrays(config, options.task, found)]
         else:
             with no_grad():
@@ -176,6 +185,13 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
             print(f"{config.out}: {len(numbers):,} rows", flush=True)
 
         together(comm, lambda: write() if comm.rank == 0 else None)
+
+
+def _tell_ranks(comm, found):
+    """Print on rank 0 what all ranks found. Collective."""
+    reciprocal, first, tenth, n = comm.allreduce(np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)]))
+    if comm.rank == 0 and n:
+        print(f"rank among all nodes: mrr {reciprocal / n:.4f}, hits@1 {first / n:.4f}, hits@10 {tenth / n:.4f}", flush=True)
 
 
 def _pairs(nodes, tails, scores):
@@ -284,7 +300,7 @@ def _nodes(file, n_nodes, names):
 
 
 def _computed(comm, config, run, part, tensors, meta):
-    """The model, and its output for this rank's rows, or a layer's, (n_local, ...); with --top the encoder's. Collective."""
+    """The model, and its output for this rank's rows, or a layer's, (n_local, ...); with --top and --rank the encoder's. Collective."""
     rows, n_out, training = part.rows, meta["data"]["classes"], run.training
     n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
     if part.task == "link":
@@ -304,7 +320,7 @@ def _computed(comm, config, run, part, tensors, meta):
     if training.label_inputs:
         x = _with_labels(comm, training, part, x, n_out)
     whole = model
-    if part.task == "link" and config.links is None:
+    if part.task == "link" and (config.links is None or config.rank):
         model = model.encoder
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers(), no_grad():

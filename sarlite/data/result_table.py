@@ -16,7 +16,7 @@ _ROWS = 1 << 16
 def headings(task, n_columns, class_names, embeddings):
     """Return the names of the columns of labels, and those of the columns of numbers."""
     if task == "link" and not embeddings:
-        return [], ["score"]
+        return [], ["score", "rank"][:n_columns]
     if embeddings or task == "regress":
         word = "x" if embeddings else "value"
         return [], [f"{word}_{at}" for at in range(n_columns)]
@@ -27,7 +27,7 @@ def headings(task, n_columns, class_names, embeddings):
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
     """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
 
-    Of links source, destination and score.
+    Of links source, destination, score, and the rank where there is one.
 
     Parameters
     ----------

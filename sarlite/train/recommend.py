@@ -1,9 +1,11 @@
-"""The likeliest destinations of nodes, by a decoder of links and the rows of all nodes."""
+"""The likeliest destinations of nodes, and the ranks of links among all nodes, by a decoder of links and all nodes' rows."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from sarlite.comm.routing import ask
+from sarlite.graph.part import owners
 from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor
 from sarlite.train.negatives import among
@@ -42,15 +44,51 @@ def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, row
     Each rank's rows are broadcast once, in pieces. Work: q x n_nodes scores.
     """
     found = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
+    for ids, some, scores in _scored(graph, decoder, h, rows, known, n_bytes):
+        scores[graph.dst_ids[rows[some], None] == ids] = -np.inf
+        found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
+    return found
+
+
+def ranks(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, known: Array,
+          n_bytes: int = 1 << 25) -> Array:
+    """Return the scores of links and the ranks of their destinations among all nodes, (n, 2) float64. Collective.
+
+    Of a link's rank among negatives, as the metrics "mrr" and "hits@k" have it, the negatives here are all nodes but the
+    link's source; ties count half.
+
+    Parameters
+    ----------
+    graph, decoder, h, n_bytes
+        As for `top`.
+    heads, tails : (n,) int64
+        Local rows of the sources; row numbers of the destinations, of all ranks' nodes in the order of ranks.
+    known : (m,) int64
+        As for `top`: pairs that do not count, but for the links themselves.
+    """
+    comm, ids = graph.comm, np.asarray(graph.dst_ids)
+    starts = np.concatenate([[0], np.cumsum(comm.allgather(len(h)))])
+    owner, first = owners(tails, starts), starts[comm.rank]
+    to = ask(comm, owner, tails, lambda asked: h[asked - first])
+    to_ids = ask(comm, owner, tails, lambda asked: ids[asked - first])
+    scores = np.array(decoder(*(Tensor(end[:, None], constant=True) for end in (h[heads], to))).data[:, 0], np.float64)
+    higher = np.zeros(len(heads))
+    for of_nodes, some, found in _scored(graph, decoder, h, heads, known, n_bytes):
+        found[(to_ids[some, None] == of_nodes) | (ids[heads[some], None] == of_nodes)] = -np.inf
+        own = scores[some, None].astype(found.dtype)
+        higher[some] += np.sum(~(found <= own), 1) + 0.5 * np.sum(found == own, 1)  # what is no number is not lower
+    return np.stack([scores, 1 + higher], 1)
+
+
+def _scored(graph, decoder, h, rows, known, n_bytes):
+    """Yield ids of some nodes, which of the rows, and these rows' scores with the nodes, -inf where they are known. Collective."""
     for ids, tails in _pieces(graph, h, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
             some = slice(at, at + at_once)
             scores = np.array(decoder(Tensor(h[rows[some], None], constant=True), Tensor(tails[None], constant=True)).data)
-            own = rows[some, None]
-            scores[among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)] = -np.inf
-            found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
-    return found
+            scores[among(known, rows[some, None] * graph.n_nodes + ids)] = -np.inf
+            yield ids, some, scores
 
 
 def _pieces(graph: Graph, h: Array, n: int) -> Iterator[tuple[Array, Array]]:

@@ -43,6 +43,32 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
     np.testing.assert_allclose(found[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
 
 
+def test_ranks_among_all_nodes(tmp_path, capsys):
+    """Against ranks counted in a matrix of all scores, with and without the data's links."""
+    trained(tmp_path / "run", "--epochs", 2, "--decoder", "distmult", "--link-test", 0.2)
+    np.save(tmp_path / "every.npy", np.stack(np.divmod(np.arange(300 * 300), 300), 1))
+    scores = predict_here(tmp_path / "run", tmp_path / "all.npy", "--links", tmp_path / "every.npy")[0].reshape(300, 300)
+    dataset, draw = load(DATA), np.random.default_rng(1).integers(0, 300, (40, 2))
+    linked = np.eye(300, dtype=bool)
+    linked[dataset.indices, np.repeat(np.arange(300), np.diff(dataset.indptr))] = True
+    pairs = np.concatenate([draw, np.argwhere(linked & ~np.eye(300, dtype=bool))[:40]])
+    np.savetxt(tmp_path / "links.csv", pairs, "%d", ",")
+    for known, others in (([], ~linked), (["--known"], ~np.eye(300, dtype=bool))):
+        others = others[pairs[:, 0]]
+        others[np.arange(80), pairs[:, 1]] = False
+        expected = 1 + (others & (scores[pairs[:, 0]] > scores[tuple(pairs.T)][:, None])).sum(1)
+        capsys.readouterr()
+        for n in (1, 3):
+            flags = ["--links", tmp_path / "links.csv", "--rank", *known, "--ranks", n]
+            found = predict_here(tmp_path / "run", tmp_path / "ranks.npy", *flags)[0]
+            np.testing.assert_array_equal(found[:, 1], expected)
+            np.testing.assert_allclose(found[:, 0], scores[tuple(pairs.T)], rtol=1e-10)
+            assert f"mrr {np.mean(1 / expected):.4f}, hits@1 " in capsys.readouterr().out
+    with pytest.raises(ValueError):  # a table is no .npy file
+        predict_here(tmp_path / "run", tmp_path / "ranks.csv", "--links", tmp_path / "links.csv", "--rank")
+    assert (tmp_path / "ranks.csv").read_text().startswith("source,destination,score,rank\n")
+
+
 def test_the_likeliest_destinations(tmp_path):
     """Those of highest score of all pairs that are no edges, on any number of ranks; named as nodes are."""
     trained(tmp_path / "run", "--epochs", 2, "--decoder", "distmult", "--link-test", 0.2)
@@ -67,7 +93,8 @@ def test_the_likeliest_destinations(tmp_path):
     left = [np.count_nonzero(scores[node] > -np.inf) for node in (7, 3)]
     assert [row[0] for row in rows] == ["7"] * left[0] + ["3"] * left[1] and max(left) < 299
     assert [int(row[1]) for row in rows[:5]] == expected[7].tolist()
-    for words, flags in (("--top 0: at least 1", ["--top", 0]), ("--known means nothing", ["--known", "--embeddings", 1]),
+    for words, flags in (("--rank means nothing", ["--top", 1, "--rank"]), ("--top 0: at least 1", ["--top", 0]),
+                         ("--known means nothing", ["--known", "--embeddings", 1]),
                          ("--links, --top or --embeddings", ["--top", 1, "--embeddings", 1])):
         with pytest.raises(ConfigError, match=words):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
