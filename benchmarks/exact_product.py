@@ -2,12 +2,14 @@
 
 Each of GCN, GraphSAGE (batch norm, dropout), GAT (attention dropout), R-GCN (two relations) and GraphSAGE in minibatches is trained
 for some epochs on one rank, and then again at `--points` points drawn from the product of all these; ranks are threads. The graphs are a
-power law graph, one with a node of 10^4 neighbours, isolated nodes and features of mixed scale, and what `--data` names. Run it on other
+power law graph, one with a node of 10^4 neighbours, isolated nodes and features of mixed scale, and what `--data` names. With
+`--processes` each is trained by processes, too, of one rank or of mpiexec, with other libraries beneath: `LIBRARIES`. Run it on other
 processors and compare the hashes. The status is 1 where one differs.
 """
 
 import hashlib
 import itertools
+import os
 import sys
 
 import harness
@@ -27,7 +29,17 @@ MODELS = {
     "minibatch sage": lambda a, b, **more: SAGE(a, b, layers=2, hidden=24, dropout=0.3, batch_norm=True, **more),
 }
 RANKS, THREADS, MODES = (1, 2, 3, 4, 8), (1, 2), ("sar", "sa", "oneshot", "broadcast")
+MIXED = "mixed scale"
 DIVISIONS = ("metis", "random", "contiguous", "an empty part")
+LIBRARIES = {  # ranks of mpiexec, the environment
+    "MPI, recursive doubling": (3, {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"}),
+    "MPI, reduce and scatter": (4, {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "reduce_scatter_allgather"}),
+    "MPI, ring": (2, {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring", "SARLITE_ISA": "portable"}),
+    "OpenBLAS of SSE3, two threads": (1, {"OPENBLAS_CORETYPE": "Prescott", "OPENBLAS_NUM_THREADS": "2"}),
+    "OpenBLAS of Sandy Bridge": (2, {"OPENBLAS_CORETYPE": "Sandybridge", "OPENBLAS_NUM_THREADS": "1"}),
+    "NumPy and C library without AVX2 and FMA": (1, {
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 F16C", "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX2_Usable,-FMA_Usable"}),
+}  # fmt: skip
 
 
 def mixed():
@@ -91,6 +103,25 @@ def points(rng, count):
     return [product[k] for k in rng.permutation(len(product))[:count]]
 
 
+def given(spec):
+    """The arrays of a graph by its name."""
+    return mixed() if spec == MIXED else loaded(spec)
+
+
+def worker(comm, args):
+    """Train one model on one graph as a rank of mpiexec, or as the only one; return the hash."""
+    (spec,), (name,) = args.data, args.models
+    return train(comm, name, given(spec), np.dtype(args.worker).type, args.epochs, args.threads)
+
+
+def by_processes(spec, name, dtype, epochs):
+    """Yield (library, hash) of the same training by processes with other libraries beneath."""
+    words = [__file__, "--worker", np.dtype(dtype).name, "--data", spec, "--models", name, "--epochs", epochs]
+    for library, (n_ranks, environment) in LIBRARIES.items():
+        launcher = (harness.find_mpiexec(), "-n", str(n_ranks)) if n_ranks > 1 else ()
+        yield library, harness.last_json(harness.python(*words, launcher=launcher, env={**os.environ, **environment}))
+
+
 def main():
     parser = harness.parser(__doc__)
     parser.add_argument("--data", nargs="*", default=["rmat:nodes=4096,edges=40000,features=32,classes=6"])
@@ -98,9 +129,14 @@ def main():
     parser.add_argument("--points", type=int, default=20, help="of each graph, model and dtype")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", action="store_true", help="also by processes with other libraries beneath")
+    parser.add_argument("--worker", metavar="DTYPE", help="as one of these processes, of one graph and model")
+    parser.add_argument("--threads", type=int, default=1, help="of a worker")
     args = parser.parse_args()
+    if args.worker:
+        return harness.as_rank(worker, args, args.threads)
     rng, rows = np.random.default_rng(args.seed), []
-    graphs = {"mixed scale": mixed(), **{spec: loaded(spec) for spec in args.data}}
+    graphs = {spec: given(spec) for spec in (MIXED, *args.data)}
     for (graph, arrays), name, dtype in itertools.product(graphs.items(), args.models, (np.float32, np.float64)):
         kernels.set_instruction_set(kernels.instruction_sets()[-1])
         expected = train(Solo(), name, arrays, dtype, args.epochs)
@@ -112,6 +148,11 @@ def main():
                 row["different"] += 1
                 print(f"differs: {graph}, {name}, {np.dtype(dtype)}: {n_ranks} ranks, {n_threads} threads, {mode}, {division}, {isa}",
                       flush=True)
+        for library, found in by_processes(graph, name, dtype, args.epochs) if args.processes else ():
+            row["points"] += 1
+            if found != expected:
+                row["different"] += 1
+                print(f"differs: {graph}, {name}, {np.dtype(dtype)}: {library}", flush=True)
         rows.append(row)
         print(*row.values(), flush=True)
     columns = {name: lambda row, name=name: row[name] for name in ("graph", "model", "dtype", "points", "different", "hash")}

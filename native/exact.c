@@ -126,6 +126,24 @@ int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, co
     return SAR_OK;
 }
 
+/* out[r,f] = v y[r,f], or v v without y, of v = (x[r,f] - centre[f]) scale[f]
+ *
+ * inputs   x, y (n_rows, n_feat), centre, scale (n_feat)
+ * output   out (n_rows, n_feat), overwritten
+ * cost     O(n_rows * n_feat)
+ */
+int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const double *restrict centre, const double *restrict scale,
+                            const T *restrict y, int64_t n_rows, int64_t n_feat)
+{
+#pragma omp parallel for num_threads(sar_team(n_rows * n_feat))
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int64_t f = 0; f < n_feat; f++) {
+            double v = ((double)x[r * n_feat + f] - centre[f]) * scale[f];
+            out[r * n_feat + f] = v * (y ? (double)y[r * n_feat + f] : v);
+        }
+    return SAR_OK;
+}
+
 #if LEVELS == 2
 /* A tile of two levels: sum[p][q] += grid(a[r][p] g[r][q]) over `depth` rows, m[p][q] the first grid's; what it leaves is
  * added to fine[p][q] on the grid of `step` times that. Rows of sum, fine and m are ld apart. */

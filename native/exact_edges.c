@@ -16,11 +16,11 @@
 #include "attend.inc.h"
 #include "exact.inc.h"
 
-/* Prefetch the row of x that edge e reads, if there is such an edge. */
-SAR_INLINE void NAME(row_ahead)(const T *x, int64_t stride, const I *restrict indices, int64_t e, int64_t n_edges)
+/* Prefetch the row of x, of so many bytes, that edge k + EXACT_AHEAD reads, of the n_ahead edges from the first on. */
+SAR_INLINE void NAME(row_ahead)(const T *restrict x, int64_t stride, const I *restrict col, int64_t k, int64_t n_ahead)
 {
-    if (e >= n_edges) return;
-    const char *row = (const char *)(x + (indices ? (int64_t)indices[e] : e) * stride);
+    if (k + EXACT_AHEAD >= n_ahead) return;
+    const char *row = (const char *)(x + (int64_t)col[k + EXACT_AHEAD] * stride);
     for (int64_t b = 0; b < stride * (int64_t)sizeof(T); b += 64) SAR_PREFETCH_NEAR(row + b);
 }
 
@@ -29,68 +29,76 @@ SAR_INLINE void NAME(row_ahead)(const T *x, int64_t stride, const I *restrict in
 typedef double NAME(wide) __attribute__((vector_size(SAR_REGISTER), aligned(8), may_alias));
 typedef T NAME(narrow) __attribute__((vector_size(SAR_REGISTER / 2), aligned(sizeof(T)), may_alias));
 
-/* n_vec registers of a sum: to[f] = or += sum_k c[k] x[col[k] * stride + f] on the grid m; of the last register only
- * the last `n_last` values are stored. The sum begins at m. A product of c with 24 bits of x, whose c is no wider than
- * 26 bits before it was multiplied by NO_TIE, is no tie of the grid, so it is added in one rounding, fused or not. */
-FUSED SAR_INLINE void NAME(sum_registers)(const int n_vec, double *restrict to, const double *restrict m, const double *restrict c,
-                                          const T *restrict x, int64_t stride, const I *restrict col, int n, int n_last, int begins)
+/* n_vec registers of a sum of `width` columns, the last ones of which may be in several registers: to[f] = or +=
+ * sum_k c[k] x[col[k] * stride + f] on the grid m. The sum begins at m. A product of c with 24 bits of x, whose c is no wider
+ * than 26 bits before it was multiplied by NO_TIE, is no tie of the grid, so it is added in one rounding, fused or not. Rows of
+ * later edges are prefetched, of the n_ahead edges from col on; 0: they are near. */
+FUSED SAR_INLINE void NAME(sum_registers)(const int n_vec, int64_t width, double *restrict to, const double *restrict m,
+                                          const double *restrict c, const T *restrict x, int64_t stride, const I *restrict col, int n,
+                                          int64_t n_ahead, int begins)
 {
+#define AT(v) ((v) * WIDE_DOUBLES < width - WIDE_DOUBLES ? (v) * WIDE_DOUBLES : width - WIDE_DOUBLES)
     NAME(wide) s[8];
-    for (int v = 0; v < n_vec; v++) s[v] = *(const NAME(wide) *)(m + v * WIDE_DOUBLES);
+    for (int v = 0; v < n_vec; v++) s[v] = *(const NAME(wide) *)(m + AT(v));
     for (int k = 0; k < n; k++) {
         const T *restrict row = x + (int64_t)col[k] * stride;
         const double by = c[k];
+        NAME(row_ahead)(x, stride, col, k, n_ahead);
         for (int v = 0; v < n_vec; v++)
-            s[v] += by * __builtin_convertvector(*(const NAME(narrow) *)(row + v * WIDE_DOUBLES), NAME(wide));
+            s[v] += by * __builtin_convertvector(*(const NAME(narrow) *)(row + AT(v)), NAME(wide));
     }
     for (int v = 0; v < n_vec; v++) {
-        s[v] -= *(const NAME(wide) *)(m + v * WIDE_DOUBLES);
-        if (v < n_vec - 1 || n_last == WIDE_DOUBLES) {
-            NAME(wide) *at = (NAME(wide) *)(to + v * WIDE_DOUBLES);
-            if (begins) *at = s[v];
-            else *at += s[v];
-        } else
-            for (int i = WIDE_DOUBLES - n_last; i < WIDE_DOUBLES; i++)
-                to[v * WIDE_DOUBLES + i] = begins ? s[v][i] : to[v * WIDE_DOUBLES + i] + s[v][i];
+        s[v] -= *(const NAME(wide) *)(m + AT(v));
+        if (!begins) s[v] += *(const NAME(wide) *)(to + AT(v));
     }
+    for (int v = 0; v < n_vec; v++) *(NAME(wide) *)(to + AT(v)) = s[v];
+#undef AT
 }
 
 FUSED SAR_INLINE void NAME(sum_column)(double *restrict to, double m, const double *restrict c, const T *restrict x, int64_t stride,
-                                       const I *restrict col, int n, int begins)
+                                       const I *restrict col, int n, int64_t n_ahead, int begins)
 {
     double s = m;
-    for (int k = 0; k < n; k++) s += c[k] * (double)x[(int64_t)col[k] * stride];
+    for (int k = 0; k < n; k++) {
+        NAME(row_ahead)(x, stride, col, k, n_ahead);
+        s += c[k] * (double)x[(int64_t)col[k] * stride];
+    }
     *to = begins ? s - m : *to + (s - m);
 }
 
 /* to[f] = (with `begins`) or += sum_k c[k] x[col[k],f] on the grid m, f < n_feat, of n edges. A second level, of double,
- * stands `apart` values behind the first. */
+ * stands `apart` values behind the first. n_ahead as of `sum_registers`: the first pass prefetches. */
 FUSED static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
-                                 const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_feat, int begins)
+                                 const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat,
+                                 int begins)
 {
     (void)apart;
     int64_t f = 0;
-#define REGISTERS(n_vec, last) NAME(sum_registers)(n_vec, to + f, m + f, c, x + f, stride, col, n, last, begins)
-    for (; f + 8 * WIDE_DOUBLES <= n_feat; f += 8 * WIDE_DOUBLES) REGISTERS(8, WIDE_DOUBLES);
-    if (f + 4 * WIDE_DOUBLES <= n_feat) REGISTERS(4, WIDE_DOUBLES), f += 4 * WIDE_DOUBLES;
-    if (f + 2 * WIDE_DOUBLES <= n_feat) REGISTERS(2, WIDE_DOUBLES), f += 2 * WIDE_DOUBLES;
-    if (f + WIDE_DOUBLES <= n_feat) REGISTERS(1, WIDE_DOUBLES), f += WIDE_DOUBLES;
-    if (f < n_feat && n_feat >= WIDE_DOUBLES) {
-        int last = (int)(n_feat - f);
-        f = n_feat - WIDE_DOUBLES;
-        REGISTERS(1, last);
-        f = n_feat;
+#define REGISTERS(n_vec, width) NAME(sum_registers)(n_vec, width, to + f, m + f, c, x + f, stride, col, n, f ? 0 : n_ahead, begins)
+    const int64_t most = 8 * WIDE_DOUBLES;
+    for (; n_feat - f == most || n_feat - f >= most + WIDE_DOUBLES; f += most) REGISTERS(8, most);   /* a register or more is left */
+    if (n_feat - f > most) REGISTERS(4, most / 2), f += most / 2;
+    const int64_t left = n_feat - f;
+    if (left >= WIDE_DOUBLES) {
+        if (left > 4 * WIDE_DOUBLES) REGISTERS(8, left);
+        else if (left > 2 * WIDE_DOUBLES) REGISTERS(4, left);
+        else if (left > WIDE_DOUBLES) REGISTERS(2, left);
+        else REGISTERS(1, WIDE_DOUBLES);
+        return;
     }
-    for (; f < n_feat; f++) NAME(sum_column)(to + f, m[f], c, x + f, stride, col, n, begins);
+    for (; f < n_feat; f++) NAME(sum_column)(to + f, m[f], c, x + f, stride, col, n, f ? 0 : n_ahead, begins);
 #undef REGISTERS
 }
 #undef WIDE_DOUBLES
 #else
 static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
-                           const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_feat, int begins)
+                           const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat, int begins)
 {
     for (int64_t f = 0; begins && f < n_feat; f++) to[f] = to[apart + f] = 0;
-    for (int k = 0; k < n; k++) NAME(add_on_grid)(to, m, apart, c[k], x + (int64_t)col[k] * stride, n_feat);
+    for (int k = 0; k < n; k++) {
+        NAME(row_ahead)(x, stride, col, k, n_ahead);
+        NAME(add_on_grid)(to, m, apart, c[k], x + (int64_t)col[k] * stride, n_feat);
+    }
 }
 #endif
 
@@ -169,12 +177,11 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
                 int n = indptr[i + 1] - e < most ? (int)(indptr[i + 1] - e) : most;
                 const I *restrict col = indices ? indices + e : own;
                 for (int k = 0; k < n && !indices; k++) own[k] = (I)(e + k);
-                for (int k = 0; k < n; k++) NAME(row_ahead)(a->x, stride, indices, e + EXACT_AHEAD + k, n_edges);
                 for (int64_t h = 0; h < n_heads; h++) {
                     if (!plain) NAME(exact_coefficients)(by, a, col, e, n, h);
                     if (a->weight || h == 0)
                         NAME(sum_rows)(to + h * n_feat, grid + h * n_feat, stride, by, a->x + h * n_feat, stride, col, n,
-                                       a->weight ? n_feat : stride, begins);
+                                       h || !indices ? 0 : n_edges - e, a->weight ? n_feat : stride, begins);
                 }
             }
             if (begins) memset(to, 0, (size_t)(LEVELS * stride) * sizeof(double));      /* overwritten, and no edges */
@@ -210,9 +217,8 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
         NAME(sum_values)(l_ih, grid_l + h, n_heads, s, n);
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(!src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep);
-        for (int k = 0; h == 0 && k < n; k++) NAME(row_ahead)(a->z, z_stride, col, k + EXACT_AHEAD, n_ahead);
         NAME(sum_rows)(acc + to * LEVELS * stride + h * n_feat, grid + h * n_feat, stride, by,
-                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, n_feat, 0);
+                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, h ? 0 : n_ahead, n_feat, 0);
     }
 }
 
@@ -272,7 +278,7 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
                                     .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
         NAME(gather_dot)(0, dot, NULL, a->z + j * z_stride + at_z, &edges, n_feat, 0);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(coef[k]);
-        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, n_feat, 0);
+        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, 0, n_feat, 0);
         for (int k = 0; k < n; k++) {
             const T delta = ends[((int64_t)col[k] * n_heads + h) * 4 + 3], one = 1;
             dot[k] = (coef[k] * dot[k] - alpha[k] * delta) * slope_at[k];

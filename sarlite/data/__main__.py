@@ -244,7 +244,7 @@ def _reading(directory, but=None):
 def _near_shares(dataset, order):
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
-    places = f"{orders.CLUSTER_NODES:,} places apart"
+    places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
     return f"edges between nodes less than {places}: {near:.1f} %, by node id {by_id:.1f} %"
 
 

@@ -14,8 +14,14 @@ from sarlite.graph.partition import partition
 from sarlite.graph.renumber import edges_in_order
 
 METHODS = ("metis", "cluster")
-CLUSTER_NODES = 1000
-"""Nodes of a cluster: a mebibyte of 256 float32 features. From 250 to 2000 nodes made no measurable difference."""
+
+
+def cluster_size(n_nodes):
+    """Return about how many nodes a cluster has: 1,000, a mebibyte of 256 float32 features; an eighth of a smaller graph.
+
+    From 250 to 2,000 nodes made no measurable difference.
+    """
+    return min(1000, max(1, n_nodes // 8))
 
 
 def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
@@ -34,7 +40,7 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
     seed : int
         Used by "metis" alone. The same arguments give the same order.
     cluster_nodes : int, optional
-        About how many nodes a cluster of "metis" has, and how many one of "cluster" has at most; `CLUSTER_NODES`.
+        About how many nodes a cluster of "metis" has, and how many one of "cluster" has at most; `cluster_size`.
 
     Returns
     -------
@@ -48,14 +54,14 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
 
     Notes
     -----
-    Memory and time of "metis" are those of `partition` into n_nodes / 1000 parts; of "cluster" see `by_cluster`.
+    Memory and time of "metis" are those of `partition` into a part a cluster; of "cluster" see `by_cluster`.
     Source: Karypis and Kumar 1998, as for `partition`.
     """
     check_method(method)
     n_nodes = indptr.size - 1
     if method == "cluster":
         return by_cluster(EdgesInMemory(indptr, indices), cluster_nodes=cluster_nodes)
-    n_clusters = max(1, n_nodes // (cluster_nodes or CLUSTER_NODES))
+    n_clusters = max(1, n_nodes // (cluster_nodes or cluster_size(n_nodes)))
     found = partition(indptr, indices, n_clusters, method, balance="nodes", seed=seed)
     return np.argsort(found, kind="stable").astype(index_dtype(n_nodes))
 
@@ -63,9 +69,9 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
 def by_cluster(edges, tell=lambda text: None, cluster_nodes=None):
     """Return the nodes of a graph, given as `fennel.ReadableEdges`, cluster by cluster.
 
-    A cluster has at most `cluster_nodes` nodes, by default `CLUSTER_NODES`. Memory: 24 bytes a node, and a block of
+    A cluster has at most `cluster_nodes` nodes, by default `cluster_size`. Memory: 24 bytes a node, and a block of
     edges. """
-    found = clusters(edges, cluster_nodes or CLUSTER_NODES, tell=tell)
+    found = clusters(edges, cluster_nodes or cluster_size(edges.n_nodes), tell=tell)
     return np.argsort(found, kind="stable").astype(index_dtype(edges.n_nodes))
 
 
@@ -83,10 +89,11 @@ def check_order(order, n_nodes, source):
 def near_share(indptr, indices, order=None, near=None):
     """Return the share of edges whose ends are less than `near` places apart in an order, by default the ids' order.
 
-    `near` is `CLUSTER_NODES` where it is not given. Memory: 16 bytes a node, and a piece of the edges.
+    `near` is `cluster_size` where it is not given. Memory: 16 bytes a node, and a piece of the edges.
     """
     n_near, rows = 0, np.arange(indptr.size - 1) if order is None else np.asarray(order)
+    near = near or cluster_size(rows.size)
     for first, last, _, sources in edges_in_order(indptr, indices, rows):
         dst = np.repeat(np.arange(first, last), np.diff(indptr)[rows[first:last]])
-        n_near += np.count_nonzero(np.abs(dst - sources) < (near or CLUSTER_NODES))
+        n_near += np.count_nonzero(np.abs(dst - sources) < near)
     return n_near / indices.size if indices.size else 0.0

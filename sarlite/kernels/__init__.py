@@ -31,6 +31,7 @@ from sarlite.kernels.cache import Lines
 from sarlite.kernels.exact import (
     exact_attend,
     exact_attend_backward,
+    exact_centred,
     exact_function,
     exact_gemm,
     exact_gemm_backward,
@@ -86,6 +87,7 @@ __all__ = [
     "edge_dot",
     "exact_attend",
     "exact_attend_backward",
+    "exact_centred",
     "exact_function",
     "exact_gemm",
     "exact_gemm_backward",

@@ -60,6 +60,25 @@ def exact_squares(x, inverse):
     return out
 
 
+def exact_centred(x, centre, scale, y=None):
+    """Return v * y, or v * v without y, of v = (x - centre) * scale, (n, F) float64.
+
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    centre, scale : (F,) float64
+    y : (n, F), x's dtype, optional
+    """
+    n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
+    for name, a in (("centre", centre), ("scale", scale)):
+        check(name, a, dtype=np.float64, shape=(n_feat,))
+    if y is not None:
+        check("y", y, dtype=x.dtype, shape=x.shape)
+    out = np.empty(x.shape)
+    call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, x, centre, scale, y, n, n_feat)
+    return out
+
+
 def exact_gemm_backward(a, g, of_a, of_g, step):
     """Return sum_r a[r,p] * g[r,q] on the grids of_a[p] * of_g[q], of the second level `step` times that.
 

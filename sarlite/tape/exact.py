@@ -8,8 +8,9 @@ Where a gradient goes from tensors that have a row a node to one that all ranks 
 a sum over ranks, and made there: what stands at a replicated tensor is whole, and the same on every rank.
 """
 
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,31 @@ ALIKE = frozenset((
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
 """Those that may reduce rows, which a rank has some of."""
 BROADCAST = frozenset(("absolute_error", "add", "div", "maximum", "minimum", "mul", "squared_error", "sub", "where"))
+MADE_VALUES = 1 << 17
+"""Of the rows of a `Made` at a time, a thread."""
 MOST, LEAST = 500, -480
 """Exponents of the columns' norms: those above are refused, those below count as this."""
+
+
+class Made(NamedTuple):
+    """A matrix of float64 whose rows are made when they are summed, some at a time, so that they stay in the cache.
+
+    Attributes
+    ----------
+    shape : (n, F)
+    make : callable (slice) -> (rows, F) float64
+    """
+
+    shape: tuple[int, int]
+    make: Callable[[slice], Any]
+
+    @property
+    def dtype(self):
+        return np.dtype(np.float64)
+
+    def pieces(self):
+        step = max(1, MADE_VALUES * kernels.threads() // max(self.shape[1], 1))
+        return (self.make(slice(start, start + step)) for start in range(0, self.shape[0], step))
 
 
 class Exact:
@@ -109,24 +133,28 @@ class Exact:
         return whole if self.comm.rank == 0 else whole * 0
 
     def column_sums(self, x, across=None):
-        """The sum of each column over the rows of all ranks, (F,) float64."""
-        x = np.ascontiguousarray(x)
+        """The sum of each column of a matrix or a `Made` over the rows of all ranks, (F,) float64."""
         across = self.across if across is None else across
         (exponents,), n_bits = self._norms([x], across)
         grid = self._grid(exponents + (n_bits + 1) // 2 + 2, n_bits, x.dtype)
-        n = max(1, min(64, len(x) // 512))
-        parts = np.empty((n, *grid.shape))
-        kernels.exact_spmm(np.arange(n + 1) * len(x) // n, None, x, parts, grid, accumulate=False)
-        return self._sum(parts.sum(0), across).sum(0)
+        found = np.zeros(grid.shape)
+        for piece in _pieces(x):
+            n = max(1, min(64, len(piece) // 512))
+            parts = np.empty((n, *grid.shape))
+            kernels.exact_spmm(np.arange(n + 1) * len(piece) // n, None, piece, parts, grid, accumulate=False)
+            found += parts.sum(0)
+        return self._sum(found, across).sum(0)
 
     def _norms(self, arrays, across):
         """Exponents (F,) of each matrix, 2^k being at least a column's norm over all rows; the bits of their number."""
         cuts = np.cumsum([x.shape[1] for x in arrays])
-        largest = self._max(np.concatenate([kernels.exact_largest(x) for x in arrays]), across)
+        of_pieces = [[np.zeros(x.shape[1]), *map(kernels.exact_largest, _pieces(x))] for x in arrays]
+        largest = self._max(np.concatenate([np.max(found, 0) for found in of_pieces]), across)
         most = np.maximum(np.frexp(largest)[1], -1000)
         inverse = np.split(np.ldexp(1.0, -most), cuts[:-1])
-        squares = [kernels.exact_squares(x, by) for x, by in zip(arrays, inverse)]
-        *squares, n = self._sum(np.concatenate([*squares, [len(arrays[0])]]), across)
+        squares = [sum((kernels.exact_squares(piece, by) for piece in _pieces(x)), np.zeros(x.shape[1]))
+                   for x, by in zip(arrays, inverse)]
+        *squares, n = self._sum(np.concatenate([*squares, [arrays[0].shape[0]]]), across)
         exponents = most + (np.frexp(np.array(squares) / 2**20)[1] + 1) // 2
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
@@ -215,9 +243,7 @@ class Exact:
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
-        centred = x - mean
-        centred *= centred
-        return n, mean, self.column_sums(centred, True)
+        return n, mean, self.column_sums(Made(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean))), True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
@@ -227,9 +253,8 @@ class Exact:
             pull(dx=slope)
             sums[0] = self.column_sums(slope, True)
             if statistics is not None:
-                normal = (x - statistics.mean) * statistics.inv_std
-                normal *= slope
-                sums[1] = self.column_sums(normal, True)
+                normal = statistics.mean, statistics.inv_std
+                sums[1] = self.column_sums(Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows])), True)
         if dx is not None:
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
@@ -266,6 +291,11 @@ class Exact:
 def named(name, comm):
     """Return a numerics by its name: None for "fast", or `Exact` of the ranks of a communicator. Collective."""
     return Exact(comm) if name == "exact" else None
+
+
+def _pieces(x):
+    """The rows of a matrix, or those of a `Made`, some at a time."""
+    return x.pieces() if isinstance(x, Made) else [np.ascontiguousarray(x)]
 
 
 def _function(name, x):

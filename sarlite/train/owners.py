@@ -54,9 +54,9 @@ class Owners:
 
     Notes
     -----
-    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES`, or a row each. Memory: 16 bytes a row of this
-    rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small allgathers a piece for each width of
-    rows; then what travels, rank 0 being the only one that others wait for.
+    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each. Memory:
+    16 bytes a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small
+    allgathers a piece for each width of rows; then what travels, rank 0 being the only one that others wait for.
     """
 
     def __init__(self, comm, ids, name):
@@ -77,7 +77,7 @@ class Owners:
     def _pieces(self, rows):
         """Return a list of (low, high, sizes): which of this rank's ids, ascending, are in each piece, and how many of each rank."""
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
-        step = max(1, PIECE_BYTES // (row_bytes * self.comm.size))
+        step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
         if step not in self._kept:
             self._kept[step] = list(self._cut(step))
         return self._kept[step]

@@ -22,7 +22,7 @@ MODEL = """
     from sarlite.train import owners
 
     (Path({pids!r}) / str(os.getpid())).touch()
-    owners.PIECE_BYTES, step, calls = 512, owners.Owners.{step}, []
+    step, calls = owners.Owners.{step}, []
 
     def raises(error):
         raise error

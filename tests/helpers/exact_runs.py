@@ -16,6 +16,7 @@ from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.models import APPNP, GAT, GCN, PNA, RGAT, RGCN, SAGE, SGC, SIGN, GATv2
 from sarlite.propagation import CorrectAndSmooth
+from sarlite.tape import ops
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import propagated
@@ -24,15 +25,18 @@ from sarlite.train.smoothing import smoothed
 from sarlite.train.tasks import Task
 
 N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
+
+
 class Functions(nn.Module):
     """Messages that are functions, of sources, destinations and edges, that learn; and edge weights that do."""
 
     def __init__(self, n_in, n_out, *, rng, dtype):
         self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(6, n_out, rng=rng, dtype=dtype)
         self.inside, self.by_edge = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (1, 3)))
+        self.by_head = nn.glorot(rng, (2, 3, 3), 3, 3, dtype)
 
     def __call__(self, graph, x):
-        h = self.linear(x)
+        h = ops.elu(self.linear(x)).reshape(-1, 2, 3).matmul_by_head(self.by_head).reshape(-1, 6)
         e = Tensor(graph.edge_weight[:, None]) @ self.by_edge
         h = graph.aggregate(lambda s, d, e: s["h"] @ self.inside - d["h"] * e["w"][:, :1], "mean", {"h": h}, {"h": h}, {"w": e})
         h = h + graph.aggregate(lambda s, d, e: s["h"] * e["w"][:, 1:2], "max", {"h": h}, edge={"w": e})

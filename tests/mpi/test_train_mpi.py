@@ -3,18 +3,17 @@
 
 import pytest
 
-from sarlite.train import config, owners, run
+from sarlite.train import config, run
 from tests.helpers.owned_rows import check_checkpoint
 from tests.helpers.training_runs import SMALL, metrics
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 
 
-def test_a_checkpoint_holds_all(tmp_path, monkeypatch):
+def test_a_checkpoint_holds_all(tmp_path):
     """In many pieces."""
     from sarlite.comm import mpi
 
-    monkeypatch.setattr(owners, "PIECE_BYTES", 5000)
     comm = mpi.world()
     check_checkpoint(comm, comm.bcast(tmp_path / "c"))
 

@@ -227,11 +227,11 @@ def test_schedules(folder, tmp_path):
 def test_reorder(folder, tmp_path):
     import reorder
 
-    rows = rows_of(reorder, folder, tmp_path, "--graph", "S/100", "--orders", "metis,rcm,degree")
+    rows = rows_of(reorder, folder, tmp_path, "--graph", "S/100", "--orders", "metis")
     assert [(row["graph"], row["order"]) for row in rows] == [
-        ("S/100", None), *[("S/100-shuffled", order) for order in (None, "metis", "rcm", "degree")]]
+        ("S/100", None), *[("S/100-shuffled", order) for order in (None, "metis")]]
     assert rows[0]["times_community"] == 1 and all(row["times_community"] == row["ms"] / rows[0]["ms"] for row in rows)
-    assert [row["order_seconds"] is None for row in rows] == [True, True, False, False, False]
+    assert [row["order_seconds"] is None for row in rows] == [True, True, False]
     assert all(0 < row["near"] <= 1 for row in rows)
 
 

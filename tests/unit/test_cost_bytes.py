@@ -14,7 +14,7 @@ HECS = [{}, {"push": "demand"}, {"push": "demand", "hec_delay": 2, "halo_feature
         {"hec_delay": 0, "hec_lines": 20, "hec_limit": 5, "hec_life": 10**6}]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("backward", [None, "push", "fetch"])
@@ -31,7 +31,7 @@ def test_bytes_of_backward_pieces_and_of_ranges(tmp_path):
     check_bytes(tmp_path / "b", 2, ["broadcast"], **options | {"data": "sbm:nodes=4200,degree=130,features=4"})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 @pytest.mark.parametrize("options", [dict(columns=2, hidden=17), dict(columns=2, hidden=4, layers=3, clip_norm=0.5, data=FEW),
                                      dict(columns=4)])
@@ -41,7 +41,7 @@ def test_bytes_of_columns_are_those_of_the_run(name, options, mode, tmp_path):
     assert said["backward_turn"] > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("setting", SETTINGS[-2:], ids=str)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("weights", [False, True])
@@ -71,7 +71,7 @@ def test_bytes_of_a_weighted_graph_by_columns_are_those_of_the_run(name, n_ranks
     assert said["forward_turn"] > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -82,7 +82,7 @@ def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, layers, prefe
     check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, **options)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
@@ -91,7 +91,7 @@ def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, prefetc
     check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
 @pytest.mark.parametrize("remote", ["exact", "local"])

@@ -21,6 +21,7 @@ def refused(comm, folder, mode, limit, options):
     return str(error.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mfg", [False, True])
 def test_where_nothing_fits_every_rank_refuses(mfg, tmp_path):
     texts = threads.run(2, refused, tmp_path / "none", "auto", 1000.0, {**TINY, "mfg": mfg})
@@ -30,19 +31,15 @@ def test_where_nothing_fits_every_rank_refuses(mfg, tmp_path):
 def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp_path, capsys):
     options = DENSE
 
-    def limit():
-        """Between what the smallest and the largest take, in this process as it is now."""
-        found = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]
-        needs = {row["setting"]: max(map(sum, zip(found["base_bytes"], row["peak_bytes"]))) for row in found["settings"]}
-        assert needs["sar"] < needs["oneshot"] - 4e6 and all(row["fits"] for row in found["settings"])
-        return (needs["sar"] + needs["oneshot"]) / 2
-
-    texts = threads.run(2, refused, tmp_path / "large", "oneshot", limit(), options)
+    found = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]
+    needs = {row["setting"]: max(map(sum, zip(found["base_bytes"], row["peak_bytes"]))) for row in found["settings"]}
+    assert needs["sar"] < needs["oneshot"] - 4e6 and all(row["fits"] for row in found["settings"])
+    limit = (needs["sar"] + needs["oneshot"]) / 2
+    texts = threads.run(2, refused, tmp_path / "large", "oneshot", limit, options)
     assert texts[0] == texts[1]
     assert "mode oneshot would take" in texts[0] and "--memory-limit" in texts[0] and "takes" in texts[0] and "and fits" in texts[0]
-    most = limit()
     capsys.readouterr()
-    threads.run(2, trained, tmp_path / "auto", mode="auto", memory_limit=most, **options)
+    threads.run(2, trained, tmp_path / "auto", mode="auto", memory_limit=limit, **options)
     out = capsys.readouterr()
     chosen = out.err.rsplit("--mode auto takes ", 1)[1].split("\n")[0]
     assert chosen != "oneshot" and "oneshot" in out.err and f"2, mode {chosen.split()[0]}," in out.out
@@ -64,6 +61,7 @@ def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(t
             threads.run(2, trained, tmp_path / "sgc", data=SBM, model="sgc", batch_size=10, **asked)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n_ranks, options, reason", [
     (2, {}, ""), (1, {}, "one rank has all columns"), (2, {"columns": 2}, "--columns is given"), (2, {"mfg": True}, "has no columns"),
     (2, {"edge_weights": True, **MODELS["gcn"]}, ""),

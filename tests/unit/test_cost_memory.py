@@ -26,6 +26,7 @@ def last_line(*flags):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flags", [
     ("--data", SBM, "--model", "gcn", "--layers", "3", "--hidden", "128", "--input-dropout", "0"),
     ("--data", SBM, "--model", "gat", "--hidden", "16", "--heads", "4", "--label-inputs", "0.5"),
@@ -38,6 +39,7 @@ def test_memory_is_a_processs(flags, tmp_path):
     assert taken["peak_bytes"][0] > 20e6 and told["peak_bytes"][0] == pytest.approx(taken["peak_bytes"][0], rel=0.15)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [{"model": "gcn", "input_dropout": 0.0}, {"model": "gat", "heads": 2},
                                    {"model": "sage", "aggregator": "max-pool"}])
 def test_trials_of_any_size_tell_the_same(model, tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sarlite.data import format, load
+from sarlite.data import Dataset, format, load
+from sarlite.data.mapped import CHUNK_BYTES
 from sarlite.errors import DataError
 
 
@@ -72,14 +73,21 @@ def test_unlabelled_nodes_outside_the_splits(dataset):
     dataset.check(allow_empty=("test",))
 
 
-def test_the_position_is_right_beyond_the_first_chunk(dataset, monkeypatch):
-    from sarlite.data import mapped
-
-    monkeypatch.setattr(mapped.pieces, "__defaults__", (64,))  # 8 entries of indptr, so that entry 24 begins a piece
-    dataset.check()
-    for field, make, message in CASES:
-        original = getattr(dataset, field)
-        setattr(dataset, field, make(dataset))
+def test_the_position_is_right_beyond_the_first_chunk():
+    """A ring, each of whose arrays is read in two chunks."""
+    n = CHUNK_BYTES // 8 + 1000
+    at, splits = n - 10, np.arange(n) % 3
+    ring = Dataset(np.arange(n + 1), np.roll(np.arange(n), 1), np.zeros((n, 2), np.float32), np.zeros(n, np.int64),
+                   *(splits == split for split in range(3)), 3)
+    ring.check()
+    for field, place, value, message in [
+        ("indices", at, n, f"indices: edge {at} comes from node {n}"),
+        ("indptr", at, 10**9, f"indptr: entry {at + 1} is .*, less than the entry before"),
+        ("features", (at, 1), np.nan, f"features: row {at}, column 1 is nan"),
+        ("labels", at, -2, f"labels: node {at} has label -2"),
+    ]:
+        array = getattr(ring, field)
+        array[place], before = value, array[place]
         with pytest.raises(DataError, match=message):
-            dataset.check()
-        setattr(dataset, field, original)
+            ring.check()
+        array[place] = before

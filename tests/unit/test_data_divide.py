@@ -18,7 +18,6 @@ from sarlite.data.part import Part
 from sarlite.data.parts import make_order, make_parts, structure, training
 from sarlite.data.quality import quality
 from sarlite.errors import ConfigError, DataError, PeerError
-from sarlite.graph import order as orders
 from sarlite.graph.edges import add_self_loops, csr_by_dst, destinations, with_added_loops
 from sarlite.graph.partition import report
 
@@ -141,8 +140,7 @@ def gathered(n_ranks, spec, **options):
 
 @pytest.mark.parametrize("order", ["none", "metis"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 6])
-def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, monkeypatch, n_ranks, order, tmp_path):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, n_ranks, order, tmp_path):
     partition(stored, "--parts", 6, "--order", order)
     capsys.readouterr()
     six = format.open(stored, verify=True).check()
@@ -185,8 +183,7 @@ def test_more_parts_than_nodes(tmp_path, capsys):
         ({"order": "metis"}, True),
     ],
 )
-def test_another_division_than_the_stored_one_is_made_anew(stored, dataset, capsys, monkeypatch, options, anew):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+def test_another_division_than_the_stored_one_is_made_anew(stored, dataset, capsys, options, anew):
     partition(stored, "--parts", 2, "--method", "random", "--seed", 5)
     before = {path: path.read_bytes() for path in stored.rglob("*.npy")}
     capsys.readouterr()
@@ -205,8 +202,7 @@ def order_of(dataset, options):
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("order", ["stored", "none", "metis"])
-def test_other_specs_are_divided_in_scratch(n_ranks, order, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+def test_other_specs_are_divided_in_scratch(n_ranks, order, tmp_path, capsys):
     found = gathered(n_ranks, SBM, partition="metis", order=order, scratch=tmp_path)
     assert_same(found, load(SBM))
     assert os.listdir(tmp_path) == [] and capsys.readouterr().err == ""

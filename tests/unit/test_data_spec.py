@@ -148,8 +148,7 @@ def test_partition(stored, tmp_path, capsys, method):
     assert f"4 by {method}, order none (largest" in capsys.readouterr().out
 
 
-def test_partition_with_an_order(stored, capsys, monkeypatch):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 6)
+def test_partition_with_an_order(stored, capsys):
     dataset = load(SBM)
     for n_parts, seed in ((3, 7), (1, 8)):
         assert main(["partition", stored, "--parts", str(n_parts), "--order", "metis", "--seed", str(seed)]) == 0
@@ -158,7 +157,7 @@ def test_partition_with_an_order(stored, capsys, monkeypatch):
         assert opened.ids.tolist() == [node for part in range(n_parts) for node in order if parts[node] == part]
         assert opened.division == {"parts": n_parts, "partition": "metis", "order": "metis", "seed": seed}
         share = 100 * orders.near_share(dataset.indptr, dataset.indices, order)
-        assert f"less than 6 places apart: {share:.1f} %, by node id" in capsys.readouterr().out
+        assert f"less than 7 places apart: {share:.1f} %, by node id" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

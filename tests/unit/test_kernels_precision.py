@@ -161,9 +161,8 @@ def test_attention(seed, dtype, lengths, heads, width, positive):
 @every_float
 def test_long_rows(dtype):
     """10^5 neighbours."""
-    for width in (1, 3, 16, 19):
-        for positive in (False, True):
-            check_spmm(1, dtype, LONG, 1, width, positive)
+    for width, positive in ((1, False), (3, True), (16, False), (19, True)):
+        check_spmm(1, dtype, LONG, 1, width, positive)
     check_edge_dot(1, dtype, LONG, 1, 19, True)
     for turned in (False, True):
         check_attention(1, dtype, LONG, 1, 9, False, turned)

@@ -32,6 +32,7 @@ def made(comm, model=SAGE, mode="sar", kind="uniform", directed=False, weights=F
                    task=Task("link"), optimizer=lambda flat: optim.SGD(flat, 0.01)), links
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", RUNS, ids=lambda options: options["model"].__name__ + options.get("mode", ""))
 def test_training_is_the_same_on_any_number_of_ranks(options):
     def work(comm):

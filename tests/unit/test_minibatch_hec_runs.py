@@ -41,6 +41,7 @@ def test_no_hit_is_older_than_delay_and_life(push, monkeypatch):
     assert 0 < min(ages) and max(ages) == 3 and len(ages) > 500
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("push, options", [("paper", {"limit": 3}), ("paper", {"push_by": "uniform", "limit": 2, "lines": 5, "delay": 2}),
                                            ("demand", {"delay": 2}), ("paper", {"features": "cache", "on_miss": "local"})])
 def test_a_run_is_bit_equal_whatever_the_network_does(push, options, monkeypatch):

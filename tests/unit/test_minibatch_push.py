@@ -33,6 +33,7 @@ def test_pusher_alone(name):
     CHECKS[name](Solo())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
 @pytest.mark.parametrize("delay", [0, 1, 2])
 def test_a_run_is_the_same_whatever_the_network_does(n_ranks, delay):

@@ -72,7 +72,7 @@ def assert_equal_sums(by_rank, expected):
             np.testing.assert_allclose(together[node], row, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size, kind, mode, prefetch, options", [
     (2, "random", "sar", 0, {"fanouts": (2, 3, 2)}),
     (3, "random", "sar", 1, {"fanouts": (3, -1, 2)}),

@@ -11,7 +11,7 @@ from tests.helpers.oracle_histories import HISTORIES
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bug", HISTORIES, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_drawn_bugs_are_seen_at_ci(bug):
     with np.errstate(all="ignore"):

@@ -19,7 +19,6 @@ from sarlite.data.numbering import Numbering
 from sarlite.data.spec import load_relational
 from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, SarliteError
-from sarlite.graph import order as orders
 from sarlite.models import SAGE
 from sarlite.sar.schedule import schedule
 from sarlite.train import checkpoint, config
@@ -110,9 +109,8 @@ def test_of_the_last_epoch_or_the_best(run, tmp_path):
     assert about["best"]["epoch"] != about["epoch"] and abs(best - last).max() > 1e-3
 
 
-def test_some_nodes_in_their_order(run, tmp_path, monkeypatch):
+def test_some_nodes_in_their_order(run, tmp_path):
     """In pieces of 64; ranks hold theirs in another order."""
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 20)
     whole, labels = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 500)
     (tmp_path / "n.txt").write_text("".join(f"{node}\n" for node in nodes))

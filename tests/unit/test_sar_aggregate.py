@@ -40,7 +40,7 @@ def assert_same(found, expected, dtype="float64"):
 # ---- fused, written as a message, and in plain NumPy
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(30)
 @dtypes
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
@@ -60,7 +60,7 @@ def test_copy_src(kind, reducer, dtype):
 WEIGHT_SHAPES = {"an edge": ((FEAT,), ()), "an edge, of heads": ((HEADS, FEAT), ()), "a head": ((HEADS, FEAT), (HEADS,))}
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(60)
 @dtypes
 @pytest.mark.parametrize("one", WEIGHT_SHAPES)
 @pytest.mark.parametrize("reducer", REDUCERS)
@@ -302,6 +302,7 @@ def tie_gradient(sign, comm=None, written=False, **options):
     return graph.node_ids, out.data, x.grad
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 6])

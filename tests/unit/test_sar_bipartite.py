@@ -278,7 +278,7 @@ def check_sharded(n_ranks, make, **options):
     assert all(graph.bipartite and graph.n_nodes == EDGES.n_dst for graph, *_ in ranks)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])

@@ -147,6 +147,7 @@ KEYS = {"multilabel": "roc_auc", "multilabel f1": "macro_f1", "regress": "rmse",
         "multilabel batches": "roc_auc"}  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", FLAGS)
 def test_a_task_trains_alike_on_any_number_of_ranks(case, here, tmp_path, capsys):
     """And goes on to the same numbers."""

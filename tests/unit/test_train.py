@@ -154,12 +154,7 @@ def test_the_input_of_a_first_layer_is_fetched_once(here, tmp_path):
 # ---- the order of the nodes
 
 
-@pytest.fixture
-def clustered(monkeypatch):
-    monkeypatch.setattr(orders, "CLUSTER_NODES", 20)
-
-
-def test_an_order_by_metis_gives_the_same_run(here, clustered, tmp_path, capsys):
+def test_an_order_by_metis_gives_the_same_run(here, tmp_path, capsys):
     flags = ["--model", "gat", "--attention-dropout", "0.3", "--dtype", "float64", "--epochs", 3]
     one = here(tmp_path / "one", *flags)
     assert "reordered" not in capsys.readouterr().out
@@ -168,7 +163,7 @@ def test_an_order_by_metis_gives_the_same_run(here, clustered, tmp_path, capsys)
         assert "nodes reordered" in capsys.readouterr().out
 
 
-def test_the_stored_division_is_used_unless_told(here, clustered, tmp_path, capsys, monkeypatch):
+def test_the_stored_division_is_used_unless_told(here, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "data"
     for words in (["convert", DATA, folder], ["partition", folder, "--parts", 2, "--order", "metis"]):
         assert data_command([str(word) for word in words]) == 0

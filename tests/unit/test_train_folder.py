@@ -123,7 +123,7 @@ def test_two_commands_at_once(tmp_path):
 
 
 def test_every_option_of_time_or_epochs(here, tmp_path):
-    for every, kept in (("0s", 4), ("1", 4), ("3", 3), ("0", 0), ("1h", 0)):
+    for every, kept in (("0s", 4), ("3", 3), ("1h", 0)):
         model = tmp_path / f"dies{every}.py"
         model.write_text("import os\nfrom sarlite.models import GCN\nclass GCN(GCN):\n    def __call__(self, graph, h):\n"
                          "        if self.activations[0].dropout.rng.step == 4:\n            os._exit(7)\n"

@@ -124,6 +124,7 @@ def test_the_learning_rate_grows_with_the_ranks(here, monkeypatch, scale, lr, tm
     assert rates == [lr] * 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks, flags", [
     (2, ["--partition", "random", "--mode", "oneshot"]), (3, ["--partition", "contiguous", "--eval-fanouts", "2,4"]),
     (4, ["--partition", "random", "--sampler", "labor", "--prefetch", 1]),

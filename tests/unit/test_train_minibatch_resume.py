@@ -73,7 +73,7 @@ REMOTE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name, ranks", [("hec", 4), ("local", 2), ("demand", 2), ("global", 3)])
+@pytest.mark.parametrize("name, ranks", [("hec", 2), ("local", 2), ("demand", 2), ("global", 3)])
 def test_caches_train_and_go_on_to_the_same_numbers(here, name, ranks, capsys, tmp_path):
     flags = [*MANY, *BATCHES, "--epochs", 4, *REMOTE[name], "--ranks", ranks, "--partition", "random"]
     whole = here(tmp_path / "four", *flags)
