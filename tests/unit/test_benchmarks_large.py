@@ -16,7 +16,7 @@ def test_large(tmp_path, monkeypatch):
     import large
 
     out = tmp_path / "rows.json"
-    large.main(["--nodes", "600", "--pairs", "3000", "--features", "2", "--parts", "3", "--memory", "1GiB",
+    large.main(["--nodes", "600", "--pairs", "3000", "--features", "2", "--parts", "3", "--memory", "4GiB",
                 "--scratch", str(tmp_path),
                 "--graphs", str(tmp_path), "--graphs-of", "S/200-shuffled", "--parts-of", "2", "--json", str(out)])
     rows = json.loads(out.read_text())

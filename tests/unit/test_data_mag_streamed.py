@@ -73,22 +73,22 @@ def test_it_is_the_one_made_in_memory(folder, tmp_path, options):
 
 def test_the_command(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    for name, more in (("one", []), ("two", ["--memory", "1GiB"])):
+    for name, more in (("one", []), ("two", ["--memory", "4GiB"])):
         assert main(["convert", f"mag:{folder}", str(out / name), *more]) == 0
     assert "names" not in format.read_meta(out / "one") and not (out / "one" / "names").exists()
     one, two = capsys.readouterr().out.replace(str(out), "").split("two")
     assert two[:-1] in one and "149 nodes of 4 types, 3,800 edges of 10 relations" in two
     assert (out / "one" / "meta.json").read_text() == (out / "two" / "meta.json").read_text()
     for spec, words, text in ((f"mag:{folder}", ["--memory", "20MiB"], "--memory: 20 MiB is too little"),
-                              (f"mag:{folder},undirected", ["--memory", "1GiB"], "undirected is of graphs of one kind"),
-                              (f"mag:{folder}", ["--memory", "1GiB", "--normalize-features"], "normalize is of graphs of one kind"),
-                              (str(out / "one"), ["--memory", "1GiB"],
+                              (f"mag:{folder},undirected", ["--memory", "4GiB"], "undirected is of graphs of one kind"),
+                              (f"mag:{folder}", ["--memory", "4GiB", "--normalize-features"], "normalize is of graphs of one kind"),
+                              (str(out / "one"), ["--memory", "4GiB"],
                                "a native directory is read whole; edges:, npz:, mag:, tables: are read in bounded memory"),
-                              ("relational:nodes=300", ["--memory", "1GiB"], "the form relational: is read whole"),
-                              (f"mag:{folder}", ["--memory", "1GiB", "--allow-empty", "val"], None)):
+                              ("relational:nodes=300", ["--memory", "4GiB"], "the form relational: is read whole"),
+                              (f"mag:{folder}", ["--memory", "4GiB", "--allow-empty", "val"], None)):
         assert main(["convert", spec, str(out / "three"), *words]) == (2 if text else 0)
         assert (text or "") in capsys.readouterr().err
-    assert main(["convert", f"mag:{folder}", str(out / "two"), "--memory", "1GiB"]) == 2
+    assert main(["convert", f"mag:{folder}", str(out / "two"), "--memory", "4GiB"]) == 2
     assert sorted(os.listdir(out)) == ["one", "three", "two"]
 
 
@@ -103,7 +103,7 @@ def names_of(folder, **changed):
     return found
 
 
-@pytest.mark.parametrize("memory", [[], ["--memory", "1GiB"]])
+@pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
 def test_names_by_type(folder, tmp_path, memory):
     known, out = names_of(folder), tmp_path / "out"
     (folder / "mapping" / "labelidx2venuename.csv.gz").write_bytes(b"")
@@ -140,7 +140,7 @@ BAD_NAMES = {
 }
 
 
-@pytest.mark.parametrize("memory", [[], ["--memory", "1GiB"]])
+@pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
 @pytest.mark.parametrize("bad", BAD_NAMES)
 def test_bad_names_leave_nothing(folder, tmp_path, bad, memory, capsys):
     name, found, text = BAD_NAMES[bad]
@@ -192,7 +192,7 @@ def test_a_bad_folder_is_refused(folder, tmp_path, name):
 
 
 def run(code, folder, out, *more):
-    words = ["convert", f"mag:{folder}", str(out), "--memory", "1GiB", *more]
+    words = ["convert", f"mag:{folder}", str(out), "--memory", "4GiB", *more]
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *words], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -214,7 +214,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     assert run(code, folder, out / "d").returncode == -signal.SIGKILL
     (left,) = out.iterdir()
     assert left.name.startswith(".d.sort-") and (left / "0" / "True" / "indices").exists()
-    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "1GiB"]) == 0 and os.listdir(out) == ["d"]
+    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "4GiB"]) == 0 and os.listdir(out) == ["d"]
     format.open(out / "d", verify=True).check()
 
 
@@ -222,7 +222,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
 def test_a_full_disk_leaves_nothing(folder, tmp_path, limit, file):
     """Files may have so many bytes. The old data set stays."""
     out = tmp_path / "out"
-    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "1GiB"]) == 0
+    assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "4GiB"]) == 0
     before = (out / "d" / "meta.json").read_bytes()
     code = f"""
         import resource, signal, sys

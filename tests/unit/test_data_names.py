@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    rest = ["--undirected", "--memory", "1GiB", "--progress", "none"]
+    rest = ["--undirected", "--memory", "4GiB", "--progress", "none"]
     assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), *rest]) == 0
     assert main(["partition", str(tmp_path / "d"), "--parts", "3", "--method", "random", "--output", str(tmp_path / "p")]) == 0
     expected = load("edges:numbers.txt,labels=y.txt", undirected=True)

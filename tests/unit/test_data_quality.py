@@ -31,7 +31,7 @@ def test_it_counts_what_a_loop_counts(divided, capsys):
         for source in dataset.indices[dataset.indptr[row] : dataset.indptr[row + 1]]:
             tiles[part[row], part[source]] += 1
             needed[part[row]][part[source]].add(int(source))
-    assert main(["report", str(divided), "--json", "--memory", "1GiB"]) == 0
+    assert main(["report", str(divided), "--json", "--memory", "4GiB"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == quality(dataset, n_bytes=1000)  # in pieces of a few edges
     assert found["tiles"] == tiles.tolist() and found["edges"] == tiles.sum(axis=1).tolist()

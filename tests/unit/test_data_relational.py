@@ -222,14 +222,14 @@ def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
     words = ["partition", str(kept), "--parts", "3", "--method", "random", "--progress", "none"]
     assert main([*words, "--output", str(tmp_path / "one")]) == 0
     said = capsys.readouterr().out
-    assert main([*words, "--output", str(tmp_path / "two"), "--memory", "1GiB"]) == 0
+    assert main([*words, "--output", str(tmp_path / "two"), "--memory", "4GiB"]) == 0
     assert capsys.readouterr().out == said and "paper: 38 to 38 nodes a part" in said
     assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
     monkeypatch.setattr(budget, "left", lambda n_bytes: 99_999)
     for more, text in ((["--method", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
                        (["--order", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
                        (["--order", "cluster"], "--memory: the order of 302 nodes takes 129 MiB, but 0 MiB are left of it")):
-        assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "1GiB"]) == 2
+        assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "4GiB"]) == 2
         assert text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
 
@@ -247,7 +247,7 @@ def test_a_report_counts_what_a_loop_counts(kept, tmp_path, capsys):
             tiles[p, q] += 1
             needed[p][q].add((source, int(column)))
     capsys.readouterr()
-    assert main(["report", out, "--json", "--memory", "1GiB"]) == 0
+    assert main(["report", out, "--json", "--memory", "4GiB"]) == 0
     found = json.loads(capsys.readouterr().out)
     sizes = [sum(int((own == q).sum()) for own in part.values()) for q in range(3)]
     assert found == quality(dataset, n_bytes=1000) and found["tiles"] == tiles.tolist() and found["nodes"] == sizes
@@ -383,7 +383,7 @@ def test_fennel_divides_each_type_evenly(tmp_path):
     assert all(np.array_equal(own, by_type[name]) for name, own in held.items())
     uneven = data.by_type(parts.make_parts(data, 4, "fennel", balance="edges"))
     assert any(np.bincount(own, minlength=4).max() > np.ceil(1.03 * own.size / 4) for own in uneven.values())
-    for memory in ([], ["--memory", "1GiB"]):
+    for memory in ([], ["--memory", "4GiB"]):
         out = tmp_path / f"out{len(memory)}"
         format.write(out, data)
         assert main(["partition", str(out), "--parts", "4", "--method", "fennel", "--progress", "none", *memory]) == 0

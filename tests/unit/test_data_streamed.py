@@ -69,14 +69,14 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     spec = "edges:e.txt,labels=y.npy"
     assert main(["convert", spec, str(tmp_path / "one"), "--undirected"]) == 0
-    assert main(["convert", spec, str(tmp_path / "two"), "--undirected", "--memory", "1GiB"]) == 0
+    assert main(["convert", spec, str(tmp_path / "two"), "--undirected", "--memory", "4GiB"]) == 0
     assert (tmp_path / "one" / "meta.json").read_text() == (tmp_path / "two" / "meta.json").read_text()
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
-    for words, text in ((["sbm:nodes=50", "--memory", "1GiB"],
+    for words, text in ((["sbm:nodes=50", "--memory", "4GiB"],
                          "--memory: the form sbm: is read whole; edges:, npz:, mag:, tables: are read in bounded"),
                         ([spec, "--memory", "20MiB"], "--memory: 20 MiB is too little"),
                         ([spec, "--memory", "much"], "--memory: 'much' is no size"),
-                        (["edges:e.txt,nodes=5", "--memory", "1GiB"], "e.txt: edges: node id 278 is outside 0 <= id < 5")):
+                        (["edges:e.txt,nodes=5", "--memory", "4GiB"], "e.txt: edges: node id 278 is outside 0 <= id < 5")):
         assert main(["convert", words[0], str(tmp_path / "three"), *words[1:]]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "three").exists()
 
@@ -127,7 +127,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
         streams.merged = die
         main(sys.argv[1:])
     """
-    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "1GiB"]
+    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "4GiB"]
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *words], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
@@ -138,7 +138,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
 
 def test_a_full_disk_leaves_nothing(folder, tmp_path):
     """Files may have 3,000 bytes: the spool of the edges does not fit. The old data set stays."""
-    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "1GiB", "--overwrite"]
+    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "4GiB", "--overwrite"]
     assert main(words) == 0
     before = (tmp_path / "d" / "meta.json").read_bytes()
     code = """

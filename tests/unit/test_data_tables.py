@@ -173,7 +173,7 @@ def test_relations_of_a_toml(files, tmp_path, capsys):
     assert found.n_nodes_by_type == {"user": 6, "shop": 2} and found.class_names == ["gold", "iron"]
     back, forward = (found.edges["user", name, "user"] for name in ("rev_follows", "follows"))
     assert forward.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and back.edge_weight.tolist() == [0.5, 2.5, 1.5, 3.5]
-    for memory in ([], ["--memory", "1GiB"]):
+    for memory in ([], ["--memory", "4GiB"]):
         assert main(["convert", "tables:g.toml", "d", "--overwrite", *memory]) == 0, capsys.readouterr().err
         assert format.open("d", verify=True).check().equals(found)
         shops = Names("d", "shop").of([0, 1])

@@ -56,7 +56,7 @@ def test_the_command_in_bounded_memory(tmp_path, capsys):
     words = ["partition", str(tmp_path / "d"), "--parts", "4", "--method", "fennel", "--progress", "none"]
     assert main([*words, "--output", str(tmp_path / "one")]) == 0
     said = capsys.readouterr().out
-    assert main([*words, "--output", str(tmp_path / "two"), "--memory", "1GiB"]) == 0
+    assert main([*words, "--output", str(tmp_path / "two"), "--memory", "4GiB"]) == 0
     assert capsys.readouterr().out == said[said.index("        part") :]
     assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
     assert format.open(tmp_path / "two").division["partition"] == "fennel" and sorted(os.listdir(tmp_path)) == ["d", "one", "two"]

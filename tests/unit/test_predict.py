@@ -140,7 +140,7 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     np.save(tmp_path / "x.npy", data.features)
     spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy"
     empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
-    assert convert(["convert", spec, str(tmp_path / "one"), "--memory", "1GiB", *empty]) == 0
+    assert convert(["convert", spec, str(tmp_path / "one"), "--memory", "4GiB", *empty]) == 0
     assert convert(["convert", str(tmp_path / "one"), str(tmp_path / "two"), *empty]) == 0
     assert convert(["partition", str(tmp_path / "two"), "--parts", "3", "--method", "random"]) == 0
     whole, _ = predict_here(run, tmp_path / "p.npy")
