@@ -100,6 +100,18 @@ def test_the_likeliest_destinations(tmp_path):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
 
 
+@pytest.mark.parametrize("width", [5, 33])
+def test_equal_rows_tie_in_ranks(width):
+    """In float32, of any width and in pieces of any size; a pair that is left out does not count."""
+    graph, none = part(Solo()), np.empty(0, np.int64)
+    h = np.repeat(np.random.default_rng(0).standard_normal((2, width)).astype(np.float32), [N - 3, 3], 0)
+    heads, tails = np.array([N - 1, N - 1]), np.array([0, N - 2])
+    known = np.sort((N - 1) * N + np.array([0, 1, 2, N - 3]))
+    for n_bytes in (1, 1 << 25):
+        for left_out, expected in ((none, [1 + 2 + (N - 4) / 2, 1.5]), (known, [1 + 1 + (N - 6) / 2, 1])):
+            assert recommend.ranks(graph, nn.Dot(), h, heads, tails, left_out, n_bytes)[:, 1].tolist() == expected
+
+
 def test_recommendations_in_small_pieces_and_ties():
     graph = part(Solo())
     h = np.ones((N, 2))
