@@ -16,7 +16,7 @@
 #include "attend.inc.h"
 #include "exact.inc.h"
 
-/* Prefetch the row of x, of so many bytes, that edge k + EXACT_AHEAD reads, of the n_ahead edges from the first on. */
+/* Prefetch the row of x, of `stride` values, that edge k + EXACT_AHEAD reads, if there is such an edge among n_ahead. */
 SAR_INLINE void NAME(row_ahead)(const T *restrict x, int64_t stride, const I *restrict col, int64_t k, int64_t n_ahead)
 {
     if (k + EXACT_AHEAD >= n_ahead) return;

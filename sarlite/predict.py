@@ -134,8 +134,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         splits = run.links.splits(part.graph, part.names)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
-        unknown = config.known or (config.top is None and not config.rank)
-        known = np.empty(0, np.int64) if unknown else known_links(part.graph, *splits, run.training.seed)
+        filtered = (config.top is not None or config.rank) and not config.known
+        known = known_links(part.graph, *splits, run.training.seed) if filtered else np.empty(0, np.int64)
         part = part._replace(graph=without_links(part.graph, *splits, run.training.seed))
     if config.links is not None:
         places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)

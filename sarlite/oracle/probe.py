@@ -39,7 +39,6 @@ __all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", 
            "special"]
 
 
-
 def _most_bits(dtype):
     """Of a digit: rows that edges gather hold it."""
     return min(16, BITS[NARROW.get(dtype, dtype)])

@@ -44,8 +44,8 @@ def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, row
     Each rank's rows are broadcast once, in pieces. Work: q x n_nodes scores.
     """
     found = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
-    for ids, some, scores, left_out in _scored(graph, decoder, h, rows, known, n_bytes):
-        scores[left_out] = -np.inf
+    for ids, some, scores in _scored(graph, decoder, h, rows, n_bytes):
+        scores[_left_out(graph, rows[some, None], ids, known)] = -np.inf
         found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
     return found
 
@@ -68,30 +68,34 @@ def ranks(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, h
 
     Notes
     -----
-    As `top`, twice.
+    Each rank's rows are broadcast twice, in pieces. Work: 2 x n x n_nodes scores.
     """
     comm, ids = graph.comm, np.asarray(graph.dst_ids)
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(h)))])
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
-    for of_nodes, some, scores, _ in _scored(graph, decoder, h, heads, known, n_bytes):  # as the others are, so that equal rows tie
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, n_bytes):  # as the others are, so that equal rows tie
         rows, columns = np.nonzero(to[some] == of_nodes)
         own[some][rows, 0] = scores[rows, columns]
-    for of_nodes, some, scores, left_out in _scored(graph, decoder, h, heads, known, n_bytes):
-        counts = ~(left_out | (to[some] == of_nodes))
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, n_bytes):
+        counts = ~(_left_out(graph, heads[some, None], of_nodes, known) | (to[some] == of_nodes))
         higher[some] += np.sum(counts & ~(scores <= own[some]), 1) + 0.5 * np.sum(counts & (scores == own[some]), 1)
     return np.concatenate([own.astype(np.float64), 1 + higher[:, None]], 1)
 
 
-def _scored(graph, decoder, h, rows, known, n_bytes):
-    """Yield ids of some nodes, which of the rows, their scores with these nodes, and which pairs are known or one node. Collective."""
+def _scored(graph, decoder, h, rows, n_bytes):
+    """Yield ids of some nodes, which of the rows, and these rows' scores with these nodes. Collective."""
     for ids, tails in _pieces(graph, h, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
             some = slice(at, at + at_once)
             scores = np.array(decoder(Tensor(h[rows[some], None], constant=True), Tensor(tails[None], constant=True)).data)
-            own = rows[some, None]
-            yield ids, some, scores, among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)
+            yield ids, some, scores
+
+
+def _left_out(graph, own, ids, known):
+    """Which pairs of local rows (q, 1) and ids (c,) are known, or one node."""
+    return among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)
 
 
 def _pieces(graph: Graph, h: Array, n: int) -> Iterator[tuple[Array, Array]]:

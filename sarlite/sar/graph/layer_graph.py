@@ -227,6 +227,8 @@ class LayerGraph:
 
     def wide(self) -> Any:
         """Return the graph whose rows are not narrowed, for sums that nothing may round."""
+        if (self if self.grid is None else self.grid.graph).schedule.rows == "float32":
+            return self
         made = copy.copy(self)
         made.kept = Kept(self.kept.state)
         if self.grid is not None:
