@@ -32,39 +32,6 @@ SAR_INLINE double SAR_PASTE(exact_log, _of, ISA)(double x)
     double n = (double)e, part = n * 1.9082149292705877e-10 - s * (f - 2 * z * y);
     return n * 0x1.62e42feep-1 + (f + part);
 }
-/* A tile: sum[i][j] += sum over r < depth of a[i * row + r * step] b[r][j], i < EXACT_ROWS, rows of sum ld apart, b n_reg
- * registers wide: each sum is one, in ascending order, which goes on from what stands there. */
-#define EXACT_TILE(name, fused) \
-    fused static inline __attribute__((always_inline)) void name(const int n_reg, double *restrict sum, int64_t ld, \
-        const double *restrict a, int64_t row, int64_t step, const double *restrict b, int64_t depth) \
-    { \
-        exact_reg s[EXACT_ROWS][2]; \
-        const double *three[EXACT_ROWS / 3]; \
-        for (int i = 0; i < EXACT_ROWS; i++) \
-            for (int v = 0; v < n_reg; v++) s[i][v] = *(const exact_reg *)(sum + i * ld + v * EXACT_WIDE); \
-        for (int g = 0; g < EXACT_ROWS / 3; g++) three[g] = a + 3 * g * row; \
-        for (int64_t r = 0; r < depth; r++, b += n_reg * EXACT_WIDE) { \
-            const exact_reg b_r[2] = {*(const exact_reg *)b, *(const exact_reg *)(b + (n_reg - 1) * EXACT_WIDE)}; \
-            for (int i = 0; i < EXACT_ROWS; i++) { \
-                const double value = three[i / 3][i % 3 * row]; \
-                for (int v = 0; v < n_reg; v++) s[i][v] += value * b_r[v]; \
-            } \
-            for (int g = 0; g < EXACT_ROWS / 3; g++) three[g] += step; \
-        } \
-        for (int i = 0; i < EXACT_ROWS; i++) \
-            for (int v = 0; v < n_reg; v++) *(exact_reg *)(sum + i * ld + v * EXACT_WIDE) = s[i][v]; \
-    } \
-    /* n_rows, whole tiles, by n_columns, whole registers; the panels of b stand one after another, `panels` values for a column */ \
-    fused static void SAR_PASTE(name, s, ISA)(double *restrict sum, int64_t ld, const double *restrict a, int64_t row, int64_t step, \
-                             int64_t tile, const double *restrict b, int64_t panels, int64_t n_rows, int64_t n_columns, int64_t depth) \
-    { \
-        for (int64_t i = 0; i < n_rows; i += EXACT_ROWS, sum += EXACT_ROWS * ld, a += tile) \
-            for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) \
-                if (j + EXACT_COLUMNS <= n_columns) name(2, sum + j, ld, a, row, step, b + j * panels, depth); \
-                else name(1, sum + j, ld, a, row, step, b + j * panels, depth); \
-    }
-EXACT_TILE(exact_fused_tile, FUSED)     /* for products that are exact, or no tie */
-EXACT_TILE(exact_tile, )
 #define KERNEL "exact.c"
 #include "each_float.h"
 #else
@@ -144,7 +111,23 @@ int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const dou
     return SAR_OK;
 }
 
-#if LEVELS == 2
+#if LEVELS == 1
+/* A tile: sum[p][q] += a[r][p] g[r][q] over `depth` rows; rows of sum are ld apart. Products are no ties, so they are added in one
+ * rounding, fused or not. */
+FUSED static void NAME(exact_tile)(double *restrict sum, int64_t ld, const double *restrict a, const double *restrict g, int64_t depth)
+{
+    exact_reg s[EXACT_ROWS][2];
+    for (int p = 0; p < EXACT_ROWS; p++)
+        for (int v = 0; v < 2; v++) s[p][v] = *(const exact_reg *)(sum + p * ld + v * EXACT_WIDE);
+    for (int64_t r = 0; r < depth; r++, a += EXACT_ROWS, g += EXACT_COLUMNS) {
+        const exact_reg g_r[2] = {*(const exact_reg *)g, *(const exact_reg *)(g + EXACT_WIDE)};
+        for (int p = 0; p < EXACT_ROWS; p++)
+            for (int v = 0; v < 2; v++) s[p][v] += a[p] * g_r[v];
+    }
+    for (int p = 0; p < EXACT_ROWS; p++)
+        for (int v = 0; v < 2; v++) *(exact_reg *)(sum + p * ld + v * EXACT_WIDE) = s[p][v];
+}
+#else
 /* A tile of two levels: sum[p][q] += grid(a[r][p] g[r][q]) over `depth` rows, m[p][q] the first grid's; what it leaves is
  * added to fine[p][q] on the grid of `step` times that. Rows of sum, fine and m are ld apart. */
 static void NAME(exact_fine_tile)(double *restrict sum, double *restrict fine, const double *restrict m, int64_t ld, double step,
@@ -215,19 +198,18 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
         else memset(own, 0, (size_t)(LEVELS * n_sums) * sizeof(double));
         for (int64_t r = sar_split(k, sar_team_rank(), sar_team_size()); r < end; r += SAR_EXACT_DEPTH) {
             int64_t depth = end - r < SAR_EXACT_DEPTH ? end - r : SAR_EXACT_DEPTH;
-            NAME(exact_pack)(a_pack, a + r * m, m, depth, m, LEVELS == 1 ? EXACT_ROWS : EXACT_FINE, LEVELS == 1 ? 1 + 0x1p-52 : 1);
+            NAME(exact_pack)(a_pack, a + r * m, m, depth, m, tile, LEVELS == 1 ? 1 + 0x1p-52 : 1);
             NAME(exact_pack)(g_pack, g + r * n, n, depth, n, EXACT_COLUMNS, 1);
-#if LEVELS == 1
-            SAR_PASTE(exact_fused_tile, s, ISA)(own, n_columns, a_pack, 1, EXACT_ROWS, EXACT_ROWS * depth, g_pack, depth, n_rows,
-                                                n_columns, depth);
-#else
-            for (int64_t p = 0; p < n_rows; p += EXACT_FINE)
+            for (int64_t p = 0; p < n_rows; p += tile)
                 for (int64_t q = 0; q < n_columns; q += EXACT_COLUMNS) {
-                    int64_t at = p * n_columns + q;
+                    const int64_t at = p * n_columns + q;
+#if LEVELS == 1
+                    NAME(exact_tile)(own + at, n_columns, a_pack + p * depth, g_pack + q * depth, depth);
+#else
                     NAME(exact_fine_tile)(own + at, own + n_sums + at, grid + at, n_columns, step, a_pack + p * depth,
                                           g_pack + q * depth, depth);
-                }
 #endif
+                }
         }
 #pragma omp single
         n_parts = sar_team_size();
@@ -244,52 +226,6 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
     return SAR_OK;
 }
 
-/* out = a @ b: each value is one sum in float64 in ascending order, rounded once
- *
- * inputs   a (m, k), b (k, n), with trans_b (n, k)
- * output   out (m, n); workspace (k N + n_threads SAR_EXACT_BLOCK (N + k)), N being n + SAR_EXACT_PAD
- * cost     O(m n k). Products of float are exact, so that a fused addition has the same bits; of double none is fused.
- */
-int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int trans_b,
-                                 int64_t n_threads, int64_t m, int64_t n, int64_t k)
-{
-    const int64_t n_columns = (n + EXACT_WIDE - 1) / EXACT_WIDE * EXACT_WIDE;
-    for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
-        const int64_t width = n_columns - j < EXACT_COLUMNS ? EXACT_WIDE : EXACT_COLUMNS;
-        for (int64_t p = 0; p < k; p++)
-            for (int64_t i = 0; i < width; i++)
-                workspace[j * k + p * width + i] = j + i >= n ? 0 : (double)(trans_b ? b[(j + i) * k + p] : b[p * n + j + i]);
-    }
-#pragma omp parallel num_threads((int)n_threads)
-    {
-        double *sums = workspace + k * n_columns + sar_team_rank() * SAR_EXACT_BLOCK * (n_columns + k);
-        double *wide = sums + SAR_EXACT_BLOCK * n_columns;
-#pragma omp for schedule(static)
-        for (int64_t first = 0; first < m; first += SAR_EXACT_BLOCK) {
-            const int64_t rows = m - first < SAR_EXACT_BLOCK ? m - first : SAR_EXACT_BLOCK;
-            const int64_t whole = (rows + EXACT_ROWS - 1) / EXACT_ROWS * EXACT_ROWS;
-            const T *restrict from = a + first * k;
-            for (int64_t i = 0; i < rows * k; i++) wide[i] = (double)from[i];
-            memset(wide + rows * k, 0, (size_t)((whole - rows) * k) * sizeof(double));
-            memset(sums, 0, (size_t)(whole * n_columns) * sizeof(double));
-            for (int64_t p = 0; p < k; p += SAR_EXACT_DEPTH)
-                for (int64_t j = 0; j < n_columns; j += EXACT_COLUMNS) {
-                    const int64_t width = n_columns - j < EXACT_COLUMNS ? EXACT_WIDE : EXACT_COLUMNS;
-                    const int64_t depth = k - p < SAR_EXACT_DEPTH ? k - p : SAR_EXACT_DEPTH;
-#if FLOAT_BITS == 32
-                    SAR_PASTE(exact_fused_tile, s, ISA)
-#else
-                    SAR_PASTE(exact_tile, s, ISA)
-#endif
-                    (sums + j, n_columns, wide + p, k, 1, EXACT_ROWS * k, workspace + j * k + p * width, 0, whole, width, depth);
-                }
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t j = 0; j < n; j++) out[(first + r) * n + j] = (T)sums[r * n_columns + j];
-        }
-    }
-    return SAR_OK;
-}
-
 /* out = scale * (the sum of the levels of sums), rounded to T; added to `out` if `accumulate`
  *
  * inputs   sums (n_rows, LEVELS, n_feat), scale (n_rows) or NULL: 1
@@ -301,14 +237,8 @@ int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const do
 {
     int team = sar_team(n_rows * n_feat);
 #pragma omp parallel for num_threads(team) schedule(static)
-    for (int64_t r = 0; r < n_rows; r++) {
-        const double *restrict at = sums + r * LEVELS * n_feat, by = scale ? scale[r] : 1;
-        T *restrict to = out + r * n_feat;
-        for (int64_t f = 0; f < n_feat; f++) {
-            T whole = (T)((LEVELS == 1 ? at[f] : at[f] + at[(LEVELS - 1) * n_feat + f]) * by);
-            to[f] = accumulate ? to[f] + whole : whole;
-        }
-    }
+    for (int64_t r = 0; r < n_rows; r++)
+        NAME(round_row)(out + r * n_feat, sums + r * LEVELS * n_feat, scale ? scale[r] : 1, accumulate, n_feat);
     return SAR_OK;
 }
 

@@ -34,3 +34,12 @@ SAR_INLINE void NAME(add_on_grid)(double *restrict sum, const double *restrict m
     (void)apart;
 #endif
 }
+
+/* to[f] = the sum of the levels of a row of n sums, times `by`, rounded to T; with `accumulate` added. */
+SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, double by, int accumulate, int64_t n)
+{
+    for (int64_t f = 0; f < n; f++) {
+        T whole = (T)((LEVELS == 1 ? sums[f] : sums[f] + sums[(LEVELS - 1) * n + f]) * by);
+        to[f] = accumulate ? to[f] + whole : whole;
+    }
+}

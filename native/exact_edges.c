@@ -25,76 +25,48 @@ SAR_INLINE void NAME(row_ahead)(const T *restrict x, int64_t stride, const I *re
 }
 
 #if LEVELS == 1
-#define WIDE_DOUBLES ((int)(SAR_REGISTER / 8))
-typedef double NAME(wide) __attribute__((vector_size(SAR_REGISTER), aligned(8), may_alias));
-typedef T NAME(narrow) __attribute__((vector_size(SAR_REGISTER / 2), aligned(sizeof(T)), may_alias));
-
-/* n_vec registers of a sum of `width` columns, the last ones of which may be in several registers: to[f] = or +=
- * sum_k c[k] x[col[k] * stride + f] on the grid m. The sum begins at m. A product of c with 24 bits of x, whose c is no wider
- * than 26 bits before it was multiplied by NO_TIE, is no tie of the grid, so it is added in one rounding, fused or not. Rows of
- * later edges are prefetched, of the n_ahead edges from col on; 0: they are near. */
-FUSED SAR_INLINE void NAME(sum_registers)(const int n_vec, int64_t width, double *restrict to, const double *restrict m,
-                                          const double *restrict c, const T *restrict x, int64_t stride, const I *restrict col, int n,
-                                          int64_t n_ahead, int begins)
+/* to[f] += sum_k c[k] x[col[k],f], f < n_feat, of n_edges edges; `begins`: m is added before, `ends`: taken away after. A product
+ * of c with 24 bits of x, whose c is no wider than 26 bits before it was multiplied by NO_TIE, is no tie of the grid, so it is added
+ * in one rounding, fused or not. */
+FUSED SAR_INLINE void NAME(add_edges)(const int n_edges, const int begins, const int ends, double *restrict to, const double *restrict m,
+                                      const double *restrict c, const T *restrict x, int64_t stride, const I *restrict col,
+                                      int64_t n_feat)
 {
-#define AT(v) ((v) * WIDE_DOUBLES < width - WIDE_DOUBLES ? (v) * WIDE_DOUBLES : width - WIDE_DOUBLES)
-    NAME(wide) s[8];
-    for (int v = 0; v < n_vec; v++) s[v] = *(const NAME(wide) *)(m + AT(v));
-    for (int k = 0; k < n; k++) {
-        const T *restrict row = x + (int64_t)col[k] * stride;
-        const double by = c[k];
-        NAME(row_ahead)(x, stride, col, k, n_ahead);
-        for (int v = 0; v < n_vec; v++)
-            s[v] += by * __builtin_convertvector(*(const NAME(narrow) *)(row + AT(v)), NAME(wide));
+    const T *row[4];
+    for (int k = 0; k < n_edges; k++) row[k] = x + (int64_t)col[k] * stride;
+    for (int64_t f = 0; f < n_feat; f++) {
+        double sum = begins ? to[f] + m[f] : to[f];
+        for (int k = 0; k < n_edges; k++) sum += c[k] * (double)row[k][f];
+        to[f] = ends ? sum - m[f] : sum;
     }
-    for (int v = 0; v < n_vec; v++) {
-        s[v] -= *(const NAME(wide) *)(m + AT(v));
-        if (!begins) s[v] += *(const NAME(wide) *)(to + AT(v));
-    }
-    for (int v = 0; v < n_vec; v++) *(NAME(wide) *)(to + AT(v)) = s[v];
-#undef AT
 }
 
-FUSED SAR_INLINE void NAME(sum_column)(double *restrict to, double m, const double *restrict c, const T *restrict x, int64_t stride,
-                                       const I *restrict col, int n, int64_t n_ahead, int begins)
-{
-    double s = m;
-    for (int k = 0; k < n; k++) {
-        NAME(row_ahead)(x, stride, col, k, n_ahead);
-        s += c[k] * (double)x[(int64_t)col[k] * stride];
-    }
-    *to = begins ? s - m : *to + (s - m);
-}
-
-/* to[f] = (with `begins`) or += sum_k c[k] x[col[k],f] on the grid m, f < n_feat, of n edges. A second level, of double,
- * stands `apart` values behind the first. n_ahead as of `sum_registers`: the first pass prefetches. */
+/* to[f] += sum_k c[k] x[col[k],f] on the grid m, f < n_feat, of n edges. A second level, of double, stands `apart` values behind
+ * the first. Rows of later edges are prefetched, of the n_ahead edges from col on; 0: they are near. */
 FUSED static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
-                                 const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat,
-                                 int begins)
+                                 const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat)
 {
     (void)apart;
-    int64_t f = 0;
-#define REGISTERS(n_vec, width) NAME(sum_registers)(n_vec, width, to + f, m + f, c, x + f, stride, col, n, f ? 0 : n_ahead, begins)
-    const int64_t most = 8 * WIDE_DOUBLES;
-    for (; n_feat - f == most || n_feat - f >= most + WIDE_DOUBLES; f += most) REGISTERS(8, most);   /* a register or more is left */
-    if (n_feat - f > most) REGISTERS(4, most / 2), f += most / 2;
-    const int64_t left = n_feat - f;
-    if (left >= WIDE_DOUBLES) {
-        if (left > 4 * WIDE_DOUBLES) REGISTERS(8, left);
-        else if (left > 2 * WIDE_DOUBLES) REGISTERS(4, left);
-        else if (left > WIDE_DOUBLES) REGISTERS(2, left);
-        else REGISTERS(1, WIDE_DOUBLES);
-        return;
+#define ADD(n_edges, begins, ends) NAME(add_edges)(n_edges, begins, ends, to, m, c, x, stride, col, n_feat)
+#define ADD_LAST(begins) \
+    if (n == 4) ADD(4, begins, 1); \
+    else if (n == 3) ADD(3, begins, 1); \
+    else if (n == 2) ADD(2, begins, 1); \
+    else if (n == 1) ADD(1, begins, 1);
+    for (int begins = 1;; begins = 0, n -= 4, n_ahead -= 4, c += 4, col += 4) {
+        for (int k = 0; k < 4 && k < n; k++) NAME(row_ahead)(x, stride, col, k, n_ahead);
+        if (n <= 4 && begins) { ADD_LAST(1) return; }
+        if (n <= 4) { ADD_LAST(0) return; }
+        if (begins) ADD(4, 1, 0);
+        else ADD(4, 0, 0);
     }
-    for (; f < n_feat; f++) NAME(sum_column)(to + f, m[f], c, x + f, stride, col, n, f ? 0 : n_ahead, begins);
-#undef REGISTERS
+#undef ADD
+#undef ADD_LAST
 }
-#undef WIDE_DOUBLES
 #else
 static void NAME(sum_rows)(double *restrict to, const double *restrict m, int64_t apart, const double *restrict c,
-                           const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat, int begins)
+                           const T *restrict x, int64_t stride, const I *restrict col, int n, int64_t n_ahead, int64_t n_feat)
 {
-    for (int64_t f = 0; begins && f < n_feat; f++) to[f] = to[apart + f] = 0;
     for (int k = 0; k < n; k++) {
         NAME(row_ahead)(x, stride, col, k, n_ahead);
         NAME(add_on_grid)(to, m, apart, c[k], x + (int64_t)col[k] * stride, n_feat);
@@ -151,29 +123,33 @@ SAR_INLINE int NAME(near_edges)(int64_t stride)
     return n < 8 ? 8 : n > CHUNK ? CHUNK : (int)n;
 }
 
-/* out[r,:,h,:] += grid(weight[eid[e],h] * src_scale[c] * x[c,h,:]) over the edges e of row i, r and c as in spmm.c
+/* sums[r,:,h,:] += grid(weight[eid[e],h] * src_scale[c] * x[c,h,:]) over the edges e of row i, r and c as in spmm.c; or, where
+ * these are all edges of the rows, out[r,h,:] += scale[r] times that sum, rounded once.
  *
- * inputs   a: dst_scale is not read; grid (LEVELS, n_heads, n_feat)
- * output   out (n_out, LEVELS, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
+ * inputs   a: dst_scale is not read; grid (LEVELS, n_heads, n_feat); scale (n_out) or NULL: 1
+ * output   sums (n_out, LEVELS, n_heads, n_feat), or NULL and out (n_out, n_heads, n_feat), accumulated; accumulate = 0: the
+ *          rows r are overwritten; workspace of `out` (threads, LEVELS, n_heads, n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict grid, const NAME(sar_sum) *a, int accumulate)
+int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double *restrict workspace, const double *restrict grid,
+                                 const double *restrict scale, const NAME(sar_sum) *a, int accumulate)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_edges = indptr[n_rows];
     const int64_t n_feat = a->n_feat, n_heads = a->n_heads, stride = n_heads * n_feat;
     const I *restrict indices = a->csr.indices, *restrict rows = a->csr.rows;
-    const int plain = !a->weight && !a->src_scale, most = NAME(near_edges)(stride);
+    const int plain = !a->weight && !a->src_scale, most = a->weight ? NAME(near_edges)(stride) : CHUNK;
     int team = sar_team((n_edges - indptr[0]) * stride), n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
+        double *restrict own_row = workspace + sar_team_rank() * LEVELS * stride, by[CHUNK];
         I own[CHUNK];
-        double by[CHUNK];
         for (int k = 0; k < CHUNK; k++) by[k] = NAME(by)(1);
         for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++) {
-            double *restrict to = out + (rows ? (int64_t)rows[i] : i) * LEVELS * stride;
-            int begins = !accumulate;
-            for (int64_t e = indptr[i]; e < indptr[i + 1]; e += most, begins = 0) {
+            const int64_t r = rows ? (int64_t)rows[i] : i;
+            double *restrict to = out ? own_row : sums + r * LEVELS * stride;
+            if (out || !accumulate) memset(to, 0, (size_t)(LEVELS * stride) * sizeof(double));
+            for (int64_t e = indptr[i]; e < indptr[i + 1]; e += most) {
                 int n = indptr[i + 1] - e < most ? (int)(indptr[i + 1] - e) : most;
                 const I *restrict col = indices ? indices + e : own;
                 for (int k = 0; k < n && !indices; k++) own[k] = (I)(e + k);
@@ -181,10 +157,10 @@ int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict gr
                     if (!plain) NAME(exact_coefficients)(by, a, col, e, n, h);
                     if (a->weight || h == 0)
                         NAME(sum_rows)(to + h * n_feat, grid + h * n_feat, stride, by, a->x + h * n_feat, stride, col, n,
-                                       h || !indices ? 0 : n_edges - e, a->weight ? n_feat : stride, begins);
+                                       h || !indices ? 0 : n_edges - e, a->weight ? n_feat : stride);
                 }
             }
-            if (begins) memset(to, 0, (size_t)(LEVELS * stride) * sizeof(double));      /* overwritten, and no edges */
+            if (out) NAME(round_row)(out + r * stride, to, scale ? scale[r] : 1, accumulate, stride);
         }
     }
     return SAR_OK;
@@ -218,7 +194,7 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(!src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep);
         NAME(sum_rows)(acc + to * LEVELS * stride + h * n_feat, grid + h * n_feat, stride, by,
-                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, h ? 0 : n_ahead, n_feat, 0);
+                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, h ? 0 : n_ahead, n_feat);
     }
 }
 
@@ -278,7 +254,7 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
                                     .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
         NAME(gather_dot)(0, dot, NULL, a->z + j * z_stride + at_z, &edges, n_feat, 0);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(coef[k]);
-        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, 0, n_feat, 0);
+        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, 0, n_feat);
         for (int k = 0; k < n; k++) {
             const T delta = ends[((int64_t)col[k] * n_heads + h) * 4 + 3], one = 1;
             dot[k] = (coef[k] * dot[k] - alpha[k] * delta) * slope_at[k];

@@ -2,7 +2,8 @@
  * second (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
  *
  * A value is a sum of sums of at most DEPTH products, all in ascending order; each product is added in one rounding
- * where the instruction set can. So a row of a product depends neither on the other rows nor on threads. */
+ * where the instruction set can, with `fused` everywhere. So a row of a product depends neither on the other rows nor on
+ * threads, and with `fused` not on the instruction set. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "gemm.c"
@@ -18,6 +19,7 @@
 #define TILE_ROWS 6             /* 12 of 16 */
 #endif
 #define DEPTH SAR_GEMM_DEPTH
+#define FUSES (SAR_REGISTER > 16)   /* whether the instruction set adds a product in one rounding */
 #define NEXT 8                  /* a tile prefetches a row of the next panel for so many of its own: NEXT tiles all */
 #define BLOCK SAR_GEMM_BLOCK    /* rows of a: whole tiles */
 #include "each_float.h"
@@ -29,13 +31,19 @@
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
+/* a b + c in one rounding; a call of the C library where the instruction set has no such instruction. */
+SAR_INLINE T NAME(fused)(T a, T b, T c)
+{
+    return FLOAT_BITS == 32 ? (T)__builtin_fmaf((float)a, (float)b, (float)c) : (T)__builtin_fma(a, b, c);
+}
+
 /* One tile of out, n_rows by n_columns: sums over p < depth of a[r * row + p * step] panel[p][j], n_reg registers of
  * j, added to out if `adds`. Three rows share a pointer, as an address can have 0, 1 or 2 times `row`. With `ahead`
  * as many rows of a, so many values on, are prefetched; with `next` a row of a panel from there, `ld_next` apart,
  * for each of NEXT values of p. */
 FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict out, int64_t ld_out, int n_columns, int adds,
                                  const T *restrict a, int64_t row, int64_t step, const T *restrict panel, int64_t depth,
-                                 int64_t ahead, const T *next, int64_t ld_next)
+                                 int64_t ahead, const T *next, int64_t ld_next, int fused)
 {
     NAME(reg) sum[TILE_ROWS][2];
     const T *three[(TILE_ROWS + 2) / 3];
@@ -55,7 +63,9 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
         const NAME(reg) b[2] = {REG(panel), REG(panel + (n_reg - 1) * WIDE)};
         for (int r = 0; r < n_rows; r++) {
             const T value = three[r / 3][r % 3 * row];
-            for (int v = 0; v < n_reg; v++) sum[r][v] += value * b[v];
+            for (int v = 0; v < n_reg; v++)
+                if (FUSES || !fused) sum[r][v] += value * b[v];
+                else for (int i = 0; i < WIDE; i++) sum[r][v][i] = NAME(fused)(value, b[v][i], sum[r][v][i]);
         }
         for (int g = 0; g < (n_rows + 2) / 3; g++) three[g] += step;
     }
@@ -77,15 +87,15 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
 #define TILE(r) \
     for (; n_rows >= r; n_rows -= r, out += r * ld_out, a += r * row) { \
         const int64_t ahead = first && n_rows > r ? r * row : 0; \
-        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next); \
-        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next); \
+        if (n_columns > WIDE) NAME(tile)(r, 2, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next, fused); \
+        else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next, fused); \
     }
 
 /* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so
  * each tile prefetches the next one's; and each prefetches from `next`. */
 FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
                               int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first, const T *next,
-                              int64_t ld_next)
+                              int64_t ld_next, int fused)
 {
     TILE(TILE_ROWS)
 #if TILE_ROWS > 8
@@ -139,7 +149,8 @@ static void NAME(take_rows)(T *restrict to, const T *restrict a, int64_t ld, con
  *          of them up
  */
 int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspace, const T *restrict a, int64_t ld_a,
-                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k)
+                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int fused, int64_t m,
+                           int64_t n, int64_t k)
 {
     const int64_t n_columns = (n + SAR_GEMM_COLUMNS - 1) / SAR_GEMM_COLUMNS * SAR_GEMM_COLUMNS;
     int team = sar_team(m * n * k);
@@ -159,7 +170,7 @@ int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspac
                     int columns = (int)MINOR(n - j, PANEL);
                     const T *panel = workspace + j * k + p * NAME(panel_width)(columns);
                     NAME(tiles)(last - first, out + first * ld_out + j, ld_out, columns, accumulate || p > 0, block + p, rows ? k : ld_a, 1,
-                                panel, MINOR(k - p, DEPTH), j == 0 && !rows, NULL, 0);
+                                panel, MINOR(k - p, DEPTH), j == 0 && !rows, NULL, 0, fused);
                 }
         }
     }
@@ -208,7 +219,7 @@ int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *res
                     for (int64_t t = 0; t < n_block; t += TILE_ROWS) {
                         int64_t n_rows = MINOR(n_block - t, TILE_ROWS), at = t / TILE_ROWS * (DEPTH / NEXT);
                         NAME(tiles)(n_rows, own + (i + t) * n_right + j, n_right, columns, 1, block + t * depth, 1, n_rows, panel, depth,
-                                    0, next && at < DEPTH && depth == DEPTH ? next + at * ld_right : NULL, ld_right);
+                                    0, next && at < DEPTH && depth == DEPTH ? next + at * ld_right : NULL, ld_right, 0);
                     }
                 }
             }

@@ -23,7 +23,8 @@ int NAME(sar_activate_backward)(T *dx, double *restrict sums, double *restrict w
                                 const double *restrict means, const NAME(sar_activation) *a, int64_t n_threads);
 int NAME(sar_add_forward)(T *out, const T *a, const T *b, int64_t n);
 int NAME(sar_gemm_forward)(T *restrict out, int64_t ld_out, T *restrict workspace, const T *restrict a, int64_t ld_a,
-                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int64_t m, int64_t n, int64_t k);
+                           const int64_t *restrict rows, const T *restrict b, int trans_b, int accumulate, int fused, int64_t m,
+                           int64_t n, int64_t k);
 int NAME(sar_gemm_backward)(T *restrict out, T *restrict workspace, const T *restrict a, int64_t ld_a, const int64_t *restrict rows,
                             const T *restrict g, int64_t ld_g, int64_t n_threads, int64_t m, int64_t n, int64_t k);
 int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, const T *restrict x, const T *restrict scale,
@@ -35,8 +36,6 @@ int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const dou
 int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspace, const T *restrict a, const T *restrict g,
                                   const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
                                   int64_t n, int64_t k);
-int NAME(sar_exact_gemm_forward)(T *restrict out, double *restrict workspace, const T *restrict a, const T *restrict b, int trans_b,
-                                 int64_t n_threads, int64_t m, int64_t n, int64_t k);
 int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int accumulate, int64_t n_rows,
                           int64_t n_feat);
 int NAME(sar_exact_function)(T *restrict out, const T *restrict x, int function, int64_t n);

@@ -16,7 +16,8 @@ int NAME(sar_gather_rows_forward)(T *restrict out, const T *restrict x, const I 
                                   int64_t n_index, int64_t n_feat);
 int NAME(sar_gather_rows_backward)(T *restrict out, const T *restrict rows, const I *restrict index, int64_t n_rows,
                                    int64_t n_index, int64_t n_feat);
-int NAME(sar_exact_spmm_forward)(double *restrict out, const double *restrict grid, const NAME(sar_sum) *sum, int accumulate);
+int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double *restrict workspace, const double *restrict grid,
+                                 const double *restrict scale, const NAME(sar_sum) *sum, int accumulate);
 int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                    const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a);
 int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, double *restrict sums, const double *restrict grid_z,

@@ -13,7 +13,7 @@ enum sar_gemm { SAR_GEMM_DEPTH = 256, SAR_GEMM_BLOCK = 126, SAR_GEMM_COLUMNS = 3
 
 /* Of exact products: rows that are packed at a time; rows of a block of a row product; by how much rows and columns may be
  * rounded up to whole tiles. */
-enum sar_exact { SAR_EXACT_DEPTH = 128, SAR_EXACT_BLOCK = 96, SAR_EXACT_PAD = 16 };
+enum sar_exact { SAR_EXACT_DEPTH = 128, SAR_EXACT_PAD = 16 };
 
 /* Dropout of values: a row's id, and a key of the generator; p in [0, 1). Without ids nothing is dropped. */
 struct sar_dropout {

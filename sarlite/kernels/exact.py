@@ -22,6 +22,7 @@ from sarlite.kernels.native import (
     lib,
     row_width,
     team,
+    threads,
 )
 
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
@@ -113,27 +114,6 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
     return out
 
 
-def exact_gemm(a, b, out, trans_b=False):
-    """Overwrite ``out = a @ b``: each value is one float64 sum in ascending order, rounded once.
-
-    Parameters
-    ----------
-    a, b, out : (m, k), (k, n) or with `trans_b` (n, k), (m, n) float32 or float64
-
-    Notes
-    -----
-    O(m n k) time; 8 * (k n + threads * 96 (n + k)) bytes.
-    """
-    m, k = check("a", a, dtype=FLOATS, shape=(None, None)).shape
-    n = check("b", b, dtype=a.dtype, shape=(None, k) if trans_b else (k, None)).shape[0 if trans_b else 1]
-    check("out", out, dtype=a.dtype, shape=(m, n), out=True)
-    check_apart(out, a=a, b=b)
-    n_threads, columns = team(m * n * k), n + lib.SAR_EXACT_PAD
-    workspace = np.empty(k * columns + n_threads * lib.SAR_EXACT_BLOCK * (columns + k))
-    kernel = f"sar_exact_gemm_forward_{FLOATS[a.dtype]}"
-    call(kernel, out, workspace, a, b, trans_b, n_threads, m, n, k)
-
-
 def exact_whole(sums, out, scale=None, accumulate=False):
     """Overwrite ``out = scale * sum of the levels``, rounded once, or add that.
 
@@ -158,7 +138,7 @@ def exact_function(name, x):
     return out
 
 
-def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None,
+def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None, scale=None,
                accumulate=True):
     """Add the weighted sum of each row's neighbours on a grid.
 
@@ -166,9 +146,12 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     ----------
     indptr, indices, x, rows, eid, weight, src_scale
         As for `spmm`.
-    out : (n_out, levels, ...) float64
-        Accumulates, or overwrites the rows of the CSR.
+    out : (n_out, levels, ...) float64, or (n_out, ...), x's dtype
+        The sums on the grid; or, where these are all edges of a row, `scale` times its sum, rounded once. Accumulates, or
+        overwrites the rows of the CSR.
     grid : (levels, ...) float64
+    scale : (n_out,) float64, optional
+        Of sums that are rounded.
 
     Raises
     ------
@@ -177,7 +160,14 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     """
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
-    _check_sums(out, grid, x)
+    rounded = out.ndim == x.ndim
+    if rounded:
+        check_apart(check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True), x=x, weight=weight)
+        check("grid", grid, dtype=np.float64, shape=(levels(x.dtype), *x.shape[1:]))
+    else:
+        _check_sums(out, grid, x)
+    if scale is not None:
+        check("scale", scale, dtype=np.float64, shape=(len(out),))
     index, n_heads = index_dtype(indices, eid, rows, n_edges=end), 1
     check_csr_rows(rows, n_dst, len(out), index)
     if eid is not None:
@@ -195,7 +185,10 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
     values = {"x": x, "weight": weight, "src_scale": src_scale, "n_src": len(x), "n_heads": n_heads,
               "n_feat": row_width(x) // n_heads if n_heads else 0}
-    call(f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, grid, {"csr": csr, **values}, accumulate)
+    sums, whole = (None, out) if rounded else (out, None)
+    workspace = np.empty((threads(), *grid.shape)) if rounded else None
+    kernel = f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}"
+    call(kernel, sums, whole, workspace, grid, scale, {"csr": csr, **values}, accumulate)
 
 
 def _check_sums(out, grid, x, name="out"):

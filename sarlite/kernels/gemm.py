@@ -6,7 +6,7 @@ from sarlite.errors import ShapeError
 from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ffi, lib, team, threads
 
 
-def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
+def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
     """Overwrite ``out = a @ b``, or a @ b.T with `trans_b`; add it with `accumulate`.
 
     Parameters
@@ -18,6 +18,8 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
     trans_b, accumulate : bool
     rows : (m,) int32 or int64, optional
         The rows of a that are multiplied, in this order: ``a[rows] @ b``, without a copy of all of them.
+    fused : bool
+        Whether each product is added in one rounding also on a processor that has no such instruction, where that is slow.
 
     Raises
     ------
@@ -27,7 +29,8 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
     Notes
     -----
     O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32; with `rows` copies of 126 rows a thread.
-    A row of the result depends on the same row of a, and on b, alone: neither on threads nor on the other rows. Source:
+    A row of the result depends on the same row of a, and on b, alone: neither on threads nor on the other rows, and with
+    `fused` not on the instruction set: a value is a sum of sums of 256 products in ascending order. Source:
     Goto and van de Geijn 2008. """
     rows, (m, k) = _taken(a, rows)
     n = check("b", b, dtype=a.dtype, shape=(None, None)).shape[0 if trans_b else 1]
@@ -36,7 +39,8 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None):
     check_apart(out, a=a, b=b)
     taken = 0 if rows is None else threads() * lib.SAR_GEMM_BLOCK * k
     workspace = _lines(k * _whole(n) + taken, a.dtype)
-    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), workspace, *_at(a), rows, b, trans_b, accumulate, m, n, k)
+    call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), workspace, *_at(a), rows, b, trans_b, accumulate,
+         fused, m, n, k)
 
 
 def gemm_backward(a, g, out, *, rows=None):

@@ -29,6 +29,8 @@ class Operator:
         What `tape.shapes` counts for each value of a message.
     overwrites : bool
         Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once.
+    alone : bool
+        Whether `forward` sees all edges in one block. Set before `begin`.
     accumulate : bool
         Whether `backward` adds to d_rows in this pass; else it overwrites them.
     takes_rows : bool
@@ -44,7 +46,7 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    reverses = overwrites = takes_rows = may_narrow = narrow = False
+    reverses = overwrites = takes_rows = may_narrow = narrow = alone = False
     accumulate = True
     keeps_result = True
     flops_per_value = 1
@@ -166,6 +168,7 @@ def narrow(rows, operator, dtype):
 def forward(needs, *arrays, operator, schedule):
     arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
     keep = any(needs) and schedule.mode.keeps and not _reverses(schedule, operator)
+    operator.alone = schedule.plan.alone
     operator.begin(needs, arrays, keep)
     rows = arrays[: operator.n_fetched]
     templates = templates_of(rows)
@@ -179,7 +182,7 @@ def forward(needs, *arrays, operator, schedule):
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     reverses, n_src = _reverses(schedule, operator), schedule.plan.n_src
-    alone = not reverses and schedule.plan.alone  # then one block has all edges
+    alone = operator.alone and not reverses
     operator.accumulate = not (alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched]))
     operator.begin_backward(g)
     d_rows = [operator.accumulator(n_src, shape, dtype, at) if need else None

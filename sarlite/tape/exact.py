@@ -8,6 +8,7 @@ Where a gradient goes from tensors that have a row a node to one that all ranks 
 a sum over ranks, and made there: what stands at a replicated tensor is whole, and the same on every rank.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.tape.numerics import using
+from sarlite.tape.reduce import by_heads, flat, taken
 
 ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
@@ -202,25 +204,26 @@ class Exact:
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
         if into is not None:  # rounded before it is added, as it is where the tape adds: who owns a gradient may differ
             return np.add(into, self.product(a, b, trans_b), out=into)
-        a = a.array() if isinstance(a, kernels.Rows) else a
-        rows = np.ascontiguousarray(a).reshape(int(np.prod(a.shape[:-1], dtype=np.int64)), a.shape[-1])
         out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype)
-        kernels.exact_gemm(rows, np.ascontiguousarray(b), out.reshape(len(rows), out.shape[-1]), trans_b)
+        a, rows = taken(a)
+        kernels.gemm(a, np.ascontiguousarray(b), flat(out), trans_b=trans_b, rows=rows, fused=True)
         return out
 
     def product_over_rows(self, a, g):
-        a = a.array() if isinstance(a, kernels.Rows) else a
-        a, g = (np.ascontiguousarray(x).reshape(int(np.prod(x.shape[:-1])), x.shape[-1]) for x in (a, g))
-        (of_a, of_g), n_bits = self._norms([a, g], self.across)
-        sums = kernels.exact_gemm_backward(a, g, np.ldexp(1.0, of_a), np.ldexp(6.0, of_g), 2.0 ** (n_bits - 51))
-        return self._sum(sums, self.across).sum(0).astype(g.dtype)
+        a = a.array() if isinstance(a, kernels.Rows) else np.ascontiguousarray(a)
+        return self.product_by_head_over_rows(flat(a)[:, None], flat(np.ascontiguousarray(g))[:, None])[0]
 
     def product_by_head(self, x, w, trans_b=False):
-        heads = [self.product(np.ascontiguousarray(x[:, h]), w[h], trans_b) for h in range(x.shape[1])]
-        return np.stack(heads, 1) if heads else np.empty((*x.shape[:2], w.shape[1 if trans_b else 2]), x.dtype)
+        return by_heads(x, w, trans_b, fused=True)
 
     def product_by_head_over_rows(self, x, g):
-        return np.stack([self.product_over_rows(x[:, h], g[:, h]) for h in range(x.shape[1])])
+        of, n_bits = self._norms([array.reshape(len(array), math.prod(array.shape[1:])) for array in (x, g)], self.across)
+        of_x, of_g = (exponents.reshape(array.shape[1:]) for exponents, array in zip(of, (x, g)))
+        sums = np.empty((kernels.levels(g.dtype), *of_x.shape, g.shape[2]))
+        for h in range(len(of_x)):
+            sums[:, h] = kernels.exact_gemm_backward(np.ascontiguousarray(x[:, h]), np.ascontiguousarray(g[:, h]),
+                                                     np.ldexp(1.0, of_x[h]), np.ldexp(6.0, of_g[h]), 2.0 ** (n_bits - 51))
+        return self._sum(sums, self.across).sum(0).astype(g.dtype)
 
     # ---- rows picked by number
 
@@ -249,13 +252,13 @@ class Exact:
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))
         if wanted or over_ranks:
-            slope = np.empty_like(g)
+            slope = np.empty_like(g) if dx is None or statistics is not None else dx  # which it is without a norm
             pull(dx=slope)
             sums[0] = self.column_sums(slope, True)
             if statistics is not None:
                 normal = statistics.mean, statistics.inv_std
                 sums[1] = self.column_sums(Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows])), True)
-        if dx is not None:
+        if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
 

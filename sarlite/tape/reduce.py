@@ -90,7 +90,7 @@ def product(a, b, trans_b=False, into=None):
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
     out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype) if into is None else into
-    a, rows = _taken(a)
+    a, rows = taken(a)
     kernels.gemm(a, np.ascontiguousarray(b), flat(out), trans_b=trans_b, accumulate=into is not None, rows=rows)
     return out
 
@@ -99,7 +99,7 @@ def product(a, b, trans_b=False, into=None):
 def product_over_rows(a, g):
     """a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
     out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
-    a, rows = _taken(a)
+    a, rows = taken(a)
     kernels.gemm_backward(a, flat(g), out, rows=rows)
     return out
 
@@ -107,10 +107,15 @@ def product_over_rows(a, g):
 @by_numerics
 def product_by_head(x, w, trans_b=False):
     """out[i,h] = x[i,h] @ w[h], or w[h].T, of x (n, H, ...): a product for each head."""
+    return by_heads(x, w, trans_b)
+
+
+def by_heads(x, w, trans_b, fused=False):
+    """`product_by_head`; `fused` as for `kernels.gemm`."""
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
     for h in range(n_heads):
-        kernels.gemm(x[:, h], w[h], out[:, h], trans_b=trans_b)
+        kernels.gemm(x[:, h], w[h], out[:, h], trans_b=trans_b, fused=fused)
     return out
 
 
@@ -123,7 +128,7 @@ def product_by_head_over_rows(x, g):
     return out
 
 
-def _taken(a):
+def taken(a):
     """A matrix, and the numbers of the rows of it that a is; None where a is all of them."""
     if isinstance(a, kernels.Rows):
         return np.ascontiguousarray(a.table), a.numbers

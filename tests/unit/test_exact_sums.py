@@ -33,12 +33,30 @@ def test_ties_of_a_grid_have_the_same_sums_in_any_order(name):
         kernels.set_instruction_set(before)
 
 
-def test_products_are_as_good_as_float64_sums_rounded_once():
+def test_products_over_rows_are_as_good_as_float64_sums_rounded_once():
     rng = np.random.default_rng(1)
-    a, b, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((900, 37), (37, 13), (900, 13)))
-    exact = Exact(Solo())
-    for found, x, y in ((exact.product(a, b), a, b), (exact.product_over_rows(a, g), a.T, g)):
-        assert found.tobytes() == (x.astype(np.longdouble) @ y.astype(np.longdouble)).astype(np.float32).tobytes()
+    a, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((900, 37), (900, 13)))
+    found = Exact(Solo()).product_over_rows(a, g)
+    assert found.tobytes() == (a.T.astype(np.longdouble) @ g.astype(np.longdouble)).astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("name", kernels.instruction_sets())
+def test_products_add_one_factor_after_another_in_one_rounding(name):
+    """Sums of at most 256 products, each added in one rounding, then the sums in ascending order."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((9, 600), (600, 37)))
+    wide, expected = a.astype(np.longdouble), np.zeros((9, 37), np.float32)
+    for first in range(0, 600, 256):
+        part = np.zeros((9, 37), np.float32)
+        for p in range(first, min(first + 256, 600)):
+            part = (part + wide[:, p, None] * b[p]).astype(np.float32)  # which 64 bits hold
+        expected += part
+    before = kernels.instruction_set()
+    kernels.set_instruction_set(name)
+    try:
+        assert Exact(Solo()).product(a, b).tobytes() == expected.tobytes()
+    finally:
+        kernels.set_instruction_set(before)
 
 
 @pytest.mark.parametrize("name, options", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}), ("spmm", {"reduce": "max"}),

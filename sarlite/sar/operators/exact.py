@@ -33,6 +33,8 @@ class OnGrid:
         self.numerics, self.n_terms, self.takes_rows = numerics, n_terms, False
 
     def accumulator(self, n_rows, shape, dtype, at):
+        if not self.accumulate:  # rounded at once
+            return np.empty((n_rows, *shape), dtype)
         return np.zeros((n_rows, kernels.levels(dtype), *shape))
 
     def stand_on(self, *bounds):
@@ -68,7 +70,12 @@ def by_row(scale, array):
 
 
 class ExactSum(OnGrid, Sum):
-    """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum."""
+    """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum.
+
+    A sum whose edges are all in one block is rounded at once, else float64 until it is whole.
+    """
+
+    overwrites = True
 
     def begin(self, needs, arrays, keep):
         x = arrays[0]
@@ -81,39 +88,46 @@ class ExactSum(OnGrid, Sum):
             of_heads = self.numerics.largest(self.weight)  # of ranks that divide columns each may have other heads
             self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        self.shape, self.sums = x.shape[1:], None
+        levels = () if self.alone else (kernels.levels(x.dtype),)
+        self.begun = self.alone and self.into is not None
+        self.sums = self.into if self.begun else np.empty((self.n_dst, *levels, *x.shape[1:]), x.dtype if self.alone else np.float64)
 
     def forward(self, block, rows):
-        begins = self.sums is None and block.rows is None
-        if self.sums is None:
-            self.sums = (np.empty if begins else np.zeros)((self.n_dst, kernels.levels(self.dtype), *self.shape))
+        if not self.begun and block.rows is not None:
+            self.sums[...] = 0
+            self.begun = True
         kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows,
-                           accumulate=not begins, src_scale=columns_of(block, self.src_scale, self.dtype),
-                           **self.weights(block, "eid"))
+                           accumulate=self.begun, src_scale=columns_of(block, self.src_scale, self.dtype),
+                           scale=self.dst_scale if self.alone else None, **self.weights(block, "eid"))
+        self.begun = True
         return rows if self.needs_rows else None
 
     def end(self):
         sums, into, self.sums, self.into = self.sums, self.into, None, None
-        if sums is None:
-            sums = self.accumulator(self.n_dst, self.shape, self.dtype, None)
-        return _rounded(sums, self.dtype, self.dst_scale, into)
+        if not self.begun:  # no block
+            sums[...] = 0
+        return sums if self.alone else _rounded(sums, self.dtype, self.dst_scale, into)
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
         if self.dst_scale is not None:
-            self.g = self.g * by_row(self.dst_scale.astype(self.dtype), self.g)
+            over = self.g if self.g.flags.writeable else None  # this pass's own
+            self.g = np.multiply(self.g, by_row(self.dst_scale.astype(self.dtype), self.g), out=over)
         self.stand_on((self.numerics.largest(self.g) * self.factor, self.n_terms, self.g.dtype))
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0],
+            scale = None if self.accumulate or self.src_scale is None else self.src_scale[: len(d_rows[0])]
+            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate, scale=scale,
                                **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, self.g, (rows or kept)[0], self.d_weight, rows=block.rows,
                              eid=block.eid)
 
     def finished(self, sums, dtype):
+        if not self.accumulate:
+            return sums
         return _rounded(sums, dtype, None if self.src_scale is None else self.src_scale[: len(sums)])
 
     def reversed_operator(self, rows, d_rows):
@@ -196,7 +210,8 @@ class ExactAttend(OnGrid, Attend):
         total, dtype = whole(self.l), self.dst.dtype
         with np.errstate(divide="ignore"):
             inverse = np.where(total == 0, 0, 1 / total)
-        self.out = (whole(self.sums) * inverse[:, :, None]).astype(dtype)
+        self.out = np.empty(self.sums[:, 0].shape, dtype)
+        np.multiply(whole(self.sums), inverse[:, :, None], out=self.out, casting="same_kind")
         self.m[total == 0] = 0
         self.l, self.sums = inverse.astype(dtype), None
         return self.out
