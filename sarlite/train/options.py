@@ -148,7 +148,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     "ranks": {
         "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: whichever costs least and fits"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or fetch those of the rows that "
-                     "they went to [push; in broadcast fetch, of GCN and GraphSAGE; with --rows bfloat16 fetch]"),
+                     "they went to [push; in broadcast fetch, of GCN and GraphSAGE; with --rows bfloat16 or exact numerics fetch]"),
         "columns": (1, int, "ranks that share their rows and divide the columns of sums, or heads; each holds the "
                     "structure of them all"),
         "prefetch": (None, int, "peers' rows fetched ahead, by a thread [1 between hosts or where each rank has a "

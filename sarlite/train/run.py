@@ -174,7 +174,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     with errors_of(run.model.spec):
         optimizer = together(comm, lambda: training.make_optimizer(model, lr))
-    numerics = named(training.numerics, comm)
+    numerics = named(training.numerics, part.graph.comm)  # which counts what is sent
     with using(numerics):
         features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     batches = minibatch.batches(comm, run, part, model, features)

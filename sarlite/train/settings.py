@@ -63,9 +63,13 @@ def source_of(options: Any, cls: Any, **others: Any) -> Source:
 
 
 def graph_of(options: Any) -> Options:
-    """Return how the options say that a graph is computed with; without a number of rows fetched ahead 0 are."""
+    """Return how the options say that a graph is computed with; without a number of rows fetched ahead 0 are.
+
+    Sums that exact numerics push are float64, so gradients are fetched by default where parts of the graph are not taken.
+    """
     mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
-    return Options(mode, options.prefetch or 0, options.backward, options.columns, options.rows)
+    fetch = options.numerics == "exact" and not options.batch_size and not options.mfg
+    return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns, options.rows)
 
 
 def model_of(options: Any, cls: Any = None) -> ModelSpec:

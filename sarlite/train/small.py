@@ -12,9 +12,9 @@ from sarlite.graph.edges import add_self_loops
 from sarlite.sar.cost import Exchanged, expected
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.sar.schedule.schedule import Options
 from sarlite.train.load import Shard
 from sarlite.train.sampled import Sampled
+from sarlite.train.settings import graph_of
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
@@ -171,7 +171,7 @@ def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, sizes: Sizes, 
         indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
     made = Graph.from_part(comm, indptr, indices, added_loops=added, mode=mode, prefetch=config.prefetch, backward="push",
                            columns=config.columns, rows=config.rows)
-    _reverse(made if made.grid is None else made.grid.graph, Options(mode, backward=config.backward, rows=config.rows))
+    _reverse(made if made.grid is None else made.grid.graph, graph_of(config)._replace(mode=mode))
     values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values]
     made = made if values[0] is values[1] else made.with_edge_values(*values)
     for block in (made if made.grid is None else made.grid.graph).plan.blocks:

@@ -24,6 +24,15 @@ def test_bytes_are_those_of_the_run(name, n_ranks, backward, prefetch, mode, tmp
     check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, backward=backward, epochs=3, **MODELS[name])
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backward", [None, "push"])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "sign"])
+def test_bytes_of_exact_numerics_are_those_of_the_run(name, n_ranks, backward, mode, tmp_path):
+    check_bytes(tmp_path, n_ranks, [mode], prefetch=1, backward=backward, epochs=2, numerics="exact", **MODELS[name])
+
+
 def test_bytes_of_backward_pieces_and_of_ranges(tmp_path):
     """Of parts large enough to be cut, whose rows come in parts backward, and dense enough to be broadcast in ranges."""
     options = {"data": "rmat:nodes=17000,edges=30000,features=4", "model": "gat", "hidden": 4, "heads": 2, "epochs": 1, "prefetch": 1}
