@@ -104,8 +104,6 @@ class ExactSum(OnGrid, Sum):
 
     def end(self):
         sums, into, self.sums, self.into = self.sums, self.into, None, None
-        if not self.begun:  # no block
-            sums[...] = 0
         return sums if self.alone else _rounded(sums, self.dtype, self.dst_scale, into)
 
     def begin_backward(self, g):
