@@ -43,7 +43,8 @@ from sarlite.train.trainer_arguments import check_output
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),
     "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
-    "links": (None, str, "of a run with --task link: pairs of source and destination, CSV, .npy or .parquet; their scores, in this order"),
+    "links": (None, str, "of a run with --task link or --edge-labels: pairs of source and destination, CSV, .npy or .parquet; what the "
+              "model says of them, in this order"),
     "top": (None, int, "of a run with --task link: so many likeliest destinations of each node, which are no links of the data"),
     "rank": (None, bool, "beside the scores of --links the rank of each destination among all nodes that are no links of the data [no]"),
     "known": (None, bool, "links of the data may be among --top, and count with --rank [no]"),
@@ -93,7 +94,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
 
     Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
     pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64: scores, and
-    ranks of the destinations among all nodes, where ties count half.
+    ranks of the destinations among all nodes, where ties count half. Of a run with --edge-labels a row is of a pair.
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
@@ -130,7 +131,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     names = comm.bcast(part.names is not None) and part.names
-    if part.task == "link":
+    if options.task == "link":
         splits = run.links.splits(part.graph, part.names)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
@@ -181,7 +182,7 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
             if config.top is not None:
                 nodes, labels, numbers = _pairs(nodes, *labels, numbers)
             result_table.write(config.out, ids, labels[0] if labels else None, numbers, task, class_names,
-                               config.embeddings is not None)
+                               config.embeddings is not None, pairs=config.links is not None or config.top is not None)
             print(f"{config.out}: {len(numbers):,} rows", flush=True)
 
         together(comm, lambda: write() if comm.rank == 0 else None)
@@ -210,11 +211,15 @@ def _options(config, meta):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
     options = training.resolve(config.given, before=before, checkpoint=config.checkpoint)
     options.task = meta.get("task", "classify")
-    for name in ("links", "top"):
-        if getattr(config, name) is not None and options.task != "link":
-            raise ConfigError(f"--{name} {getattr(config, name)}: the task of {config.checkpoint} is {options.task}, but must be link")
-    if options.task == "link" and [config.links, config.top, config.embeddings].count(None) != 2:
-        raise ConfigError(f"--links, --top or --embeddings: the task of {config.checkpoint} is link, so one of them says what is wanted")
+    labelled = options.edge_labels is not None
+    for name in ("links", "top", "rank"):
+        if getattr(config, name) and options.task != "link" and not (labelled and name == "links"):
+            of = f"{options.task}, of edges' labels" if labelled else options.task
+            value = "" if name == "rank" else f" {getattr(config, name)}"
+            raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
+    if (labelled or options.task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
+        wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
+        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}, so one of them says what is wanted")
     if config.links is not None and config.nodes is not None:
         raise ConfigError(f"--nodes {config.nodes}: --links says which pairs are wanted")
     return options
@@ -257,7 +262,7 @@ def _check_data(config, options, meta, part, n_train):
                               f"as --label-inputs {options.label_inputs} said, but --data {options.data} have {lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
-    classes = None if part.task == "link" else part.n_classes  # of which links know nothing
+    classes = None if part.task == "link" else part.n_classes  # of which links and their labels know nothing
     there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -304,8 +309,9 @@ def _computed(comm, config, run, part, tensors, meta):
     rows, n_out, training = part.rows, meta["data"]["classes"], run.training
     n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
     if part.task == "link":
-        nodes, n_out = getattr(part.graph, "nodes", part.graph), 0  # scores are as many as pairs
-        model = together(comm, lambda: make_predictor(run, n_in, rng, nodes))
+        nodes = getattr(part.graph, "nodes", part.graph)
+        model = together(comm, lambda: make_predictor(run, n_in, n_out, rng, nodes))
+        n_out = 0  # scores are as many as pairs, and rows as wide as --link-width
     elif isinstance(part.graph, GraphSet):
         model = together(comm, lambda: make_graph_predictor(run, n_in, n_out, rng, part.graph))
     else:
@@ -368,7 +374,7 @@ class _Layers:
 
 def _arrays(config, task, found):
     """What goes into each of `_paths`."""
-    if config.links is not None:
+    if task == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or task == "regress":
         return [found]

@@ -18,7 +18,7 @@ from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ROWS = 1 << 16
 _ARROW = (".parquet", ".arrow", ".feather", ".ipc")
-_ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to"))
+ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to"))
 
 
 class Table:
@@ -201,7 +201,7 @@ def _is_header(path, first, second, asked):
     if set(asked) & set(first):
         return True
     names = len(first) > 1 and all(word[:1].isalpha() and not is_number(word) for word in first)
-    if not names or any(map(is_number, second)) or len({word.lower() for word in first} & _ENDS) > 1:
+    if not names or any(map(is_number, second)) or len({word.lower() for word in first} & ENDS) > 1:
         return names
     raise DataError(f"{path}: the first line, {','.join(first)!r}, may be a header or a row: header=true or header=false "
                     "says which")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from sarlite.data.cells import Numbers, are_numbers, ids, missing, numbers
-from sarlite.data.raw import count_classes, read_labels, whole_labels
+from sarlite.data.cells import Numbers, ids, missing
+from sarlite.data.label_columns import LabelColumns
 from sarlite.data.streams import drawn
-from sarlite.data.tables import MAX_CLASSES, SPLITS
+from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError
 
 _SPLIT = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "test": 3}
@@ -58,7 +58,8 @@ class NodeColumns:
         """Yield the ids of the nodes, a list of str at a time, and keep the rest; `rows` gives it then."""
         columns = [self._id, *self.features, *self.labels, *([self._split] if self._split else []),
                    *self._masks.values()]
-        self._x, self._y, self._codes = workspace.spool("features"), workspace.spool("labels"), {}
+        self._x = workspace.spool("features")
+        self._y = LabelColumns(self.source, self.labels, workspace, self._task, self._classes)
         self._splits = {name: workspace.spool(name, bool) for name in SPLITS}
         self.n = 0
         n_features, n_labels = 1 + len(self.features), 1 + len(self.features) + len(self.labels)
@@ -67,7 +68,7 @@ class NodeColumns:
             if self.features:
                 self._x.write(finish(self._numbers.rows(cells[1:n_features], self.n)))
             if self.labels:
-                self._y.write(self._label_rows(cells[n_features:n_labels]))
+                self._y.add(cells[n_features:n_labels], self.n)
             for name, mask in self._split_rows(cells[n_labels:]).items():
                 self._splits[name].write(mask)
             self.n += len(found)
@@ -78,48 +79,11 @@ class NodeColumns:
         found = {"features": self._x.array()} if self.features else {}
         if not self.labels:
             return found
-        labels, n_classes, names = self._read_labels(workspace)
+        labels, n_classes, names = self._y.read()
         found |= {"labels": labels, "n_classes": n_classes, "task": self._task, "class_names": names}
         if self._split or self._masks:
             return found | {name: spool.array() for name, spool in self._splits.items()}
         return found | dict(zip(SPLITS, drawn(labels, self._task, *self._drawn, workspace, self.source.where)))
-
-    def _label_rows(self, cells):
-        where = self.source.where
-        if self._task != "classify":
-            found = [numbers(where, *pair, self.n).astype(np.float64) for pair in zip(self.labels, cells)]
-            return np.concatenate([one if one.ndim == 2 else one[:, None] for one in found], 1)
-        if isinstance(cells[0], np.ndarray):
-            return cells[0].astype(np.float64)  # one dtype in every piece, whether it has missing ones or not
-        words = [None if missing(word) else word.strip() for word in cells[0]]
-        for word in dict.fromkeys(words):
-            if word is not None:
-                self._codes.setdefault(word, len(self._codes))
-        if len(self._codes) > MAX_CLASSES:
-            raise DataError(f"{where}: column {self.labels[0]!r}: more than {MAX_CLASSES} classes")
-        codes = {**self._codes, None: -1}
-        return np.array([codes[word] for word in words], np.int64)
-
-    def _read_labels(self, workspace):
-        """Labels, the number of outputs, and the names of the classes where they are words."""
-        where, raw = f"{self.source.where}: column {self.labels[0]!r}", self._y.array()
-        if self._task != "classify":
-            return *read_labels(np.asarray(raw), where, self._classes, self._task), None
-        words = [*self._codes]
-        named = bool(words) and (self.source.typed or not are_numbers(words))
-        if named:
-            if self._classes is not None:
-                raise ConfigError(f"classes: {self._classes} means nothing where {where} has words")
-            place = {word: at for at, word in enumerate(sorted(words))}
-            values = np.array([*(place[word] for word in words), -1])
-        elif words:
-            values = np.array([*map(float, words), np.nan])
-        pieces = (raw[at : at + (1 << 20)] for at in range(0, max(len(raw), 1), 1 << 20))
-        spool = workspace.spool("labels-of-classes")
-        for piece in pieces:
-            spool.write(whole_labels(values[piece] if words else piece, where, spool.n_rows))
-        labels = spool.array()
-        return labels, len(words) if named else count_classes(labels, where, self._classes), sorted(words) if named else None
 
     def _split_rows(self, cells):
         where = self.source.where

@@ -17,7 +17,7 @@ MAX_GAP = 100
 """Where more labels in a row belong to no node, the number of classes must be told: they are codes, or a mistake."""
 MAX_NODES = 3_000_000_000
 
-_SAY = "; what is not one class a node is read with task=multilabel or task=regress"
+_SAY = "; what is not one class a {what} is read with task=multilabel or task=regress"
 CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
 
 
@@ -158,7 +158,7 @@ def count_classes(labels, where, told=None):
     return top + 1
 
 
-def read_labels(labels, where, classes=None, task=None, first=0):
+def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
     """Return labels in the task's form, as `Dataset` has them, and the number of a model's outputs.
 
     Parameters
@@ -171,8 +171,8 @@ def read_labels(labels, where, classes=None, task=None, first=0):
         The number of classes; by default the largest label + 1.
     task : {"classify", "multilabel", "regress"}, optional
         By default "classify"; the others are never guessed.
-    first : int
-        The node of the first row, for messages.
+    first, what : int, str
+        The number of the first row, and what a row is called, for messages.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def read_labels(labels, where, classes=None, task=None, first=0):
     if task not in TASKS:
         raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
     if task == "classify":
-        labels = whole_labels(labels, where, first)
+        labels = whole_labels(labels, where, first, what)
         return labels, count_classes(labels, where, classes)
     labels = np.asarray(labels)
     if classes is not None:
@@ -196,15 +196,15 @@ def read_labels(labels, where, classes=None, task=None, first=0):
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
         found = labels if labels.dtype == np.float64 else narrowed(labels)
         return found, 1 if found.ndim == 1 else found.shape[1]
-    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first), 1 if labels.ndim == 1 else labels.shape[1]
+    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first, what), 1 if labels.ndim == 1 else labels.shape[1]
 
 
-def _zeros_and_ones(labels, where, first):
+def _zeros_and_ones(labels, where, first, what):
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     bad = ~(missing | (labels == 0) | (labels == 1))
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise DataError(f"{where}: labels: node {first + row} has {labels[row, column]} in column {column}, "
+        raise DataError(f"{where}: labels: {what} {first + row} has {labels[row, column]} in column {column}, "
                         "expected 0, 1, or NaN where unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
 
@@ -214,13 +214,13 @@ def strata(labels, task):
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
-def whole_labels(labels, where, first=0):
-    """Return one integer label a node, from node `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
+def whole_labels(labels, where, first=0, what="node"):
+    """Return one integer label a node, or what a row is, from row `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label a node, found shape {labels.shape}{_SAY}")
+        raise DataError(f"{where}: labels: expected one label a {what}, found shape {labels.shape}{_SAY.format(what=what)}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
@@ -229,8 +229,8 @@ def whole_labels(labels, where, first=0):
         bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
     if bad.any():
         at = int(np.argmax(bad))
-        raise DataError(f"{where}: labels: node {first + at} has label {labels[at]}, "
-                        f"expected a whole number, or -1 where it has none{_SAY}")
+        raise DataError(f"{where}: labels: {what} {first + at} has label {labels[at]}, "
+                        f"expected a whole number, or -1 where it has none{_SAY.format(what=what)}")
     return np.where(missing, -1, labels).astype(np.int64)
 
 

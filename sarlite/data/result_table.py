@@ -24,17 +24,17 @@ def headings(task, n_columns, class_names, embeddings):
     return ["class"] if task == "classify" else [f"label_{name}" for name in names], [f"p_{name}" for name in names]
 
 
-def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
+def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, pairs=False):
     """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
 
-    Of links source, destination, score, and the rank where there is one.
+    Of links, and of their labels, source and destination in place of id; of links score, and the rank where there is one.
 
     Parameters
     ----------
     path : path
         Ending in .csv or .parquet (by pyarrow). What stands there is replaced.
     ids : callable
-        ids(first, last) returns the ids of rows, a list of str or of int; of links two, of sources and destinations.
+        ids(first, last) returns the ids of rows, a list of str or of int; of pairs two, of sources and destinations.
     labels : (n, ...) int array or None
         The most likely classes, or 0 and 1.
     numbers : (n, ...) float array
@@ -44,6 +44,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
         What stands for the classes.
     embeddings : bool
         Whether the numbers are rows of a layer.
+    pairs : bool
+        Whether a row is of a pair of nodes.
 
     Raises
     ------
@@ -52,7 +54,6 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False):
     """
     n, wide = len(numbers), _columns(numbers)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
-    pairs = task == "link" and not embeddings
     names = [*(("source", "destination") if pairs else ("id",)), *of_labels, *of_numbers]
     with writing(path), whole(path) as (_, file):
         put = (_text if str(path).endswith(".csv") else _parquet)(file, path, names)

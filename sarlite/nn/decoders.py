@@ -1,4 +1,7 @@
-"""Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder."""
+"""Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder.
+
+A decoder made with `n_out` makes so many numbers of a link, of which it has a learned row each: scores of classes, or values.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.nn.layers import glorot
+from sarlite.nn.layers import Linear, glorot
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.random import Random
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.types import DType
 
-__all__ = ["DECODERS", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
+__all__ = ["DECODERS", "MLP", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
 
 GAMMA = 12.0
 """What distances are subtracted from, so that near ends have a score above 0 (Sun et al. 2019)."""
@@ -23,37 +26,48 @@ _LEAST = 1e-12
 class Dot(Module):
     """Score sum_k h_k t_k, of tensors that broadcast: heads (n, 1, width), tails (n, c, width) to (n, c)."""
 
-    def __init__(self, width: int = 0, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
-        """Take what other decoders are made with; there is no parameter."""
+    def __init__(self, width: int = 0, n_out: int | None = None, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
+        """Take what other decoders are made with; there is no parameter, so no number of outputs either."""
+        if n_out is not None:
+            raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, complex, "
+                              "transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
         return (head * tail).sum(-1)
 
 
 class _Relation(Module):
-    """A decoder with one learned row, the relation's, of `width` numbers; pairs (real, imaginary) where `paired`."""
+    """A decoder with one learned row of `width` numbers, the relation's, or `n_out`; pairs (real, imaginary) where `paired`."""
 
     paired = False
 
-    def __init__(self, width: int, *, rng: Random, dtype: DType = np.float32) -> None:
+    def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
         if whole("width", width, 1) % 2 and self.paired:
             raise ConfigError(f"width {width}: {type(self).__name__} takes complex numbers, so an even width")
-        self.relation = glorot(rng, (width,), 1, width, dtype)
+        self.relation = glorot(rng, _shape(width, n_out), 1, width, dtype)
 
     def _halves(self, x: Any) -> tuple[Tensor, Tensor]:
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
     def _check(self, head: Tensor) -> None:
-        if head.shape[-1:] != self.relation.shape:
-            raise ShapeError(f"{type(self).__name__}: rows of {head.shape[-1]} numbers, but {len(self.relation)} are taken")
+        _check_rows(self, head, self.relation.shape[-1])
+
+
+def _shape(width, n_out):
+    return (width,) if n_out is None else (whole("n_out", n_out, 1), width)
+
+
+def _check_rows(decoder, head, width):
+    if head.shape[-1] != width:
+        raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")
 
 
 class DistMult(_Relation):
     """Score sum_k h_k r_k t_k (Yang et al. 2015); r begins at 1, as `Dot`."""
 
-    def __init__(self, width: int, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
-        self.relation = Parameter(np.ones(whole("width", width, 1), dtype))
+    def __init__(self, width: int, n_out: int | None = None, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
+        self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
         self._check(head)
@@ -96,10 +110,31 @@ class RotatE(_Relation):
         return GAMMA - (one * one + other * other + _LEAST).sqrt().sum(-1)
 
 
+class MLP(Module):
+    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows side by side, and a layer of outputs."""
+
+    def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
+        self.n_out = n_out
+        self.head, self.tail = (Linear(width, width, bias, rng=rng, dtype=dtype) for bias in (True, False))
+        self.out = Linear(width, *_shape(1, n_out)[:1], rng=rng, dtype=dtype)
+
+    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
+        _check_rows(self, head, len(self.head.weight))
+        hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
+        found = _by_row(self.out, hidden)
+        return found.reshape(found.shape[:2] if self.n_out is None else (len(found), self.n_out))
+
+
+def _by_row(layer, x):
+    """A layer's output of (n, c, width), by one product."""
+    found = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
+    return found.reshape(*x.shape[:2], found.shape[1])
+
+
 DECODERS: dict[str, Callable[..., Module]] = {
-    "dot": Dot, "distmult": DistMult, "complex": ComplEx, "transe": TransE, "rotate": RotatE,
+    "dot": Dot, "mlp": MLP, "distmult": DistMult, "complex": ComplEx, "transe": TransE, "rotate": RotatE,
 }  # fmt: skip
-"""By name, each made as Decoder(width, rng=rng, dtype=dtype)."""
+"""By name, each made as Decoder(width, n_out, rng=rng, dtype=dtype)."""
 
 
 class LinkPredictor(Module):
@@ -110,7 +145,7 @@ class LinkPredictor(Module):
     encoder : callable Module
         encoder(graph, x) -> (n_dst, width), such as any of `sarlite.models`.
     decoder : callable Module
-        decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c).
+        decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c); or of one candidate, c = 1, numbers of a link, (n, n_out).
 
     Raises
     ------
@@ -129,7 +164,7 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: Any, h: Any) -> Tensor:
-        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates). Collective."""
+        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates), or (graph.n_dst, n_out). Collective."""
         if not isinstance(graph, LinkGraph):
             raise ConfigError(f"a LinkPredictor scores the links of a LinkGraph, but graph is a {type(graph).__name__}")
         return graph.score(self.decoder, self.encoder(graph.nodes, h))

@@ -10,7 +10,7 @@ from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINI
 UNCOUNTED = {
     # kinds of run whose costs are not told, as of `Run.has`; what is said of them
     "minibatches without edges": "minibatches of the model {model}, which have no edges,",
-    "task link": "links",
+    "task link or --edge-labels": "links",
     "a set of graphs": "sets of graphs, as --data {data} is,",
 }
 
@@ -55,22 +55,30 @@ REFUSED: list[tuple[str, str, str]] = [
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
         "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
-    *(("task link", other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
-      for other in ("remote hec", "remote local")),
-    *(("task link", other, "{option} does not go with {other}: of links it is not done yet") for other in (
+    ("edge_labels", "task link", "{option} {edge_labels}: labels of edges are predicted, but --task link predicts edges: --task classify, "
+     "multilabel or regress"),
+    *((option, other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
+      for option in ("task link", "edge_labels") for other in ("remote hec", "remote local")),
+    *((option, other, "{option} does not go with {other}: of links it is not done yet")
+      for option in ("task link", "edge_labels") for other in (
         "eval_fanouts", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
-    ("task link", "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet"),
-    ("task link", "class of propagated rows",
-     "{option}: the model {model} trains on features that were propagated before, over all edges"),
+    *((option, "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet")
+      for option in ("task link", "edge_labels")),
+    *((option, "class of propagated rows",
+       "{option}: the model {model} trains on features that were propagated before, over all edges")
+      for option in ("task link", "edge_labels")),
+    ("edge_labels", "file of links", "{option}: a column of its table says which rows are to validate and to test on, as split=COLUMN, so "
+     "--link-val and --link-test are shares, or are not given"),
     ("link_split", "file of links", "{option} says which edges are links to validate and to test on, so --link-val and --link-test "
      "are shares, or are not given"),
     ("task link", "file of links, and a share", "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; "
      "beside a file 0, or nothing, is no link"),
-    ("link_split", "shares beside words", "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing"),
+    *((option, "shares beside words", "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
+      for option in ("link_split", "edge_labels")),
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
       for option in GRAPH_OPTIONS),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
-        "task link", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "task link", "edge_labels", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
@@ -80,12 +88,15 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in ("label_inputs", "correct_and_smooth")),
 ]
 
+OF_LINKS_OR_LABELS = ("decoder", "link_width", "link_val", "link_test")
+
 NEEDED: list[tuple[tuple[str, ...], str]] = [
     # options, or "option value"; what they mean nothing without
     (MINIBATCH_OPTIONS, "batch_size"),
     (tuple(HEC_OPTIONS), "remote hec"),
     (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
-    (tuple(LINK_OPTIONS), "task link"),
+    (OF_LINKS_OR_LABELS, "task link or --edge-labels"),
+    (tuple(name for name in LINK_OPTIONS if name not in (*OF_LINKS_OR_LABELS, "edge_labels")), "task link"),
     (("trace_epochs",), "trace"),
     (("weight_decay_on first",), "weight_decay"),
 ]
@@ -146,7 +157,8 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         type(value) for name in ("link_val", "link_test") if (value := run.options.get(name))},
     "shares beside words": lambda run: (
         any(run.options.get(name) is not None for name in ("link_val", "link_test"))
-        and not any(word.startswith("time=") for word in run.options["link_split"].split(","))),
+        and any(word.startswith("split=") for name in ("link_split", "edge_labels") for word in (run.options.get(name) or "").split(","))),
+    "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
     "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
     "other layers": lambda run: (
         run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),

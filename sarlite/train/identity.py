@@ -115,6 +115,8 @@ def difference(there, here):
         return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
     if there.get("links") != here.get("links"):
         return "files tell other splits of links"
+    if there.get("edge_labels") != here.get("edge_labels"):
+        return "the table of edges' labels tells others"
     if there.get("negatives") != here.get("negatives"):
         return "files tell other negatives of links"
     return None if there.get("digest") == here["digest"] else "of the same size, but other values"

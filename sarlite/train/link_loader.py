@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.comm.routing import send
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import owners
 from sarlite.minibatch import NeighborLoader
 from sarlite.minibatch.part_edges import share
@@ -27,8 +27,8 @@ class LinkBatch:
         What an `nn.LinkPredictor` is called with; `graph.nodes` is the `Batch` of the ends.
     x : Tensor
         The input rows of the ends' batch.
-    labels, rows : (n_links,) int64
-        Zeros; all rows.
+    labels, rows : (n_links, ...) array, (n_links,) int64
+        The links', which are zeros of links to predict; all rows.
     step, n_global : int
         The global step; links of all ranks.
     """
@@ -36,9 +36,9 @@ class LinkBatch:
     lasting: ClassVar[bool] = False
     outputs: ClassVar[None] = None
 
-    def __init__(self, graph: LinkGraph, step: int, n_global: int) -> None:
-        self.graph, self.step, self.n_global = graph, step, n_global
-        self.labels, self.rows = np.zeros(graph.n_dst, np.int64), np.arange(graph.n_dst)
+    def __init__(self, graph: LinkGraph, labels: Array, step: int, n_global: int) -> None:
+        self.graph, self.labels, self.step, self.n_global = graph, labels, step, n_global
+        self.rows = np.arange(graph.n_dst)
 
     @property
     def x(self) -> Tensor:
@@ -56,16 +56,17 @@ class LinkLoader(NeighborLoader):
         trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)
 
     A step's seeds are links. Their negatives are drawn by step, and the batch has the ends of both. No message passes
-    along a seed in its own step, in either direction, also where it is several edges.
+    along a seed in its own step, in either direction, also where it is several edges; but where labels of links are
+    predicted all edges bring messages.
 
     Parameters
     ----------
     graph : LinkGraph
-        Of `links.split_links`.
+        Of `links.split_links` or `links.labelled_links`.
     x : (n_src, ...) array
         Features of this rank's nodes.
-    labels : (n_links,) array
-        Not looked at: zeros.
+    labels : (n_links, ...) array
+        The links'.
     train : (n_links,) bools, slice, or (k,) row numbers
         This rank's links of an epoch.
     fanouts, batch_size, others
@@ -74,7 +75,7 @@ class LinkLoader(NeighborLoader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: the graph was not made by `split_links`, another `remote`, or as `NeighborLoader`.
+        On every rank: the graph was not made by these, another `remote`, or as `NeighborLoader`.
 
     Notes
     -----
@@ -85,12 +86,12 @@ class LinkLoader(NeighborLoader):
 
     def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  remote: Any = "exact", **options: Any) -> None:
-        self._links = together(graph.comm, lambda: _checked(graph, train, remote))
+        self._links, self._labels = together(graph.comm, lambda: _checked(graph, labels, train, remote))
         draw: Any = graph.draw
         self._ids = draw.nodes.dst_ids[draw.heads[self._links]], draw.tails[self._links]
         super().__init__(draw.nodes, x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size, **options)
         self._candidates = draw.on(self._sampling)
-        self._offsets = draw.negatives.offsets
+        self._offsets = np.concatenate([[0], np.cumsum(graph.comm.allgather(graph.n_src))])
 
     def _seed_ids(self):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
@@ -106,7 +107,7 @@ class LinkLoader(NeighborLoader):
             nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of))
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling)
-            return LinkBatch(graph, step, self._seeds.count(step))
+            return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
 
     def _nodes(self, step, heads, tails, without):
         """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the batch."""
@@ -124,7 +125,9 @@ class LinkLoader(NeighborLoader):
         return batch, heads if heads.ndim == 2 else heads - starts[comm.rank], tails
 
     def _edges(self, of):
-        """Where the edges between the ends of these links stand, of all ranks' links those of this rank's rows."""
+        """Where the edges between the ends of these links stand, of all ranks' links those of this rank's rows; of labelled links none."""
+        if self._candidates.negatives is None:
+            return None
         comm, draw, offsets = self._sampling, self._candidates, self._offsets
         rows, ids = draw.rows[of], draw.nodes.dst_ids[draw.heads[of]]
         owner = owners(rows, offsets)
@@ -132,9 +135,12 @@ class LinkLoader(NeighborLoader):
         return self._part.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
 
 
-def _checked(graph, train, remote):
+def _checked(graph, labels, train, remote):
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
-        raise ConfigError(f"minibatches of links are of a LinkGraph as split_links makes it, but graph is {graph!r}")
+        raise ConfigError("minibatches of links are of a LinkGraph as split_links and labelled_links make it, but graph is "
+                          f"{graph!r}")
     if remote != "exact":
         raise ConfigError(f"remote {remote!r}: minibatches of links are exact: a link's ends may be of any two ranks")
-    return row_numbers("train", train, graph.n_dst)
+    if np.shape(labels)[:1] != (graph.n_dst,):
+        raise ShapeError(f"labels of shape {np.shape(labels)} have not the graph's {graph.n_dst} rows")
+    return row_numbers("train", train, graph.n_dst), np.asarray(labels)

@@ -9,6 +9,7 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.data import names as named
 from sarlite.data import textfile
+from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
@@ -70,7 +71,7 @@ def read_pairs(file: str, n_nodes: int, names: Any = None) -> Array:
     ----------
     file : path
         Text of two ids a line, parted by a comma, .npy or .parquet; of nodes with names text of two names a line. The
-        first line may be source,destination.
+        first line may be a header, of names such as source and destination.
     names : Names, optional
         Of the nodes.
 
@@ -99,7 +100,7 @@ def _named(file, names):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
             if len(cells) != 2:
                 raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and destination")
-            if pairs or cells != HEADER:
+            if pairs or not {cell.lower() for cell in cells} <= ENDS:
                 pairs.append(cells)
     try:
         return names.ids(name for pair in pairs for name in pair).reshape(-1, 2)

@@ -1,5 +1,6 @@
 """Which split each link is of: drawn from the ids of its ends, or told by the user, as pairs, by edge or by time."""
 
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,28 +152,65 @@ def read(val: Any, test: Any, table: str | None, n_nodes: int, names: Any = None
 
 
 def _of_table(val, test, spec, n_nodes, names):
-    file, *words = spec.split(",")
-    told = dict(word.partition("=")[::2] for word in words)
-    wrong = sorted(told.keys() - {"split", "time", "src", "dst"})
-    if wrong or ("split" in told) == ("time" in told):
-        raise ConfigError(f"split {spec}: expected FILE,split=COLUMN or FILE,time=COLUMN, and src= and dst= where they are not the "
-                          f"first two columns{f'; {wrong[0]!r} is none of these' if wrong else ''}", "split")
-    by_time = "time" in told
-    column = told["time" if by_time else "split"]
-    source = columns.table(file, asked=[column])
-    if len(source.names) < 3:
-        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and {column}")
-    used = [told.get("src", source.names[0]), told.get("dst", source.names[1]), column]
-    pairs, values, row = [], [], 0
-    for *ends, cells in source.pieces(used):
-        pairs.append(np.stack([_nodes(source, name, own, row, n_nodes, names) for name, own in zip(used, ends)], 1))
-        values.append((_times if by_time else _words)(source, column, cells, row))
-        row += len(cells)
+    form = "split=COLUMN or FILE,time=COLUMN"
+    told = pairs_table("split", spec, form, READ)
+    if len(told.columns) != 1:
+        raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
+    ((by, column),) = told.columns.items()
+    pairs, values = [], []
+    for row, ends, (cells,) in told.pieces([column], n_nodes, names):
+        pairs.append(ends)
+        values.append(READ[by](told.source, column, cells, row))
     pairs, values = np.concatenate(pairs), np.concatenate(values)
-    if by_time:
-        return _by_time(source, pairs, values, val, test)
+    if by == "time":
+        return _by_time(told.source, pairs, values, val, test)
     ToldSplits(Solo(), n_nodes, pairs, values)  # refuses a pair of two splits, one of which may be train
     return pairs, values
+
+
+class PairsTable(NamedTuple):
+    """A table with a row a pair of nodes: its source, the columns of both ends, and other columns by what they tell."""
+
+    source: columns.Table
+    ends: list[str]
+    columns: dict[str, str]
+
+    def pieces(self, others: Sequence[str], n_nodes: int, names: Any) -> Iterator[tuple[int, Array, list[Any]]]:
+        """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other columns."""
+        row = 0
+        for one, other, *cells in self.source.pieces([*self.ends, *others]):
+            both = [_nodes(self.source, *end, row, n_nodes, names) for end in zip(self.ends, (one, other))]
+            yield row, np.stack(both, 1), cells
+            row += len(both[0])
+
+
+def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> PairsTable:
+    """Return the table that FILE,WORD=COLUMN,... names.
+
+    Parameters
+    ----------
+    argument, spec : str
+    form : str
+        What messages say stands behind FILE.
+    known : collection of str
+        Words, beside src= and dst=, which name the columns of the ends; by default the first two.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Naming the argument and the word, or the file: a word is none of these; there are too few columns.
+    """
+    file, *words = spec.split(",")
+    told = dict(word.partition("=")[::2] for word in words)
+    wrong = sorted(told.keys() - {*known, "src", "dst"}) or sorted(name for name, column in told.items() if not column)
+    if wrong:
+        raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first two columns; "
+                          f"{wrong[0]!r} is none of these", argument)
+    ends = [told.pop(end, None) for end in ("src", "dst")]
+    source = columns.table(file, asked=[name for column in (*ends, *told.values()) if column for name in column.split("+")])
+    if len(source.names) < 3:
+        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and {' and '.join(told.values())}")
+    return PairsTable(source, [end or source.names[at] for at, end in enumerate(ends)], told)
 
 
 def _nodes(source, column, cells, row, n_nodes, names):
@@ -200,6 +238,10 @@ def _times(source, column, cells, row):
     return found
 
 
+READ = {"split": _words, "time": _times}
+"""What reads the cells of a column of splits, and of one of times: (source, column, cells, first row)."""
+
+
 def _by_time(source, pairs, times, val, test):
     """The splits of pairs, each of which is as old as its first edge in either direction; links of one time are of one split."""
     proper = pairs[:, 0] != pairs[:, 1]
@@ -207,8 +249,18 @@ def _by_time(source, pairs, times, val, test):
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))
     pairs, times = pairs[order], times[order]
     first = np.concatenate([[True], (pairs[1:] != pairs[:-1]).any(1)]) if len(pairs) else np.empty(0, bool)
-    pairs, times, split = pairs[first], times[first], np.full(int(first.sum()), TRAIN)
-    ascending = np.sort(times)
+    return pairs[first], of_times(source, times[first], val, test)
+
+
+def of_times(source: columns.Table, times: Array, val: float, test: float) -> Array:
+    """Return the split of each link by its time, (n,) int64: the latest share `test`, `val` before; one time is of one split.
+
+    Raises
+    ------
+    DataError
+        A split that is asked for would have no link.
+    """
+    ascending, split = np.sort(times), np.full(len(times), TRAIN)
     for of, after in ((VAL, val + test), (TEST, test)):
         n_before = len(times) - round(after * len(times))
         if 0 < n_before < len(times):
@@ -216,4 +268,4 @@ def _by_time(source, pairs, times, val, test):
     for of, asked in ((VAL, val), (TEST, test), (TRAIN, 1)):
         if asked and not (split == of).any():
             raise DataError(f"{Path(source.where).name}: times: no link is left to {NAMES[of]} on, as links of one time are of one split")
-    return pairs, split
+    return split

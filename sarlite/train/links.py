@@ -1,6 +1,5 @@
 """A graph's edges as links to predict: divided into splits, with those to be predicted left out of its messages."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,104 +10,13 @@ from sarlite.errors import ConfigError, DataError, number, raise_together, whole
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges, owners
 from sarlite.keys import splitmix64
-from sarlite.nn import Random
-from sarlite.nn.decoders import DECODERS, LinkPredictor
 from sarlite.sar.graph.construct import make
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train import link_splits
-from sarlite.train.link_scores import read_pairs
 from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
 from sarlite.train.negatives import SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.types import Array
-
-
-class LinkOptions(NamedTuple):
-    """What a run makes of links.
-
-    Attributes
-    ----------
-    decoder : str
-        Of `nn.decoders.DECODERS`.
-    width : int
-        Numbers in a node's row, which the encoder makes.
-    val, test : float or path
-        As for `split_links`; a path names a file of pairs, as `link_scores.read_pairs` takes it, and a share beside a
-        path is no link.
-    split : str, optional
-        A table that tells each edge's split or time, as of `link_splits.read`.
-    disjoint, negatives, eval_negatives, filtered
-        As for `split_links`; None: 1, but for metrics of a link's rank 100.
-    sampler, eval_sampler : str, optional
-        Of `SAMPLERS`, or a file of pairs, as `link_scores.read_pairs` takes it. None: "uniform", but for metrics of a
-        link's rank "per-source"; in evaluation as in training where that draws of all nodes.
-    """
-
-    decoder: str = "dot"
-    width: int = 64
-    val: float | str = 0.05
-    test: float | str = 0.1
-    split: str | None = None
-    disjoint: float = 0.0
-    negatives: int = 1
-    eval_negatives: int | None = None
-    sampler: str | None = None
-    eval_sampler: str | None = None
-    filtered: bool = True
-
-    def splits(self, graph: Graph, names: Any = None) -> tuple[Any, Any]:
-        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
-
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: what `link_splits.read` says, whose `names` are rank 0's.
-        """
-        if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
-            return self.val, self.test
-
-        def read():
-            if graph.comm.rank:
-                return np.empty((0, 2), np.int64), np.empty(0, np.int64)
-            return link_splits.read(self.val, self.test, self.split, graph.n_nodes, names)
-
-        pairs, split = together(graph.comm, read)
-        return pairs[split == VAL], pairs[split == TEST]
-
-    def samplers(self, graph: Graph, metric: str | None, names: Any = None) -> list[Any]:
-        """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
-
-        Collective.
-
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: one is no sampler and no file; what `read_pairs` says, whose `names` are rank 0's.
-        """
-        own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
-        to_train = self.sampler or own
-        to_eval = self.eval_sampler or (to_train if to_train in SAMPLERS[:2] else own)
-
-        def read(argument, one):
-            if one in SAMPLERS:
-                return one
-            if not Path(one).exists():
-                raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
-            return read_pairs(one, graph.n_nodes, names) if graph.comm.rank == 0 else np.empty((0, 2), np.int64)
-
-        return together(graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
-
-    def of_graph(self, graph: Graph, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
-                 seed: int) -> "Links":
-        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
-        n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
-        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives, eval_negatives=n,
-                           sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
-
-    def decoded(self, encoder: Any, rng: Random, dtype: str) -> LinkPredictor:
-        """Return an encoder with the decoder behind it."""
-        return LinkPredictor(encoder, DECODERS[self.decoder](self.width, rng=rng, dtype=np.dtype(dtype)))
 
 
 class Links(NamedTuple):
@@ -120,8 +28,8 @@ class Links(NamedTuple):
     graph : LinkGraph
         A row for each of this rank's links, of all splits: the link, and negatives. `graph.nodes` has the edges along
         which messages pass in evaluation. Training draws its own negatives each step.
-    labels : (graph.n_dst,) int64
-        Zeros: the column of the candidate that is a link.
+    labels : (graph.n_dst, ...) array
+        Zeros, (graph.n_dst,) int64: the column of the candidate that is a link; or what the links are labelled with.
     train, val, test : (k,) int64
         Which rows are of each split.
     heads, tails : (graph.n_dst,) int64
@@ -205,19 +113,92 @@ def split_links(graph: Graph, val: Any = 0.05, test: Any = 0.1, *, split: Any = 
         return _split(graph, _splits(graph, told, seed), *arguments, *samplers)
 
 
+def labelled_links(graph: Graph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *, split: Any = None,
+                   seed: int = 0) -> Links:
+    """Divide labelled links into those to train, validate and test on. All edges of the graph bring messages.
+
+    Parameters
+    ----------
+    graph : Graph
+        As for `split_links`.
+    pairs : (k, 2) array of ids
+        Sources and destinations, each rank giving some. A pair may be there several times, and need not be an edge.
+    labels : (k,) or (k, n) array
+        What a `Task` takes: classes from 0; 0 or 1 of each label; numbers. Of one dtype and width on every rank.
+    val, test : float
+        The share of each, drawn by the ids of a pair's ends, in either order, so shares hold on average.
+    split : (k,) array of int, optional
+        In place of `val` and `test`: 0 of a pair to train on, 1 to validate, 2 to test on.
+    seed : int
+
+    Returns
+    -------
+    Links
+        `Trainer(links.graph, model, x, links.labels, links.train, ..., task=Task("classify"))` takes it, with model an
+        `nn.LinkPredictor` whose decoder was made with as many outputs as there are classes, labels or values.
+
+    Raises
+    ------
+    ConfigError
+        On every rank: an argument is not what is said here.
+
+    Notes
+    -----
+    Collective. Sends 40 bytes a pair, and its label, once. Memory: then 24 bytes a pair, and the labels.
+    """
+    comm = graph.comm
+    told = together(comm, lambda: _checked_labels(graph, pairs, labels, val, test, split, seed))
+    agree(comm, (told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed), "labels, val, test, split or seed")
+    raise_together(comm, _odd_id(graph))
+    pairs, labels, split = told
+    with graph.profile.phase("setup"):
+        numbers = RowNumbers(comm, graph.dst_ids)
+        offsets = np.concatenate([[0], np.cumsum(comm.allgather(graph.n_dst))])
+        split = DrawnSplits(val, test, seed)(*pairs.T) if split is None else split
+        rows = numbers(pairs)
+        owner = owners(rows[:, 0], offsets)
+        heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
+        labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
+        made = LinkGraph(graph, heads, tail_rows[:, None], Candidates(graph, heads, tails, tail_rows))
+    of = [np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)]
+    return Links(made, labels, of[TRAIN], of[VAL], of[TEST], graph.dst_ids[heads], tails, False, numbers)
+
+
+def _checked_labels(graph, pairs, labels, val, test, split, seed):
+    _checked_graph(graph)
+    whole("seed", seed, 0)
+    pairs, labels = _pairs(graph, "pairs", pairs), np.asarray(labels)
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
+        raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
+    if split is None:
+        _checked_splits(graph, val, test, None)
+    else:
+        split = np.asarray(split)
+    for name, given in (("labels", labels), ("split", split)):
+        if given is not None and len(given) != len(pairs):
+            raise ConfigError(f"{name}: {len(given)} for {len(pairs)} pairs")
+    if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu" or not np.isin(split, (TRAIN, VAL, TEST)).all()):
+        raise ConfigError(f"split is {split.dtype} {split.shape}, but must be one of 0 train, 1 val, 2 test for each pair")
+    return pairs, labels, None if split is None else split.astype(np.int64)
+
+
 def _sampler(graph, given):
     if isinstance(given, str) and given not in SAMPLERS:
         raise ConfigError(f"sampler {given!r} is not one of {', '.join(SAMPLERS)}")
     return given if isinstance(given, str) else _pairs(graph, "sampler", given)
 
 
-def _checked(graph, disjoint, negatives, eval_negatives, seed, filtered):
+def _checked_graph(graph):
     if not isinstance(graph, Graph):
         raise ConfigError(f"links are of a Graph, but graph is a {type(graph).__name__}")
     if graph.bipartite or graph.grid is not None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
     if graph.schedule.rows != "float32":
         raise ConfigError(f"links: graphs with rows {graph.schedule.rows} are not done yet")
+
+
+def _checked(graph, disjoint, negatives, eval_negatives, seed, filtered):
+    _checked_graph(graph)
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     least = (("negatives", negatives, 1), ("eval_negatives", eval_negatives, 1), ("seed", seed, 0))
@@ -226,7 +207,7 @@ def _checked(graph, disjoint, negatives, eval_negatives, seed, filtered):
 
 def _odd_id(graph):
     wrong = graph.dst_ids[graph.dst_ids >= graph.n_nodes]
-    return ConfigError(f"links: negatives are drawn of the ids 0 .. {graph.n_nodes - 1}, but a node has id {wrong[0]}") \
+    return ConfigError(f"links: ids must be 0 .. {graph.n_nodes - 1}, but a node has id {wrong[0]}") \
         if len(wrong) else None
 
 

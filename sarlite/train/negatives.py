@@ -199,25 +199,29 @@ class Candidates:
         The edges along which messages pass.
     heads, tails, rows : (n_links,) int64
         The links': local rows of the heads; ids of the tails, and their row numbers.
-    negatives : Negatives
+    negatives : Negatives, optional
+        Without them links have labels, and pass messages in their own steps, too.
     n : int
         Negatives of each link.
     """
 
-    def __init__(self, nodes: Graph, heads: Array, tails: Array, rows: Array, negatives: Negatives, n: int) -> None:
+    def __init__(self, nodes: Graph, heads: Array, tails: Array, rows: Array, negatives: Negatives | None = None, n: int = 0) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
 
     def on(self, comm: Communicator) -> "Candidates":
         """Return the same, whose negatives are drawn by another channel."""
-        return Candidates(self.nodes, self.heads, self.tails, self.rows, self.negatives.on(comm), self.n)
+        negatives = self.negatives and self.negatives.on(comm)
+        return Candidates(self.nodes, self.heads, self.tails, self.rows, negatives, self.n)
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
         """Return both ends of the candidates of some links, as `LinkGraph` takes them. Collective."""
-        drawn = self.negatives(self.heads[of], self.tails[of], self.n, step)
-        heads, first = self.heads[of], self.negatives.offsets[self.negatives.comm.rank]
+        heads, rows = self.heads[of], self.rows[of, None]
+        if self.negatives is None:
+            return heads, rows
+        drawn = self.negatives(heads, self.tails[of], self.n, step)
         if self.negatives.of_pairs:
-            heads = np.concatenate([heads[:, None] + first, drawn[0]], 1)
-        return heads, np.concatenate([self.rows[of, None], drawn[1]], 1)
+            heads = np.concatenate([heads[:, None] + self.negatives.offsets[self.negatives.comm.rank], drawn[0]], 1)
+        return heads, np.concatenate([rows, drawn[1]], 1)
 
     def __call__(self, step: int, of: Array) -> LinkGraph:
         return LinkGraph(self.nodes, *self.pairs(step, of))

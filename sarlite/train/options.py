@@ -14,7 +14,7 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.graphs import GraphOptions
-from sarlite.train.links import LinkOptions
+from sarlite.train.link_options import LinkOptions
 from sarlite.train.metrics import EVERY
 from sarlite.train.negatives import SAMPLERS
 from sarlite.train.tasks import LOSSES
@@ -84,8 +84,10 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "label-inputs": (None, float, "share of the training nodes that show their labels as inputs in an epoch; the "
                          "loss is the others'"),
     },
-    "links, of --task link": {
-        "decoder": (None, tuple(DECODERS), f"how a link is scored from the rows of its ends [{LINKS.decoder}]"),
+    "links, of --task link, and labels of edges": {
+        "edge-labels": (None, str, "FILE,labels=COLUMN: a table of the edges, or of any pairs, whose labels are predicted, as --task says "
+                        "[classify]; with split=COLUMN of train, val or test, or time=COLUMN, of which the latest are to test on"),
+        "decoder": (None, tuple(DECODERS), "how a link is scored, or labelled, from the rows of its ends [dot; of labels mlp]"),
         "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LINKS.width}]"),
         "link-val": (None, share_or_file, "share of the edges that are links to validate on; they bring no messages; or a file "
                      f"of these links, source and destination [{LINKS.val}]"),
@@ -201,8 +203,8 @@ SMOOTHING_OPTIONS = {
 }  # fmt: skip
 """Options of Correct and Smooth, with the names of `CorrectAndSmooth`'s arguments."""
 LINK_OPTIONS = {
-    name.replace("-", "_"): name.removeprefix("link-").replace("negative-", "").replace("-", "_")
-    for name in GROUPS["links, of --task link"]
+    name.replace("-", "_"): name.removeprefix("link-").removeprefix("edge-").replace("negative-", "").replace("-", "_")
+    for name in GROUPS["links, of --task link, and labels of edges"]
 }  # fmt: skip
 """Options of links, with the names of `LinkOptions`' fields."""
 GRAPH_OPTIONS = {"readout": "readout", "readout_width": "width"}
@@ -220,7 +222,7 @@ METAVARS = {
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
     "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
-    "link-split": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
+    "link-split": "TABLE", "edge-labels": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
     "eval-negatives": "N", "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""

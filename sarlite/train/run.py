@@ -13,6 +13,7 @@ from sarlite.comm.interrupt import Interrupts
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import checkpoint, link_splits, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
@@ -22,6 +23,7 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.links import labelled_links
 from sarlite.train.load import kind, load, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
@@ -89,15 +91,14 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
-    splits = run.links.splits(part.graph, part.names) if part.task == "link" else None
-    if splits:
-        data["links"] = link_splits.digest(comm, *splits)
-        samplers = run.links.samplers(part.graph, run.training.metric, part.names)
-        data["negatives"] = link_splits.digest(comm, *samplers)
+    links = None
+    if part.task == "link":
+        links, told = (_labels if run.links.labels else _links)(run, part)
+        data |= told
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
-    if splits:
-        part = with_links(run, part, splits, samplers)
+    if links:
+        part = links()
     there = part.memory.now()  # without what reading the data and dividing the edges took
     part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
@@ -127,16 +128,17 @@ def new_model(comm, run, part, rng):
     """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
     n_in = widths(part.rows)
     n_in = n_in + part.n_classes if run.training.label_inputs else n_in
-    if part.task == "link":
-        return together(comm, lambda: make_predictor(run, n_in, rng, part.graph.nodes))
+    if isinstance(part.graph, LinkGraph):
+        return together(comm, lambda: make_predictor(run, n_in, part.n_classes, rng, part.graph.nodes))
     if isinstance(part.graph, GraphSet):
         return together(comm, lambda: make_graph_predictor(run, n_in, part.n_classes, rng, part.graph))
     return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
 
 
-def make_predictor(run, n_in, rng, nodes):
-    """Return the model of a run of links: that of its nodes, and the decoder."""
-    return run.links.decoded(make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, run.model.dtype)
+def make_predictor(run, n_in, n_out, rng, nodes):
+    """Return the model of a run of links: that of its nodes, and the decoder, of labels of `n_out` outputs."""
+    encoder = make_model(run.model, n_in, run.links.width, rng, nodes, run.batches)
+    return run.links.decoded(encoder, rng, run.model.dtype, n_out if run.links.labels else None)
 
 
 def make_graph_predictor(run, n_in, n_out, rng, graphs):
@@ -145,12 +147,30 @@ def make_graph_predictor(run, n_in, n_out, rng, graphs):
     return run.graphs.read_out(encoder, n_out, rng, run.model.dtype)
 
 
-def with_links(run, part, splits, samplers):
-    """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'.
+def _links(run, part):
+    """What makes the part of a run that predicts links, and what files tell of these, for the data's identity. Collective."""
+    comm, training = part.graph.comm, run.training
+    splits = run.links.splits(part.graph, part.names)
+    samplers = run.links.samplers(part.graph, training.metric, part.names)
+    told = {"links": link_splits.digest(comm, *splits), "negatives": link_splits.digest(comm, *samplers)}
+    return lambda: with_links(part, run.links.of_graph(part.graph, splits, samplers, training.metric, training.seed)), told
 
-    Collective.
-    """
-    links = run.links.of_graph(part.graph, splits, samplers, run.training.metric, run.training.seed)
+
+def _labels(run, part):
+    """As `_links`, of a run that predicts labels of edges."""
+    found = run.links.read_labels(part.graph, run.training.task, run.training.seed, part.names)
+
+    def make():
+        links = labelled_links(part.graph, found.pairs, found.labels, split=found.split)
+        summary = {**part.summary, "classes": found.n_outputs, "task": found.task}
+        return with_links(part, links)._replace(task=found.task, n_classes=found.n_outputs, class_names=found.class_names,
+                                                summary=summary)
+
+    return make, {"classes": found.n_outputs, "edge_labels": found.digest(part.graph.comm)}
+
+
+def with_links(part, links):
+    """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'."""
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows)
 
@@ -244,7 +264,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
-    counted |= {"links": trainer.counts} if part.task == "link" else {}
+    counted |= {"links": trainer.counts} if isinstance(part.graph, LinkGraph) else {}
     pictured = report.pictured(comm, part.graph)
     times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
     if comm.rank == 0:

@@ -11,7 +11,7 @@ from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
 from sarlite.train.graphs import GraphOptions
-from sarlite.train.links import LinkOptions
+from sarlite.train.link_options import LinkOptions
 from sarlite.train.load import Source
 from sarlite.train.model import ModelSpec, first_layer, model_class
 from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MODEL_OPTIONS, SMOOTHING_OPTIONS
@@ -57,6 +57,8 @@ def source_of(options: Any, cls: Any, **others: Any) -> Source:
     values = wanted(cls, options.edge_weights, options.edge_features, signed=".py:" in options.model)
     names = ("task", "dtype", "partition", "order", "balance", "seed", "verify", "progress")
     found = {name: getattr(options, name) for name in names}
+    if options.edge_labels is not None:
+        found["task"] = "link"  # nodes' labels are not looked at
     graphs = not getattr(cls, "relational", False)
     return Source(options.data, graphs=graphs, normalize=options.normalize_features, features=not options.dry_run,
                   self_loops=loops, edge_values=values, **found)._replace(**others)
@@ -118,8 +120,8 @@ class Training(NamedTuple):
 
     Attributes
     ----------
-    loss, metric : str, optional
-        Of a `Task`; by default the task's own.
+    task, loss, metric : str, optional
+        Of a `Task`; by default that of the data, and its own.
     schedule : callable
         Factor of the learning rate by epoch.
     weight_decay_on : {"all", "first"}, optional
@@ -146,6 +148,7 @@ class Training(NamedTuple):
     patience: int | None = None
     eval_every: int = 1
     seed: int = 0
+    task: str | None = None
     loss: str | None = None
     metric: str | None = None
     mfg: bool = False

@@ -53,9 +53,9 @@ def check_sources(**given):
 def check_links(graph, task, numerics, others):
     """Raise a ConfigError where links go with something that is not of links, or not done yet."""
     if isinstance(graph, LinkGraph):
-        if (task is None or task.name != "link") and others["loss"] is None:
-            raise ConfigError("graph is a LinkGraph, so the task must be Task('link'), or the loss your own")
-        if task is not None:
+        if graph.n_candidates > 1 and (task is None or task.name != "link") and others["loss"] is None:
+            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be Task('link'), or the loss your own")
+        if task is not None and task.name == "link":
             task.check_candidates(graph.n_candidates)
         for name in ("scoring", "label_inputs"):
             if others[name] is not None:

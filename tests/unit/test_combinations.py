@@ -20,7 +20,8 @@ VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
-          "link_split": "edges.csv,time=since", "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
+          "link_split": "edges.csv,time=since", "edge_labels": "edges.csv,labels=kind",
+          "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
 """Of an option its value; of others True."""
 
 
@@ -51,7 +52,8 @@ def case(option, other):
         "nothing propagated": ({}, {"cls": SAGE, "relational": False, "model": SimpleNamespace()}),
         "file of links": ({"link_val": "val.csv"}, {}),
         "file of links, and a share": ({"link_val": "val.csv", "link_test": 0.1}, {}),
-        "shares beside words": ({"link_split": "edges.csv,split=part", "link_val": 0.1}, {}),
+        "shares beside words": ({option: "edges.csv,labels=kind,split=part", "link_val": 0.1}, {}),
+        "task link or --edge-labels": ({"edge_labels": "edges.csv,labels=kind"}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
     }
     options, rest = kinds.get(other) or ({**BATCHES} if other == "batch_size" else named(other), {})

@@ -106,7 +106,7 @@ def test_what_cannot_be_is_refused():
     for words, call in (
         ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
         ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
-        ("of a LinkGraph as split_links makes it", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
+        ("as split_links and labelled_links make it", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
         ("batches is a NeighborLoader, but of links a LinkLoader", lambda: Trainer(
             links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *given, rng=nn.Random(1),
             optimizer=lambda flat: optim.SGD(flat, 1), task=Task("link"),

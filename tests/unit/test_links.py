@@ -183,12 +183,14 @@ def test_losses_are_their_formulas(loss):
 def test_decoders_are_their_formulas(name):
     draw, decoder = np.random.default_rng(3), DECODERS[name](6, rng=nn.Random(0), dtype=np.float64)
     h, t = draw.standard_normal((2, 1, 6)), draw.standard_normal((2, 3, 6))
-    if name != "dot":
-        decoder.relation.data[:] = draw.standard_normal(6)
-    r = np.ones(6) if name == "dot" else decoder.relation.data
+    r = draw.standard_normal(6)
+    if name not in ("dot", "mlp"):
+        decoder.relation.data[:] = r
+    hidden = [getattr(decoder, end).weight.data for end in ("head", "tail", "out")] if name == "mlp" else np.zeros((3, 6, 6))
     ch, ct, cr = (x[..., :3] + 1j * x[..., 3:] for x in (h, t, r))
     expected = {"dot": (h * t).sum(-1), "distmult": (h * r * t).sum(-1), "complex": (ch * cr * ct.conj()).sum(-1).real,
-                "transe": 12 - abs(h + r - t).sum(-1), "rotate": 12 - abs(ch * cr / abs(cr) - ct).sum(-1)}[name]  # fmt: skip
+                "transe": 12 - abs(h + r - t).sum(-1), "rotate": 12 - abs(ch * cr / abs(cr) - ct).sum(-1),
+                "mlp": (np.maximum(h @ hidden[0] + t @ hidden[1], 0) @ hidden[2])[..., 0]}[name]  # fmt: skip
     np.testing.assert_allclose(decoder(Tensor(h), Tensor(t)).data, expected, rtol=1e-9)
     gradcheck(lambda a, b, *_: decoder(a, b), [Tensor(h), Tensor(t), *decoder.parameters()])
 
@@ -214,7 +216,7 @@ def test_what_cannot_be_is_refused():
         "graphs with rows bfloat16 are not done yet": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], rows="bfloat16")),
         "links are of a Graph, but graph is a LinkGraph": lambda: split_links(links.graph),
-        "drawn of the ids 0 .. 1, but a node has id 9": lambda: split_links(
+        "links: ids must be 0 .. 1, but a node has id 9": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], node_ids=[0, 9])),
         "hits@10: needs 10 negatives of each link, but in evaluation there are 1": lambda: trainer(Solo(), metric="hits@10"),
         "SGC trains on features that were propagated": lambda: nn.LinkPredictor(SGC(6, 8, rng=nn.Random(0)), nn.Dot()),

@@ -1,0 +1,99 @@
+"""Labels of edges, from a table with a row a pair of nodes."""
+
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator
+from sarlite.data.label_columns import LabelColumns
+from sarlite.data.targets import labelled
+from sarlite.data.workspace import Workspace
+from sarlite.errors import ConfigError, DataError
+from sarlite.train.link_splits import READ, DrawnSplits, of_times, pairs_table
+from sarlite.types import Array
+
+_WORDS = ("labels", *READ)
+
+
+class EdgeLabels(NamedTuple):
+    """Labelled pairs of nodes.
+
+    Attributes
+    ----------
+    pairs : (n, 2) int64
+        Sources and destinations by original id; a pair may be there several times, and need not be an edge.
+    labels : (n,) or (n, k) array
+        In the task's form, as of a `Dataset`.
+    split : (n,) int64
+        Of `link_splits.TRAIN`, `VAL` and `TEST`.
+    task : {"classify", "multilabel", "regress"}
+    n_outputs : int
+        Classes, labels or values.
+    class_names : list of str, optional
+        Where labels are words.
+    """
+
+    pairs: Array
+    labels: Array
+    split: Array
+    task: str
+    n_outputs: int
+    class_names: list[str] | None = None
+
+    def digest(self, comm: Communicator) -> str:
+        """Return what tells rank 0's labels from others. Collective."""
+        found = sha256(repr(self.class_names).encode())
+        for array in (self.pairs, self.labels, self.split):
+            found.update(np.ascontiguousarray(array).tobytes())
+        return str(comm.bcast(found.hexdigest()[:32]))
+
+
+def read(spec: str, task: str | None, val: float, test: float, seed: int, n_nodes: int, names: Any = None) -> EdgeLabels:
+    """Return the labels that a table tells of pairs of nodes. Rows without a label, which may be empty, are left out.
+
+    Parameters
+    ----------
+    spec : str
+        FILE,labels=COLUMN, of numbers or words; of another task than classify COLUMN+COLUMN may be several, of numbers. With
+        split=COLUMN a row is of train, val or test; with time=COLUMN the latest labels are to test on, a share `test` of all, and
+        those before to validate on; else splits are drawn by the ids of a pair's ends, in either order. src=COLUMN and
+        dst=COLUMN name the ends, by default the first two columns.
+    task : str, optional
+        "classify" by default.
+    val, test : float
+        Shares.
+    seed : int
+    n_nodes : int
+    names : Names, optional
+        Of the nodes.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Naming the file, the row, the column and the value.
+    """
+    form = "labels=COLUMN, and maybe split=COLUMN or time=COLUMN"
+    table = pairs_table("edge_labels", spec, form, _WORDS)
+    by = [word for word in READ if word in table.columns]
+    if "labels" not in table.columns or len(by) > 1:
+        raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
+    columns, task = table.columns["labels"].split("+"), task or "classify"
+    if task == "classify" and len(columns) > 1:
+        raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress", "edge_labels")
+    found, pairs, told = LabelColumns(table.source, columns, Workspace(), task, what="row"), [np.empty((0, 2), np.int64)], []
+    for row, ends, cells in table.pieces([*columns, *(table.columns[word] for word in by)], n_nodes, names):
+        found.add(cells[: len(columns)], row)
+        pairs.append(ends)
+        told += [READ[word](table.source, table.columns[word], cells[-1], row) for word in by]
+    labels, n_outputs, class_names = found.read()
+    labels = np.asarray(labels)
+    there = labelled(labels, task)
+    if not there.any():
+        raise DataError(f"{table.source.where}: column {columns[0]!r}: no row has a label")
+    ends, labels = np.concatenate(pairs)[there], labels[there]
+    if by == ["time"]:
+        split = of_times(table.source, np.concatenate(told)[there], val, test)
+    else:
+        split = np.concatenate(told)[there] if by else DrawnSplits(val, test, seed)(*ends.T)
+    return EdgeLabels(ends, labels, split, task, n_outputs, class_names)

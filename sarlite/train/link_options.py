@@ -1,0 +1,122 @@
+"""What a run makes of links: splits, negatives and labels of them, and the decoder."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import together
+from sarlite.errors import ConfigError
+from sarlite.nn import Random
+from sarlite.nn.decoders import DECODERS, LinkPredictor
+from sarlite.sar.graph.graph import Graph
+from sarlite.train import edge_labels, link_splits
+from sarlite.train.edge_labels import EdgeLabels
+from sarlite.train.link_scores import read_pairs
+from sarlite.train.link_splits import TEST, VAL
+from sarlite.train.links import Links, split_links
+from sarlite.train.negatives import SAMPLERS
+
+
+class LinkOptions(NamedTuple):
+    """What a run makes of links.
+
+    Attributes
+    ----------
+    decoder : str, optional
+        Of `nn.decoders.DECODERS`; by default "dot", of labels "mlp".
+    width : int
+        Numbers in a node's row, which the encoder makes.
+    val, test : float or path
+        As for `split_links`; a path names a file of pairs, as `link_scores.read_pairs` takes it, and a share beside a
+        path is no link.
+    split : str, optional
+        A table that tells each edge's split or time, as of `link_splits.read`.
+    labels : str, optional
+        A table of labels of pairs, as of `edge_labels.read`, which are predicted in place of links.
+    disjoint, negatives, eval_negatives, filtered
+        As for `split_links`; None: 1, but for metrics of a link's rank 100.
+    sampler, eval_sampler : str, optional
+        Of `SAMPLERS`, or a file of pairs, as `link_scores.read_pairs` takes it. None: "uniform", but for metrics of a
+        link's rank "per-source"; in evaluation as in training where that draws of all nodes.
+    """
+
+    decoder: str | None = None
+    width: int = 64
+    val: float | str = 0.05
+    test: float | str = 0.1
+    split: str | None = None
+    labels: str | None = None
+    disjoint: float = 0.0
+    negatives: int = 1
+    eval_negatives: int | None = None
+    sampler: str | None = None
+    eval_sampler: str | None = None
+    filtered: bool = True
+
+    def splits(self, graph: Graph, names: Any = None) -> tuple[Any, Any]:
+        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `link_splits.read` says, whose `names` are rank 0's.
+        """
+        if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
+            return self.val, self.test
+
+        def read():
+            if graph.comm.rank:
+                return np.empty((0, 2), np.int64), np.empty(0, np.int64)
+            return link_splits.read(self.val, self.test, self.split, graph.n_nodes, names)
+
+        pairs, split = together(graph.comm, read)
+        return pairs[split == VAL], pairs[split == TEST]
+
+    def samplers(self, graph: Graph, metric: str | None, names: Any = None) -> list[Any]:
+        """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
+
+        Collective.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: one is no sampler and no file; what `read_pairs` says, whose `names` are rank 0's.
+        """
+        own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
+        to_train = self.sampler or own
+        to_eval = self.eval_sampler or (to_train if to_train in SAMPLERS[:2] else own)
+
+        def read(argument, one):
+            if one in SAMPLERS:
+                return one
+            if not Path(one).exists():
+                raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
+            return read_pairs(one, graph.n_nodes, names) if graph.comm.rank == 0 else np.empty((0, 2), np.int64)
+
+        return together(graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
+
+    def of_graph(self, graph: Graph, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
+                 seed: int) -> "Links":
+        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
+        n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
+        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives, eval_negatives=n,
+                           sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
+
+    def read_labels(self, graph: Graph, task: str | None, seed: int, names: Any = None) -> EdgeLabels:
+        """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: what `edge_labels.read` says, whose `names` are rank 0's.
+        """
+        told: Any = (self.labels, task, self.val, self.test, seed, graph.n_nodes, names)
+        own = together(graph.comm, lambda: edge_labels.read(*told) if graph.comm.rank == 0 else None)
+        told = graph.comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
+        return own or told
+
+    def decoded(self, encoder: Any, rng: Random, dtype: str, n_out: int | None = None) -> LinkPredictor:
+        """Return an encoder with the decoder behind it, of labels of `n_out` outputs."""
+        decoder = DECODERS[self.decoder or ("dot" if n_out is None else "mlp")]
+        return LinkPredictor(encoder, decoder(self.width, n_out, rng=rng, dtype=np.dtype(dtype)))
