@@ -41,5 +41,15 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
     """What was collected stays: no garbage collection needs to walk over ten thousand tests, as many tests ask for one."""
+    _freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _others_stay():
+    """What earlier modules left stays, too: else each of a hundred trials of costs walks over it several times."""
+    _freeze()
+
+
+def _freeze():
     gc.collect()
     gc.freeze()
