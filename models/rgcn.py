@@ -66,7 +66,7 @@ class RGCNConv(nn.Module):
 
 
 class RGCN(nn.Module):
-    """R-GCN layers for one node type's labels; learned rows for the types without features; between layers activation and dropout.
+    """R-GCN layers for one node type's labels, or for several types' rows; learned rows for the types without features; between layers activation and dropout.
 
     A layer computes the types alone that the labels depend on.
 
@@ -77,7 +77,7 @@ class RGCN(nn.Module):
     n_out : int
         Classes.
     nodes : NodeType
-        `graph.of(type)` of the type that has labels.
+        `graph.of(type)` of the type that has labels, or of the types whose rows are wanted.
     layers, hidden : int
     embedding : int, optional
         By default the width of the features, or `hidden` without any.
@@ -98,7 +98,7 @@ class RGCN(nn.Module):
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
-        of_input, *of_layers = needed(graph, nodes.node_type, layers)
+        of_input, *of_layers = needed(graph, nodes.node_types, layers)
         self.inputs = Inputs(n_in, graph, of_input, width, alike=n_bases is not None, rng=rng, dtype=dtype)
         self.convs, self.activations = [], []
         widths = self.inputs.widths
@@ -124,7 +124,7 @@ class RGCN(nn.Module):
             h = conv(graph, h)
             if k < len(self.activations):
                 h = {name: activation(h[name], graph.of(name)) for name, activation in self.activations[k].items()}
-        return h[nodes.node_type]
+        return nodes.rows(h)
 
 
 class Inputs(nn.Module):
@@ -157,9 +157,9 @@ class Inputs(nn.Module):
                 self.projections[name](x[name]) if name in self.projections else x[name] for name in self.widths}
 
 
-def needed(graph: HeteroGraph, node_type: str, layers: int) -> list[tuple[str, ...]]:
-    """Return the node types that the labels of one depend on: the first layer's input, then each layer's output; the last has one."""
-    found: list[tuple[str, ...]] = [(node_type,)]
+def needed(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
+    """Return the node types that the rows of some depend on: the first layer's input, then each layer's output; the last has these."""
+    found: list[tuple[str, ...]] = [node_types]
     for _ in range(layers):
         wanted = {*found[0], *(relation[0] for relation in graph.into(found[0]))}
         found.insert(0, tuple(name for name in graph.node_types if name in wanted))

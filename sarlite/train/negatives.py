@@ -75,6 +75,8 @@ class Negatives:
     numbers : RowNumbers
     ids : (n_local,) int64
         Of this rank's rows.
+    heads, tails : (first, n)
+        The ids that heads and tails are drawn of: n from the first on.
     known : (m,) int64
         head's local row * n_nodes + tail's id of each link, ascending.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) int64
@@ -92,8 +94,10 @@ class Negatives:
     links the last one stays: that of a node linked to nearly all others. Told pairs that are links are left out.
     """
 
-    def __init__(self, numbers: RowNumbers, ids: Array, known: Array, sampler: Any, seed: int, purpose: str) -> None:
+    def __init__(self, numbers: RowNumbers, ids: Array, heads: tuple[int, int], tails: tuple[int, int], known: Array, sampler: Any,
+                 seed: int, purpose: str) -> None:
         self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
+        self.heads, self.tails = heads, tails
         told = isinstance(sampler, np.ndarray)
         self.comm = numbers.comm
         self.of_pairs, self.in_batch = (not told and sampler == one for one in ("uniform", "in-batch"))
@@ -122,21 +126,17 @@ class Negatives:
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
             bits, places = own[row], (column * TRIES + number) * 2
-            end = (of_batch if of_batch and number < TRIES // 2 else self._node)(bits, places + 1)
+            end = of_batch(bits, places + 1) if of_batch and number < TRIES // 2 else _one_of(self.tails, bits, places + 1)
             found[1, wrong] = self.numbers(end)
             if self.of_pairs:
-                found[0, wrong] = self.numbers(self._node(bits, places))
+                found[0, wrong] = self.numbers(_one_of(self.heads, bits, places))
             wrong = wrong[self._are_links(found[0, wrong], end)]
             if not self.comm.allreduce(np.array([len(wrong)]))[0]:
                 break
         return found[0].reshape(-1, n), found[1].reshape(-1, n)
 
-    def _node(self, bits, places):
-        """A uniform node for each of these random bits and counters."""
-        return _below(self.numbers.n, bits, places)
-
     def _tails_of_batch(self, tails):
-        """What draws, as `_node` does, of all ranks' tails, each as often as it is one; they are drawn by their place in
+        """What draws, as `_one_of` does, of all ranks' tails, each as often as it is one; they are drawn by their place in
         the order of ids. Collective, and so is a draw."""
         comm = self.comm
         kept = np.sort(send(comm, tails // self.numbers.range, tails))
@@ -182,6 +182,11 @@ def among(known: Array, wanted: Array) -> Array:
     """Return which of the wanted numbers are among the known ones, which ascend: bools of `wanted`'s shape."""
     places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
     return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
+
+
+def _one_of(ends, bits, places):
+    """A uniform id of (first, n) for each of these random bits and counters."""
+    return ends[0] + _below(ends[1], bits, places)
 
 
 def _below(n, bits, places):

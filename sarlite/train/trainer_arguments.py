@@ -106,10 +106,11 @@ def check_numerics(numerics, loss, *sources):
 
 def rows_of(graph, x, labels, task, splits):
     """Return the row numbers of each split; raise where x, labels or a split do not fit the graph, or the task."""
-    if isinstance(x, dict) and not isinstance(graph, NodeType):
+    nodes = graph.nodes if isinstance(graph, LinkGraph) else graph
+    if isinstance(x, dict) and not isinstance(nodes, NodeType):
         raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
                           "gives it")
-    sources = [graph.graph.of(name) for name in x] if isinstance(x, dict) else [graph]
+    sources = [nodes.graph.of(name) for name in x] if isinstance(x, dict) else [graph]
     inputs = [(name, rows, nodes.n_src) for (name, rows), nodes in zip(each_input(x), sources)]
     for name, given, n in (*inputs, ("labels", labels, graph.n_dst)):
         if given.shape[:1] != (n,):

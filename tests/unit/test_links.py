@@ -215,7 +215,7 @@ def test_what_cannot_be_is_refused():
         "filtered is 1, but must be True or False": lambda: split_links(graph, filtered=1),
         "graphs with rows bfloat16 are not done yet": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], rows="bfloat16")),
-        "links are of a Graph, but graph is a LinkGraph": lambda: split_links(links.graph),
+        "links are of a Graph or a HeteroGraph, but graph is a LinkGraph": lambda: split_links(links.graph),
         "links: ids must be 0 .. 1, but a node has id 9": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], node_ids=[0, 9])),
         "hits@10: needs 10 negatives of each link, but in evaluation there are 1": lambda: trainer(Solo(), metric="hits@10"),

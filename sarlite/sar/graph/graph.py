@@ -14,6 +14,7 @@ from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
 from sarlite.sar.operators.table import Call
+from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
@@ -86,6 +87,11 @@ class Graph(LayerGraph):
     @cached_property
     def edge_ids(self) -> Array:
         return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
+
+    def lay_out(self, found: Needs) -> Schedule:
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective."""
+        there = self.schedule
+        return Schedule(there.mode.lay_out(found, there.transport.prefetch), there.transport, there.mode)
 
     def in_edges(self) -> InEdges:
         """Return this part's edges in source order, as one CSR. Collective.

@@ -9,6 +9,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.graph import construct, frames
@@ -17,10 +18,11 @@ from sarlite.sar.graph.shard import own_relations
 from sarlite.sar.operators import fn, relations, table
 from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
 from sarlite.sar.schedule import needs, schedule
+from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.tape import Tensor, numerics
+from sarlite.tape import Tensor, numerics, ops
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
@@ -28,12 +30,18 @@ Relation = tuple[str, str, str]  # (source type, name, destination type)
 
 
 class NodeType:
-    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations.
+    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations; or of several types.
+
+    The rows and ids of several types stand one type after the other, as the ends of a relation's links have them.
 
     Attributes
     ----------
     graph : HeteroGraph
+    node_types : tuple of str
     node_type : str
+        The types, joined by "+".
+    first : dict of str to int
+        The number of a type's first node among `n_nodes`.
     n_nodes : int
         Of all ranks.
     n_src, n_dst : int
@@ -44,14 +52,26 @@ class NodeType:
         The graph's.
     """
 
-    def __init__(self, graph: "HeteroGraph", node_type: str) -> None:
-        self.graph, self.node_type, self.n_nodes = graph, node_type, graph.n_nodes[node_type]
-        self.node_ids = self.src_ids = self.dst_ids = graph.node_ids[node_type]
+    def __init__(self, graph: "HeteroGraph", *node_types: str) -> None:
+        self.graph, self.node_types, self.node_type = graph, node_types, "+".join(node_types)
+        ends = np.cumsum([graph.n_nodes[name] for name in node_types]).tolist()
+        self.first, self.n_nodes = dict(zip(node_types, [0, *ends])), ends[-1]
+        ids = [graph.node_ids[name] for name in node_types]
+        self.node_ids = self.src_ids = self.dst_ids = ids[0] if len(ids) == 1 else np.concatenate(
+            [own + first for own, first in zip(ids, self.first.values())])
         self.n_src = self.n_dst = len(self.node_ids)
-        self.comm, self.profile = graph.comm, graph.profile
+        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
 
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+    def rows(self, h: Mapping[str, Tensor]) -> Tensor:
+        """Return the rows of the types, of rows by type."""
+        return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
+
+    def lay_out(self, found: Needs) -> Schedule:
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective."""
+        return schedule.make(self.graph._comm, found, self.graph.options, self.profile)
 
 
 class RelationGraph(LayerGraph):
@@ -133,8 +153,8 @@ class HeteroGraph:
     """
 
     def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
-                 edge_ids: Mapping[Relation, Array], options: Options) -> None:
-        self.profile, self.options, self._comm = Profile(), options, comm
+                 edge_ids: Mapping[Relation, Array], options: Options, profile: Profile | None = None) -> None:
+        self.profile, self.options, self._comm = profile or Profile(), options, comm
         self.comm = cast(Communicator, Counted(comm, self.profile))
         self.node_types, self.relations = tuple(node_ids), tuple(in_edges)
         self.node_ids, self._edge_ids, self._edges = dict(node_ids), dict(edge_ids), dict(in_edges)
@@ -238,11 +258,30 @@ class HeteroGraph:
         return {relation: np.arange(len(edges.indices)) if relation not in self._edge_ids else self._edge_ids[relation]
                 for relation, edges in self._edges.items()}
 
-    def of(self, node_type: str) -> NodeType:
-        """Return the nodes of one type."""
-        if node_type not in self.n_nodes:
-            raise ConfigError(f"node type {node_type!r} is not one of {', '.join(self.node_types)}")
-        return NodeType(self, node_type)
+    def of(self, *node_types: str) -> NodeType:
+        """Return the nodes of one type, or of several, each once."""
+        for name in node_types:
+            if name not in self.n_nodes:
+                raise ConfigError(f"node type {name!r} is not one of {', '.join(self.node_types)}")
+        if not node_types or len({*node_types}) < len(node_types):
+            raise ConfigError(f"node types {node_types}, but each must be there once")
+        return NodeType(self, *node_types)
+
+    def in_edges(self, relation: Relation) -> InEdges:
+        """Return this part's edges of a relation; their indices are row numbers of sources in the whole graph."""
+        return self._edges[relation]
+
+    def keeping(self, kept: Mapping[Relation, Array]) -> "HeteroGraph":
+        """Return the graph with some edges of relations, by a mask each in the order of `in_edges`, and all of others. Collective."""
+        edges, ids = dict(self._edges), self.edge_ids
+        for relation, mask in kept.items():
+            own = edges[relation]
+            counts = np.bincount(destinations(own.indptr)[mask], minlength=own.n_dst)
+            edges[relation] = InEdges(np.concatenate([[0], np.cumsum(counts)]), own.indices[mask])
+            ids[relation] = ids[relation][slice(None) if own.numbers is None else own.numbers][mask]
+        made = HeteroGraph(self._comm, edges, self.node_ids, ids, self.options, self.profile)
+        made.names = self.names
+        return made
 
     def into(self, node_types: Any) -> tuple[Relation, ...]:
         """Return the relations whose destination type is one of these."""

@@ -10,6 +10,7 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
@@ -30,8 +31,9 @@ class LinkGraph:
 
     Parameters
     ----------
-    nodes : Graph, or Batch
-        What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns.
+    nodes : Graph, NodeType, or Batch
+        What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns. Of relations the
+        types at the links' ends.
     heads : (n,) int, or (n, c) int64
         This rank's rows that the encoder makes, where a row's candidates have one head; else row numbers of all ranks'.
         Of one kind on every rank.
@@ -61,7 +63,7 @@ class LinkGraph:
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
                  comm: Communicator | None = None) -> None:
-        graph: Graph = over or nodes
+        graph: Any = over or nodes
         self.nodes, self.heads, self.tails, self.draw = nodes, heads, tails, draw
         self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
@@ -105,7 +107,7 @@ class LinkGraph:
 class _Slots(LayerGraph):
     """One destination row for each candidate, whose one source is an end of it."""
 
-    def __init__(self, graph: Graph, schedule: Schedule, ids: Array, n: int) -> None:
+    def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
         super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), graph.n_nodes,
                          (len(ids), n, n), bipartite=True)
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
@@ -113,6 +115,4 @@ class _Slots(LayerGraph):
 
 def _slots(comm, graph, ids, rows):
     found = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
-    there = graph.schedule
-    plan = there.mode.lay_out(found, there.transport.prefetch)
-    return _Slots(graph, Schedule(plan, there.transport, there.mode), ids, len(rows))
+    return _Slots(graph, graph.lay_out(found), ids, len(rows))

@@ -1,0 +1,143 @@
+"""The edges whose ends are links: those of a graph of one kind, or of one relation, with ids that count through both ends' types."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm.routing import ask
+from sarlite.errors import ConfigError
+from sarlite.graph.edges import destinations
+from sarlite.graph.part import InEdges, owners
+from sarlite.sar.graph.construct import make
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph, NodeType, Relation
+from sarlite.sar.schedule.schedule import Options
+from sarlite.types import Array
+
+
+class Ends(NamedTuple):
+    """The nodes at one end of links: the first one's id, and how many there are."""
+
+    first: int
+    n: int
+
+
+class LinkEdges(NamedTuple):
+    """A rank's edges that are links.
+
+    Attributes
+    ----------
+    nodes : Graph or NodeType
+        What the encoder computes on; a `NodeType` is of the types at both ends.
+    sources : (n_edges,) int64
+        Ids.
+    rows : (n_edges,) int64
+        Local rows of the destinations.
+    places : slice or (n_edges,) int
+        Where the edges stand in the order of the graph's `edge_ids`.
+    heads, tails : Ends
+    others : list of (sources, rows)
+        Of relations between the same types the other way round, whose edges tell of the links.
+    keeping : callable
+        (mask, [mask of others, ..]) -> nodes whose graph has these edges; collective.
+    """
+
+    nodes: Any
+    sources: Array
+    rows: Array
+    places: Any
+    heads: Ends
+    tails: Ends
+    others: list[tuple[Array, Array]]
+    keeping: Callable[[Array, list[Array]], Any]
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Ids of both ends."""
+        return self.sources, self.nodes.dst_ids[self.rows]
+
+
+def check(graph: Any, relation: Relation | None) -> None:
+    """Raise a ConfigError where a graph has no links yet."""
+    if isinstance(graph, HeteroGraph):
+        if relation is None and len(graph.relations) > 1:
+            raise ConfigError(f"relation: which of {_told(graph.relations)} is predicted?", "relation")
+        if relation is not None and tuple(relation) not in graph.relations:
+            raise ConfigError(f"relation {_dotted(relation)} is none of {_told(graph.relations)}", "relation")
+    elif not isinstance(graph, Graph):
+        raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
+    elif relation is not None:
+        raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
+    elif graph.bipartite or graph.grid is not None:
+        raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
+    rows = graph.options.rows if isinstance(graph, HeteroGraph) else graph.schedule.rows
+    if rows != "float32":
+        raise ConfigError(f"links: graphs with rows {rows} are not done yet")
+
+
+def ends_of(graph: Any, relation: Relation | None) -> tuple[Any, Ends, Ends]:
+    """Return the nodes that the encoder computes on, and those at either end."""
+    if isinstance(graph, Graph):
+        both = Ends(0, graph.n_nodes)
+        return graph, both, both
+    source, _, to = relation or graph.relations[0]
+    nodes = graph.of(*dict.fromkeys((source, to)))
+    return nodes, *(Ends(nodes.first[name], graph.n_nodes[name]) for name in (source, to))
+
+
+def link_edges(graph: Any, relation: Relation | None) -> LinkEdges:
+    """Return the edges of a graph, or of one relation, as links. Collective."""
+    return _of_graph(graph) if isinstance(graph, Graph) else _of_relation(graph, relation or graph.relations[0])
+
+
+def _of_graph(graph):
+    edges, (nodes, *ends) = graph.in_edges(), ends_of(graph, None)
+    places = slice(None) if edges.numbers is None else edges.numbers
+    sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
+    return LinkEdges(nodes, sources, destinations(edges.indptr), places, *ends, [], lambda kept, _: _with_edges(graph, edges, places, kept))
+
+
+def _with_edges(graph, edges, places, kept):
+    """The graph of some of its edges. Collective."""
+    there, rows = graph.schedule, destinations(edges.indptr)[kept]
+    backward = "push" if there.reverse is None else "fetch" if there.reverses_attention else None
+    options = Options(there.mode, there.transport.prefetch, backward)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=graph.n_dst))])
+    part = InEdges(indptr, edges.indices[kept], added_loops=edges.added_loops)
+    made = make(Graph, there.transport.comm, part, graph.dst_ids, None, graph.edge_ids[places][kept], None, options,
+                graph.profile, graph.kept.state)
+    made.mistakable, made.names = graph.mistakable, graph.names
+    values = [None if array is None else array[places][kept] for array in (graph.edge_weight, graph.edge_features)]
+    return made if all(array is None for array in values) else made.with_edge_values(*values)
+
+
+def _of_relation(graph, relation):
+    nodes, *ends = ends_of(graph, relation)
+    back = [other for other in graph.relations if other != relation and (other[2], other[0]) == (relation[0], relation[2])]
+    found = {one: _ids(graph, nodes, one) for one in (relation, *back)}
+    numbers = graph.in_edges(relation).numbers
+
+    def keeping(kept, others):
+        return graph.keeping({relation: kept, **dict(zip(back, others))}).of(*nodes.node_types)
+
+    return LinkEdges(nodes, *found[relation], slice(None) if numbers is None else numbers, *ends, [found[one] for one in back], keeping)
+
+
+def _ids(graph, nodes, relation):
+    """Ids of the sources of this rank's edges of a relation, and local rows of the destinations, both among `nodes`. Collective."""
+    source, _, to = relation
+    comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
+    starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
+    rows, places = np.unique(edges.indices, return_inverse=True)
+    found = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
+    before = nodes.node_types[: nodes.node_types.index(to)]
+    return found + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
+
+
+def _dotted(relation):
+    return ".".join(map(str, relation))
+
+
+def _told(relations):
+    return ", ".join(map(_dotted, relations))

@@ -1,0 +1,157 @@
+"""Links of a relation: they leak nothing along reverses, negatives are of the relation's types, and N changes nothing."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from sarlite import HeteroGraph, Trainer, nn, optim
+from sarlite.comm import Solo, threads
+from sarlite.errors import CheckpointError, ConfigError, DataError
+from sarlite.models import RGAT, RGCN
+from sarlite.nn.decoders import DECODERS
+from sarlite.train.links import labelled_links, split_links
+from sarlite.train.tasks import Task
+
+DRAW = np.random.default_rng(0)
+N = {"shop": 12, "user": 30, "item": 20}
+BUYS, BACK, LIKES = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "likes", "item")
+FOLLOWS, SELLS = ("user", "follows", "user"), ("shop", "sells", "item")
+PAIRS = np.unique(np.stack([DRAW.integers(0, 30, 150), DRAW.integers(0, 20, 150)], 1), axis=0)
+EXTRA = np.stack([np.arange(4), np.arange(4)], 1)
+"""Of the reverse relation alone, from users to items; some are no purchase."""
+EDGES = {SELLS: DRAW.integers(0, 12, (2, 40)), BUYS: PAIRS.T, BACK: np.concatenate([PAIRS, EXTRA]).T[::-1], LIKES: PAIRS[::3].T,
+         FOLLOWS: DRAW.integers(0, 30, (2, 90))}  # fmt: skip
+FEATURES = {"user": DRAW.standard_normal((30, 5)), "item": DRAW.standard_normal((20, 4))}
+LINKS = {tuple(pair) for pair in PAIRS.tolist()}
+
+
+def graph_of(comm, mode="sar"):
+    edges = {relation: (np.minimum(src, N[relation[0]] - 1), np.minimum(dst, N[relation[2]] - 1)) for relation, (src, dst) in EDGES.items()}
+    return HeteroGraph.from_edges(edges, N, comm=comm, parts="random", mode=mode, seed=2)
+
+
+def pairs_of(graph, relation):
+    """This rank's edges of a relation, as ids of both ends in their own types."""
+    edges, ids = graph.in_edges(relation), graph.node_ids[relation[0]]
+    every = np.concatenate(graph.comm.allgather(ids))
+    to = np.repeat(graph.node_ids[relation[2]], np.diff(edges.indptr))
+    return {*zip(every[edges.indices].tolist(), to.tolist())}
+
+
+def split_of(comm, relation=BUYS, **options):
+    """Links by split as ids of their own types, and the edges by relation that bring messages in evaluation and in training."""
+    links = split_links(graph_of(comm), 0.15, 0.2, relation=relation, seed=3, **options)
+    nodes = links.graph.nodes
+    ends = np.stack([links.heads - nodes.first[relation[0]], links.tails - nodes.first[relation[2]]], 1)
+    own = [{tuple(pair) for pair in ends[getattr(links, name)].tolist()} for name in ("train", "val", "test")]
+    training = links.graph.draw(0, links.train).nodes.graph
+    messages = [pairs_of(graph, one) for graph in (nodes.graph, training) for one in EDGES]
+    return [set.union(*every) for every in zip(*comm.allgather([*own, *messages]))], links.undirected
+
+
+def test_a_split_leaks_nothing_along_the_reverse():
+    found, undirected = split_of(Solo())
+    train, val, test, *messages = found
+    assert not undirected and train | val | test == LINKS and len(val) > 5 and len(test) > 10 and not (train & (val | test))
+    scored, training = (dict(zip(EDGES, messages[at : at + 5])) for at in (0, 5))
+    assert scored == training and scored[BUYS] == train
+    assert scored[BACK] == {(item, user) for user, item in train | {tuple(pair) for pair in EXTRA.tolist()} - LINKS}
+    assert len({tuple(pair) for pair in EXTRA.tolist()} - LINKS) > 0
+    assert len(scored[LIKES] & (val | test)) > 3  # another relation stays
+    for relation in (LIKES, FOLLOWS, SELLS):
+        assert scored[relation] == pairs_of(graph_of(Solo()), relation)
+    for n in (2, 3):
+        assert threads.run(n, split_of) == [(found, undirected)] * n
+
+
+def test_disjoint_links_bring_no_messages_in_training_either_way():
+    (train, val, test, *messages), _ = split_of(Solo(), disjoint=0.4)
+    scored, training = (dict(zip(EDGES, messages[at : at + 5])) for at in (0, 5))
+    assert 10 < len(train) < len(LINKS) - len(val) - len(test)
+    assert scored[BUYS] - training[BUYS] == train and scored[BACK] - training[BACK] == {(item, user) for user, item in train}
+    assert threads.run(2, split_of, disjoint=0.4)[0][0] == [train, val, test, *messages]
+
+
+def test_links_among_one_type():
+    (train, val, test, *messages), undirected = split_of(Solo(), FOLLOWS)
+    edges = {tuple(pair) for pair in EDGES[FOLLOWS].T.tolist()}
+    assert train | val | test == {pair for pair in edges if pair[0] != pair[1]} and not undirected
+    assert dict(zip(EDGES, messages))[FOLLOWS] == train | {pair for pair in edges if pair[0] == pair[1]}
+    assert {pair[::-1] for pair in val | test} & train == set()
+    assert threads.run(2, split_of, FOLLOWS)[1][0] == [train, val, test, *messages]
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch", "hard"])
+def test_negatives_are_of_the_relations_types(sampler):
+    hard = np.stack([np.repeat(np.arange(15), 6), DRAW.integers(0, 20, 90)], 1)
+
+    def work(comm):
+        given = hard[comm.rank :: comm.size] if sampler == "hard" else sampler
+        links = split_links(graph_of(comm), 0.15, 0.2, relation=BUYS, seed=3, negatives=2, eval_negatives=5, sampler=given)
+        nodes, found = links.graph.nodes, []
+        ids = np.concatenate(comm.allgather(nodes.dst_ids))
+        for graph in (links.graph, links.graph.draw(1, links.train)):
+            heads = ids[graph.heads] if graph.heads.ndim == 2 else nodes.dst_ids[graph.heads][:, None] + 0 * graph.tails
+            pairs = np.stack([heads - nodes.first["user"], ids[graph.tails] - nodes.first["item"]], 2)
+            found.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
+        return found
+
+    scored, step = found = work(Solo())
+    assert {row[0] for row in scored} == LINKS and len(step) > 60
+    for row in scored | step:
+        assert all(0 <= user < 30 and 0 <= item < 20 for user, item in row)
+    assert not any(pair in LINKS for row in scored for pair in row[1:])
+    assert threads.run(3, work) == [found] * 3
+
+
+def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=BUYS, **options):
+    graph, rng = graph_of(comm, mode), nn.Random(1)
+    task, n_out = Task("link" if labels is None else "classify"), None if labels is None else 3
+    if labels is None:
+        links = split_links(graph, 0.15, 0.2, relation=relation, seed=3, **options)
+    else:
+        own = slice(comm.rank, None, comm.size)
+        links = labelled_links(graph, PAIRS[own], labels[own], 0.2, 0.2, relation=relation, seed=3)
+    nodes, widths = links.graph.nodes, {name: x.shape[1] for name, x in FEATURES.items()}
+    more = {"hidden": 4, "heads": 2} if model is RGAT else {"hidden": 8, "n_bases": 2, "embedding": 6}
+    encoder = model(widths, 6, nodes, dropout=0.2, rng=rng, dtype=np.float64, **more)
+    predictor = nn.LinkPredictor(encoder, DECODERS[decoder](6, n_out, rng=rng, dtype=np.float64))
+    x = {name: rows[graph.node_ids[name]] for name, rows in FEATURES.items()}
+    trainer = Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, task=task,
+                      optimizer=lambda flat: optim.SGD(flat, 0.05))
+    losses = [trainer.epoch(epoch) for epoch in range(3)]
+    return losses, trainer.evaluate(), trainer.flat.replicated.grad.copy(), trainer.counts
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"model": RGAT, "mode": "oneshot", "sampler": "per-source"}, {"mode": "broadcast", "decoder": "distmult", "disjoint": 0.3},
+    {"mode": "sa", "decoder": "mlp", "relation": FOLLOWS}, {"decoder": "complex", "labels": PAIRS.sum(1) % 3},
+])  # fmt: skip
+def test_training_is_the_same_on_any_number_of_ranks(options):
+    losses, scores, gradients, counts = trained(Solo(), **options)
+    assert len(set(losses)) == 3
+    for n in (2, 3):
+        for other in threads.run(n, trained, **options):
+            np.testing.assert_allclose(other[0], losses, rtol=1e-12)
+            np.testing.assert_allclose([*other[1].values()], [*scores.values()], rtol=1e-12)
+            np.testing.assert_allclose(other[2], gradients, rtol=0, atol=1e-12 * np.abs(gradients).max())
+            assert other[3] == counts
+
+
+def test_told_splits_are_ids_of_either_type():
+    graph = graph_of(Solo())
+    links = split_links(graph, PAIRS[:9], [*PAIRS[9:15].tolist(), [29, 19]], relation=BUYS)
+    nodes = links.graph.nodes
+    ends = np.stack([links.heads - nodes.first["user"], links.tails - nodes.first["item"]], 1)
+    assert {*map(tuple, ends[links.val].tolist())} == {*map(tuple, PAIRS[:9].tolist())}
+    assert {*map(tuple, ends[links.test].tolist())} == {*map(tuple, PAIRS[9:15].tolist())} | {(29, 19)}
+    assert len(links.train) == len(PAIRS) - 15 - ((29, 19) in LINKS)
+    by_edge = split_links(graph, split=np.arange(len(PAIRS)) % 3, relation=BUYS)
+    assert [len(rows) for rows in (by_edge.train, by_edge.val, by_edge.test)] == [-(-(len(PAIRS) - at) // 3) for at in range(3)]
+    for words, options in (
+        ("which of shop.sells.item, user.buys.item, ", {}), ("relation user.eats.item is none of", {"relation": ("user", "eats", "item")}),
+        ("pair 0 has node 20, outside 0 <= node < 20", {"relation": BUYS, "val": [[3, 20]]}),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            split_links(graph, **options)
