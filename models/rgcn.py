@@ -66,9 +66,9 @@ class RGCNConv(nn.Module):
 
 
 class RGCN(nn.Module):
-    """R-GCN layers for one node type's labels, or for several types' rows; learned rows for the types without features; between layers activation and dropout.
+    """R-GCN layers for one node type's labels, or for several types' rows; between layers activation and dropout.
 
-    A layer computes the types alone that the labels depend on.
+    Types without features have learned rows. A layer computes the types alone that the labels depend on.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.links import known_links, without_links
+from sarlite.train.link_edges import Ends
 from sarlite.train.load import kind, load, told_widths, widths
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.options import MODEL_OPTIONS
@@ -130,32 +130,35 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     part.graph.profile.on_progress = tick
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
-    names = comm.bcast(part.names is not None) and part.names
+    ends = (Ends(0, part.graph.n_nodes, part.target, part.names.get(part.target)),)
+    if part.task == "link":
+        linked = together(comm, lambda: run.links.linked(part.graph, part.names))
+        ends, part = linked.ends, part._replace(graph=linked.nodes)
     if options.task == "link":
-        splits = run.links.splits(part.graph, part.names)
+        splits = run.links.splits(linked)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
         filtered = (config.top is not None or config.rank) and not config.known
-        known = known_links(part.graph, *splits, run.training.seed) if filtered else np.empty(0, np.int64)
-        part = part._replace(graph=without_links(part.graph, *splits, run.training.seed))
+        known = run.links.known(linked, splits, run.training.seed) if filtered else np.empty(0, np.int64)
+        part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
     if config.links is not None:
-        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, names or None, part.graph, at_once)
+        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, ends, part.graph, at_once)
         part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
     else:
-        places, rows, n_rows, nodes = _wanted(comm, config.nodes, names or None, part.graph, at_once)
+        places, rows, n_rows, nodes = _wanted(comm, config.nodes, ends[0], part.graph, at_once)
     with errors_of(options.model), using(named(run.training.numerics, comm)):
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.rank:
             with no_grad():
-                arrays = [ranks(part.graph, model.decoder, found, pairs.heads, pairs.tails[:, 0], known)]
+                arrays = [ranks(part.graph, model.decoder, found, pairs.heads, pairs.tails[:, 0], ends[1], known)]
             _tell_ranks(comm, arrays[0][:, 1])
         elif config.top is None:
             arrays = [array[rows] for array in _arrays(config, options.task, found)]
         else:
             with no_grad():
-                arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], known, config.top)
+                arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[1], known, config.top)
     if not config.out.endswith(".npy"):
-        _write_table(comm, config, options.task, arrays, places, n_rows, names, nodes, meta.get("class_names"))
+        _write_table(comm, config, options.task, arrays, places, n_rows, ends, nodes, meta.get("class_names"))
         return
     for path, array in zip(_paths(config, options.task), arrays):
         node_rows.write(comm, path, places, array, n_rows)
@@ -163,7 +166,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
             print(f"{path}: {n_rows:,} rows of {' x '.join(map(str, array.shape[1:])) or 1}, {array.dtype}", flush=True)
 
 
-def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class_names):
+def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_names):
     """Write arrays as a table, by way of .npy files in a private folder beside it, of which rank 0 makes it. Collective."""
     with contextlib.ExitStack() as held:
         folder = comm.bcast(together(comm, lambda: str(held.enter_context(scratch.beside(config.out))) if comm.rank == 0 else None))
@@ -173,7 +176,8 @@ def _write_table(comm, config, task, arrays, places, n_rows, names, nodes, class
 
         def ids(first, last):
             numbers = np.arange(first, last) if nodes is None else nodes[first:last]
-            columns = [names.of(column) if names else column for column in (numbers.T if numbers.ndim == 2 else [numbers])]
+            columns = [end.names.of(column) if end.names else column
+                       for column, end in zip(numbers.T if numbers.ndim == 2 else [numbers], ends)]
             return columns if numbers.ndim == 2 else columns[0]
 
         def write():
@@ -270,13 +274,14 @@ def _check_data(config, options, meta, part, n_train):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
 
 
-def _wanted(comm, file, names, graph, at_once):
+def _wanted(comm, file, end, graph, at_once):
     """Of this rank's rows, the places in the files and their own numbers; how many rows the files have; and, on rank 0 where
     some were asked for, whose these are. Collective."""
-    ids = np.asarray(graph.dst_ids)
+    ids = np.asarray(graph.dst_ids) - end.first
     if file is None:
-        return ids, slice(None), graph.n_nodes, None
-    nodes = together(comm, lambda: _nodes(file, graph.n_nodes, names) if comm.rank == 0 else None)
+        rows = np.flatnonzero((ids >= 0) & (ids < end.n))
+        return ids[rows], rows, end.n, None
+    nodes = together(comm, lambda: _nodes(file, end.n, end.names) if comm.rank == 0 else None)
     n = comm.bcast(None if nodes is None else len(nodes))
     order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ascending = ids[order]

@@ -66,14 +66,15 @@ class Names:
         self._hold(directory, _opened(directory, place, records[place]))
 
     @classmethod
-    def of_dataset(cls, dataset: "Dataset") -> "Names | None":
-        """Return the names of the target's nodes of a data set as it is; None where they are known by numbers."""
-        places = (f"names/{key(dataset.target)}", "names")
-        place = next((place for place in places if f"{place}/bytes" in dataset.names), None)
-        if place is None:
-            return None
-        found = cls.__new__(cls)
-        found._hold(dataset.source, {name: dataset.names[f"{place}/{name}"] for name in NAMES})
+    def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
+        """Return the names of a data set's nodes as it is, by node type; without the types that are known by numbers."""
+        found = {}
+        for node_type in dataset.nodes:
+            places = (f"names/{key(node_type)}", *(["names"] if node_type == dataset.target else []))
+            place = next((place for place in places if f"{place}/bytes" in dataset.names), None)
+            if place is not None:
+                found[node_type] = cls.__new__(cls)
+                found[node_type]._hold(dataset.source, {name: dataset.names[f"{place}/{name}"] for name in NAMES})
         return found
 
     def _hold(self, directory, arrays):

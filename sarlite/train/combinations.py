@@ -62,8 +62,7 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, other, "{option} does not go with {other}: of links it is not done yet")
       for option in ("task link", "edge_labels") for other in (
         "eval_fanouts", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth")),
-    *((option, "relational data", "{option}: links of relational graphs, as --data {data} is, are not done yet")
-      for option in ("task link", "edge_labels")),
+    ("link_relation", "plain data", "{option} {link_relation}: --data {data} is of one kind, whose edges are one relation"),
     *((option, "class of propagated rows",
        "{option}: the model {model} trains on features that were propagated before, over all edges")
       for option in ("task link", "edge_labels")),
@@ -88,7 +87,7 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in ("label_inputs", "correct_and_smooth")),
 ]
 
-OF_LINKS_OR_LABELS = ("decoder", "link_width", "link_val", "link_test")
+OF_LINKS_OR_LABELS = ("link_relation", "decoder", "link_width", "link_val", "link_test")
 
 NEEDED: list[tuple[tuple[str, ...], str]] = [
     # options, or "option value"; what they mean nothing without
@@ -133,6 +132,7 @@ _OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
 
 KINDS: dict[str, Callable[[Run], Any]] = {
     "relational data": lambda run: run.relational,
+    "plain data": lambda run: run.relational is False,
     "a set of graphs": lambda run: run.graphs,
     "no set of graphs": lambda run: run.graphs is False,
     "relational model, plain data": lambda run: run.relational is False and getattr(run.cls, "relational", False),

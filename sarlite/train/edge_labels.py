@@ -1,7 +1,8 @@
 """Labels of edges, from a table with a row a pair of nodes."""
 
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from sarlite.data.label_columns import LabelColumns
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
+from sarlite.train.link_edges import Ends
 from sarlite.train.link_splits import READ, DrawnSplits, of_times, pairs_table
 from sarlite.types import Array
 
@@ -22,7 +24,7 @@ class EdgeLabels(NamedTuple):
     Attributes
     ----------
     pairs : (n, 2) int64
-        Sources and destinations by original id; a pair may be there several times, and need not be an edge.
+        Sources and destinations by original id of the ends' types; a pair may be there several times, and need not be an edge.
     labels : (n,) or (n, k) array
         In the task's form, as of a `Dataset`.
     split : (n,) int64
@@ -49,7 +51,7 @@ class EdgeLabels(NamedTuple):
         return str(comm.bcast(found.hexdigest()[:32]))
 
 
-def read(spec: str, task: str | None, val: float, test: float, seed: int, n_nodes: int, names: Any = None) -> EdgeLabels:
+def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends]) -> EdgeLabels:
     """Return the labels that a table tells of pairs of nodes. Rows without a label, which may be empty, are left out.
 
     Parameters
@@ -64,9 +66,7 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, n_node
     val, test : float
         Shares.
     seed : int
-    n_nodes : int
-    names : Names, optional
-        Of the nodes.
+    ends : (Ends, Ends)
 
     Raises
     ------
@@ -82,18 +82,18 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, n_node
     if task == "classify" and len(columns) > 1:
         raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress", "edge_labels")
     found, pairs, told = LabelColumns(table.source, columns, Workspace(), task, what="row"), [np.empty((0, 2), np.int64)], []
-    for row, ends, cells in table.pieces([*columns, *(table.columns[word] for word in by)], n_nodes, names):
+    for row, both, cells in table.pieces([*columns, *(table.columns[word] for word in by)], ends):
         found.add(cells[: len(columns)], row)
-        pairs.append(ends)
+        pairs.append(both)
         told += [READ[word](table.source, table.columns[word], cells[-1], row) for word in by]
     labels, n_outputs, class_names = found.read()
     labels = np.asarray(labels)
     there = labelled(labels, task)
     if not there.any():
         raise DataError(f"{table.source.where}: column {columns[0]!r}: no row has a label")
-    ends, labels = np.concatenate(pairs)[there], labels[there]
+    both, labels = np.concatenate(pairs)[there], labels[there]
     if by == ["time"]:
         split = of_times(table.source, np.concatenate(told)[there], val, test)
     else:
-        split = np.concatenate(told)[there] if by else DrawnSplits(val, test, seed)(*ends.T)
-    return EdgeLabels(ends, labels, split, task, n_outputs, class_names)
+        split = np.concatenate(told)[there] if by else DrawnSplits(val, test, seed)(*(both + [end.first for end in ends]).T)
+    return EdgeLabels(both, labels, split, task, n_outputs, class_names)

@@ -6,21 +6,32 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm.routing import ask
+from sarlite.data.tables import NODE
 from sarlite.errors import ConfigError
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges, owners
 from sarlite.sar.graph.construct import make
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph, NodeType, Relation
+from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.schedule.schedule import Options
 from sarlite.types import Array
 
 
 class Ends(NamedTuple):
-    """The nodes at one end of links: the first one's id, and how many there are."""
+    """The nodes at one end of links.
+
+    Attributes
+    ----------
+    first, n : int
+        The id of the first one among both ends' types, and how many there are.
+    node_type : str
+    names : data.names.Names, optional
+    """
 
     first: int
     n: int
+    node_type: str = NODE
+    names: Any = None
 
 
 class LinkEdges(NamedTuple):
@@ -83,7 +94,7 @@ def ends_of(graph: Any, relation: Relation | None) -> tuple[Any, Ends, Ends]:
         return graph, both, both
     source, _, to = relation or graph.relations[0]
     nodes = graph.of(*dict.fromkeys((source, to)))
-    return nodes, *(Ends(nodes.first[name], graph.n_nodes[name]) for name in (source, to))
+    return nodes, *(Ends(nodes.first[name], graph.n_nodes[name], name) for name in (source, to))
 
 
 def link_edges(graph: Any, relation: Relation | None) -> LinkEdges:

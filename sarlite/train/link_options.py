@@ -1,5 +1,6 @@
-"""What a run makes of links: splits, negatives and labels of them, and the decoder."""
+"""What a run makes of links: whose they are, splits, negatives and labels of them, and the decoder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +11,24 @@ from sarlite.errors import ConfigError
 from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.train import edge_labels, link_splits
 from sarlite.train.edge_labels import EdgeLabels
+from sarlite.train.link_edges import Ends, ends_of
 from sarlite.train.link_scores import read_pairs
 from sarlite.train.link_splits import TEST, VAL
-from sarlite.train.links import Links, split_links
+from sarlite.train.links import Links, known_links, labelled_links, split_links, without_links
 from sarlite.train.negatives import SAMPLERS
+from sarlite.types import Array
+
+
+class Linked(NamedTuple):
+    """Whose links they are: a graph, or a relation of one; `nodes` are what the encoder computes on, and `ends` their types."""
+
+    graph: Graph | HeteroGraph
+    relation: Relation | None
+    nodes: Any
+    ends: tuple[Ends, ...]
 
 
 class LinkOptions(NamedTuple):
@@ -32,6 +45,8 @@ class LinkOptions(NamedTuple):
         path is no link.
     split : str, optional
         A table that tells each edge's split or time, as of `link_splits.read`.
+    relation : str, optional
+        Of relational data: user.buys.item; by default the only relation.
     labels : str, optional
         A table of labels of pairs, as of `edge_labels.read`, which are predicted in place of links.
     disjoint, negatives, eval_negatives, filtered
@@ -46,6 +61,7 @@ class LinkOptions(NamedTuple):
     val: float | str = 0.05
     test: float | str = 0.1
     split: str | None = None
+    relation: str | None = None
     labels: str | None = None
     disjoint: float = 0.0
     negatives: int = 1
@@ -54,26 +70,40 @@ class LinkOptions(NamedTuple):
     eval_sampler: str | None = None
     filtered: bool = True
 
-    def splits(self, graph: Graph, names: Any = None) -> tuple[Any, Any]:
+    def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
+        """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another relation."""
+        if isinstance(graph, Graph):
+            nodes, *ends = ends_of(graph, None)
+            return Linked(graph, None, nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
+        whole = graph.graph
+        found = [one for one in whole.relations if self.relation in (None, ".".join(one))]
+        if len(found) != 1:
+            told = ", ".join(".".join(one) for one in whole.relations)
+            raise ConfigError(f"link_relation: which of {told} is predicted?" if self.relation is None else
+                              f"link_relation {self.relation} is none of {told}", "link_relation")
+        nodes, *ends = ends_of(whole, found[0])
+        return Linked(whole, found[0], nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
+
+    def splits(self, linked: Linked) -> tuple[Any, Any]:
         """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: what `link_splits.read` says, whose `names` are rank 0's.
+            On every rank: what `link_splits.read` says.
         """
         if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
             return self.val, self.test
 
         def read():
-            if graph.comm.rank:
+            if linked.graph.comm.rank:
                 return np.empty((0, 2), np.int64), np.empty(0, np.int64)
-            return link_splits.read(self.val, self.test, self.split, graph.n_nodes, names)
+            return link_splits.read(self.val, self.test, self.split, linked.ends)
 
-        pairs, split = together(graph.comm, read)
+        pairs, split = together(linked.graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
-    def samplers(self, graph: Graph, metric: str | None, names: Any = None) -> list[Any]:
+    def samplers(self, linked: Linked, metric: str | None) -> list[Any]:
         """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
 
         Collective.
@@ -81,7 +111,7 @@ class LinkOptions(NamedTuple):
         Raises
         ------
         ConfigError, DataError
-            On every rank: one is no sampler and no file; what `read_pairs` says, whose `names` are rank 0's.
+            On every rank: one is no sampler and no file; what `read_pairs` says.
         """
         own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
         to_train = self.sampler or own
@@ -92,29 +122,41 @@ class LinkOptions(NamedTuple):
                 return one
             if not Path(one).exists():
                 raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
-            return read_pairs(one, graph.n_nodes, names) if graph.comm.rank == 0 else np.empty((0, 2), np.int64)
+            return read_pairs(one, linked.ends) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
 
-        return together(graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
+        return together(linked.graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
 
-    def of_graph(self, graph: Graph, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
-                 seed: int) -> "Links":
+    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], metric: str | None, seed: int) -> Links:
         """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
         n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
-        return split_links(graph, *splits, disjoint=self.disjoint, negatives=self.negatives, eval_negatives=n,
-                           sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
+        return split_links(linked.graph, *splits, relation=linked.relation, disjoint=self.disjoint, negatives=self.negatives,
+                           eval_negatives=n, sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
 
-    def read_labels(self, graph: Graph, task: str | None, seed: int, names: Any = None) -> EdgeLabels:
+    def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
+        """Return the links that are labelled, of what `read_labels` returned. Collective."""
+        return labelled_links(linked.graph, labels.pairs, labels.labels, relation=linked.relation, split=labels.split)
+
+    def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
         """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: what `edge_labels.read` says, whose `names` are rank 0's.
+            On every rank: what `edge_labels.read` says.
         """
-        told: Any = (self.labels, task, self.val, self.test, seed, graph.n_nodes, names)
-        own = together(graph.comm, lambda: edge_labels.read(*told) if graph.comm.rank == 0 else None)
-        told = graph.comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
-        return own or told
+        comm = linked.graph.comm
+        told: Any = (self.labels, task, self.val, self.test, seed, linked.ends)
+        own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)
+        others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
+        return own or others
+
+    def without(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> Any:
+        """Return the nodes whose graph lacks the links to validate and to test on. Collective."""
+        return without_links(linked.graph, *splits, seed, relation=linked.relation)
+
+    def known(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> Array:
+        """Return the links of all splits, as `known_links`. Collective."""
+        return known_links(linked.graph, *splits, seed, relation=linked.relation)
 
     def decoded(self, encoder: Any, rng: Random, dtype: str, n_out: int | None = None) -> LinkPredictor:
         """Return an encoder with the decoder behind it, of labels of `n_out` outputs."""

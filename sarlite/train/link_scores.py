@@ -1,6 +1,7 @@
 """Pairs of nodes from a file, as the candidates of a `LinkGraph`."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,26 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.data import names as named
 from sarlite.data import textfile
+from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
-from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.train.link_edges import Ends
 from sarlite.train.negatives import RowNumbers
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
 
 
-def asked(comm: Communicator, file: str, names: Any, graph: Graph, at_once: int) -> tuple[Array, LinkGraph, int, Array | None]:
+def asked(comm: Communicator, file: str, ends: Sequence[Ends], graph: Any, at_once: int) -> tuple[Array, LinkGraph, int, Array | None]:
     """Return the pairs of a file whose sources this rank owns. Collective.
 
     Parameters
     ----------
     file : path
-        As `read_pairs` takes it.
-    names : Names, optional
-    graph : Graph
+        As `read_pairs` takes it, with `ends`.
+    ends : (Ends, Ends)
+    graph : Graph or NodeType
         What the encoder computes on.
     at_once : int
         Pairs that are sent at a time.
@@ -48,53 +50,52 @@ def asked(comm: Communicator, file: str, names: Any, graph: Graph, at_once: int)
     DataError
         On every rank, as `read_pairs`.
     """
-    pairs = together(comm, lambda: read_pairs(file, graph.n_nodes, names) if comm.rank == 0 else None)
-    n, ids = comm.bcast(None if pairs is None else len(pairs)), graph.dst_ids
-    order = np.argsort(ids, kind="stable")
+    pairs = together(comm, lambda: read_pairs(file, ends) if comm.rank == 0 else None)
+    n, own_ids = comm.bcast(None if pairs is None else len(pairs)), graph.dst_ids
+    order = np.argsort(own_ids, kind="stable")
     places, heads, tails = ([np.empty(0, np.int64)] for _ in range(3))
     for at in range(0, n, at_once):
         piece = np.empty((min(at_once, n - at), 2), np.int64) if pairs is None else pairs[at : at + at_once].copy()
-        piece = comm.broadcast(piece, 0)
-        spots = np.minimum(np.searchsorted(ids, piece[:, 0], sorter=order), max(len(ids) - 1, 0))
-        own = np.flatnonzero(ids[order[spots]] == piece[:, 0]) if len(ids) else places[0]
+        piece = comm.broadcast(piece, 0) + [end.first for end in ends]
+        spots = np.minimum(np.searchsorted(own_ids, piece[:, 0], sorter=order), max(len(own_ids) - 1, 0))
+        own = np.flatnonzero(own_ids[order[spots]] == piece[:, 0]) if len(own_ids) else places[0]
         places.append(at + own)
         heads.append(order[spots[own]])
         tails.append(piece[own, 1])
-    rows = RowNumbers(comm, ids)(np.concatenate(tails))
+    rows = RowNumbers(comm, own_ids)(np.concatenate(tails))
     return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None]), n, pairs
 
 
-def read_pairs(file: str, n_nodes: int, names: Any = None) -> Array:
-    """Return the pairs (source, destination) of a file by original id, (n, 2) int64.
+def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
+    """Return the pairs (source, destination) of a file by original id of the ends' types, (n, 2) int64.
 
     Parameters
     ----------
     file : path
         Text of two ids a line, parted by a comma, .npy or .parquet; of nodes with names text of two names a line. The
         first line may be a header, of names such as source and destination.
-    names : Names, optional
-        Of the nodes.
+    ends : (Ends, Ends)
 
     Raises
     ------
     DataError
         Naming the file and the pair: it cannot be read, or an id is no node.
     """
-    if names is not None and Path(file).suffix not in (".npy", ".parquet"):
-        return _named(file, names)
+    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet"):
+        return _named(file, ends)
     found = textfile.read(file, "links", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
                         f"{found.shape[1]} columns of {found.dtype}")
     found = found.reshape(-1, 2)
-    bad = np.argwhere((found < 0) | (found >= n_nodes))
+    bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
-        raise DataError(f"{file}: links: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < {n_nodes}")
+        raise DataError(f"{file}: links: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < {ends[column].n}")
     return found.astype(np.int64)
 
 
-def _named(file, names):
+def _named(file, ends):
     pairs = []
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
@@ -103,6 +104,23 @@ def _named(file, names):
             if pairs or not {cell.lower() for cell in cells} <= ENDS:
                 pairs.append(cells)
     try:
-        return names.ids(name for pair in pairs for name in pair).reshape(-1, 2)
+        return np.stack([of_words(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
     except DataError as error:
-        raise DataError(f"{file}: links: {error}") from error
+        raise error if str(error).startswith(str(file)) else DataError(f"{file}: links: {error}") from error
+
+
+def of_words(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
+    """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by number.
+
+    Raises
+    ------
+    DataError
+        Naming the row from `row` on and the column: a cell is none of a node.
+    """
+    if end.names is not None:
+        return np.asarray(end.names.ids(ids(where, column, cells, row)))
+    found = whole_ids(where, column, cells, row)
+    bad = np.flatnonzero(found >= end.n)
+    if len(bad):
+        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < {end.n}")
+    return found

@@ -10,10 +10,11 @@ import numpy as np
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
 from sarlite.data import columns
-from sarlite.data.cells import ids, numbers, whole_ids
+from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.train.link_scores import read_pairs
+from sarlite.train.link_edges import Ends
+from sarlite.train.link_scores import of_words, read_pairs
 from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
@@ -125,8 +126,8 @@ def digest(comm: Communicator, *given: Any) -> str | None:
     return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))
 
 
-def read(val: Any, test: Any, table: str | None, n_nodes: int, names: Any = None) -> tuple[Array, Array]:
-    """Return the pairs that files tell the splits of, (k, 2) int64 ids, and their splits, (k,) int64.
+def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
+    """Return the pairs that files tell the splits of, (k, 2) int64 ids of the ends' types, and their splits, (k,) int64.
 
     Parameters
     ----------
@@ -136,9 +137,7 @@ def read(val: Any, test: Any, table: str | None, n_nodes: int, names: Any = None
         FILE,split=COLUMN: a table with a row an edge, whose column has train, val or test; or FILE,time=COLUMN: the
         latest links are to test on, a share `test` of all, and those before to validate on. src=COLUMN and dst=COLUMN
         name the ends; by default the first two columns.
-    n_nodes : int
-    names : Names, optional
-        Of the nodes.
+    ends : (Ends, Ends)
 
     Raises
     ------
@@ -146,26 +145,27 @@ def read(val: Any, test: Any, table: str | None, n_nodes: int, names: Any = None
         Naming the file and the value.
     """
     if table is not None:
-        return _of_table(val, test, table, n_nodes, names)
-    found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, n_nodes, names) for file in (val, test)]
+        return _of_table(val, test, table, ends)
+    found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends) for file in (val, test)]
     return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
 
 
-def _of_table(val, test, spec, n_nodes, names):
+def _of_table(val, test, spec, ends):
     form = "split=COLUMN or FILE,time=COLUMN"
     told = pairs_table("split", spec, form, READ)
     if len(told.columns) != 1:
         raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
     ((by, column),) = told.columns.items()
-    pairs, values = [], []
-    for row, ends, (cells,) in told.pieces([column], n_nodes, names):
-        pairs.append(ends)
+    pairs, values, first = [], [], np.array([end.first for end in ends])
+    for row, both, (cells,) in told.pieces([column], ends):
+        pairs.append(both + first)
         values.append(READ[by](told.source, column, cells, row))
     pairs, values = np.concatenate(pairs), np.concatenate(values)
     if by == "time":
-        return _by_time(told.source, pairs, values, val, test)
-    ToldSplits(Solo(), n_nodes, pairs, values)  # refuses a pair of two splits, one of which may be train
-    return pairs, values
+        pairs, values = _by_time(told.source, pairs, values, val, test)
+    else:
+        ToldSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)  # refuses a pair of two splits, one of which may be train
+    return pairs - first, values
 
 
 class PairsTable(NamedTuple):
@@ -175,11 +175,11 @@ class PairsTable(NamedTuple):
     ends: list[str]
     columns: dict[str, str]
 
-    def pieces(self, others: Sequence[str], n_nodes: int, names: Any) -> Iterator[tuple[int, Array, list[Any]]]:
+    def pieces(self, others: Sequence[str], ends: Sequence[Ends]) -> Iterator[tuple[int, Array, list[Any]]]:
         """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other columns."""
         row = 0
         for one, other, *cells in self.source.pieces([*self.ends, *others]):
-            both = [_nodes(self.source, *end, row, n_nodes, names) for end in zip(self.ends, (one, other))]
+            both = [of_words(self.source.where, column, own, row, end) for column, own, end in zip(self.ends, (one, other), ends)]
             yield row, np.stack(both, 1), cells
             row += len(both[0])
 
@@ -211,16 +211,6 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
     if len(source.names) < 3:
         raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and {' and '.join(told.values())}")
     return PairsTable(source, [end or source.names[at] for at, end in enumerate(ends)], told)
-
-
-def _nodes(source, column, cells, row, n_nodes, names):
-    if names is not None:
-        return names.ids(ids(source.where, column, cells, row))
-    found = whole_ids(source.where, column, cells, row)
-    bad = np.flatnonzero(found >= n_nodes)
-    if len(bad):
-        raise DataError(f"{source.where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < {n_nodes}")
-    return found
 
 
 def _words(source, column, cells, row):

@@ -289,7 +289,7 @@ def _pairs(ends, name, given):
     if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
         raise ConfigError(f"{name} is {found.dtype} {found.shape}, but pairs of ids, (n, 2), are needed here, or 0 for "
                           "none")
-    first, n = np.array(ends, np.int64).T
+    first, n = (np.array([getattr(end, name) for end in ends], np.int64) for name in ("first", "n"))
     bad = np.argwhere((found < 0) | (found >= n))
     if len(bad):
         at, column = bad[0]

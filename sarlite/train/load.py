@@ -3,8 +3,9 @@
 import gc
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,10 @@ class Shard(NamedTuple):
     task : str
     options : sar.schedule.Options, optional
         How the graph is computed with.
-    names : data.names.Names, optional
-        Of the target's nodes, where they are known by names.
+    names : dict of str to data.names.Names
+        By node type, of the types whose nodes are known by names.
+    target : str
+        The node type that has labels.
     class_names : list of str, optional
         Of the classes, where labels were words.
     standing : bool
@@ -106,7 +109,8 @@ class Shard(NamedTuple):
     seconds: dict[str, float]
     task: str = "classify"
     options: Options | None = None
-    names: Any = None
+    names: Mapping[str, Any] = MappingProxyType({})
+    target: str = NODE
     class_names: list[str] | None = None
     standing: bool = False
 
@@ -176,8 +180,8 @@ def _read(comm, source, scratch, seconds, what):
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
-        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), class_names=dataset.class_names,
-                               standing=part.in_memory(source.dtype))
+        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
+                               class_names=dataset.class_names, standing=part.in_memory(source.dtype))
         values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
                                                          source.spec))
         node_type = NODE if graphs else dataset.target

@@ -11,6 +11,7 @@ from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.train.link_edges import Ends
 from sarlite.types import Array
 
 TRIES = 32
@@ -75,8 +76,8 @@ class Negatives:
     numbers : RowNumbers
     ids : (n_local,) int64
         Of this rank's rows.
-    heads, tails : (first, n)
-        The ids that heads and tails are drawn of: n from the first on.
+    heads, tails : Ends
+        Whose ids heads and tails are drawn of.
     known : (m,) int64
         head's local row * n_nodes + tail's id of each link, ascending.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) int64
@@ -94,8 +95,8 @@ class Negatives:
     links the last one stays: that of a node linked to nearly all others. Told pairs that are links are left out.
     """
 
-    def __init__(self, numbers: RowNumbers, ids: Array, heads: tuple[int, int], tails: tuple[int, int], known: Array, sampler: Any,
-                 seed: int, purpose: str) -> None:
+    def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, known: Array, sampler: Any, seed: int,
+                 purpose: str) -> None:
         self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
         self.heads, self.tails = heads, tails
         told = isinstance(sampler, np.ndarray)
@@ -185,8 +186,8 @@ def among(known: Array, wanted: Array) -> Array:
 
 
 def _one_of(ends, bits, places):
-    """A uniform id of (first, n) for each of these random bits and counters."""
-    return ends[0] + _below(ends[1], bits, places)
+    """A uniform id of some ends for each of these random bits and counters."""
+    return ends.first + _below(ends.n, bits, places)
 
 
 def _below(n, bits, places):

@@ -87,6 +87,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
     "links, of --task link, and labels of edges": {
         "edge-labels": (None, str, "FILE,labels=COLUMN: a table of the edges, or of any pairs, whose labels are predicted, as --task says "
                         "[classify]; with split=COLUMN of train, val or test, or time=COLUMN, of which the latest are to test on"),
+        "link-relation": (None, str, "of relational data: the relation that is predicted, as user.buys.item [the only one]"),
         "decoder": (None, tuple(DECODERS), "how a link is scored, or labelled, from the rows of its ends [dot; of labels mlp]"),
         "link-width": (None, int, f"numbers in a node's row, which the model makes and the decoder takes [{LINKS.width}]"),
         "link-val": (None, share_or_file, "share of the edges that are links to validate on; they bring no messages; or a file "
@@ -222,7 +223,7 @@ METAVARS = {
     "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
     "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
     "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
-    "link-split": "TABLE", "edge-labels": "TABLE", "link-disjoint": "SHARE", "negatives": "N",
+    "link-split": "TABLE", "edge-labels": "TABLE", "link-relation": "RELATION", "link-disjoint": "SHARE", "negatives": "N",
     "eval-negatives": "N", "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
 }  # fmt: skip
 """What stands for an option's value in `--help`: the unit, or what the value is."""

@@ -1,13 +1,14 @@
 """The likeliest destinations of nodes, and the ranks of links among all nodes, by a decoder of links and all nodes' rows."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from sarlite.comm.routing import ask
 from sarlite.graph.part import owners
-from sarlite.sar.graph.graph import Graph
 from sarlite.tape import Tensor
+from sarlite.train.link_edges import Ends
 from sarlite.train.negatives import among
 from sarlite.types import Array
 
@@ -15,19 +16,21 @@ NOBODY = -1
 """What stands where a node has fewer destinations than are wanted; the score there is -inf."""
 
 
-def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, known: Array, k: int,
-        n_bytes: int = 1 << 25) -> tuple[Array, Array]:
+def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, tails: Ends, known: Array,
+        k: int, n_bytes: int = 1 << 25) -> tuple[Array, Array]:
     """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id. Collective.
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or NodeType
     decoder : callable
         Of heads (n, 1, width) and tails (1, c, width), as `LinkGraph.score` calls it, but outside of a recording.
     h : (n_dst, width) array
         The rows of this rank's nodes.
     rows : (q,) int64
         Local rows of the nodes that are asked for.
+    tails : Ends
+        The nodes that may be destinations.
     known : (m,) int64
         local row * n_nodes + id of pairs that are left out, ascending; so is each node itself.
     k : int
@@ -37,21 +40,21 @@ def top(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, row
     Returns
     -------
     (q, k) int64, (q, k) array of h's dtype
-        Ids, and scores.
+        Ids among `tails`, and scores.
 
     Notes
     -----
     Each rank's rows are broadcast once, in pieces. Work: q x n_nodes scores.
     """
     found = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
-    for ids, some, scores in _scored(graph, decoder, h, rows, n_bytes):
+    for ids, some, scores in _scored(graph, decoder, h, rows, tails, n_bytes):
         scores[_left_out(graph, rows[some, None], ids, known)] = -np.inf
         found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
-    return found
+    return np.where(found[0] == NOBODY, NOBODY, found[0] - tails.first), found[1]
 
 
-def ranks(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, known: Array,
-          n_bytes: int = 1 << 25) -> Array:
+def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, among_nodes: Ends,
+          known: Array, n_bytes: int = 1 << 25) -> Array:
     """Return the scores of links and the ranks of their destinations among all nodes, (n, 2) float64. Collective.
 
     Of a link's rank among negatives, as the metrics "mrr" and "hits@k" have it, the negatives here are all nodes but the
@@ -63,6 +66,8 @@ def ranks(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, h
         As for `top`.
     heads, tails : (n,) int64
         Local rows of the sources; row numbers of the destinations, of all ranks' nodes in the order of ranks.
+    among_nodes : Ends
+        The nodes that may be destinations.
     known : (m,) int64
         As for `top`: pairs that do not count, but for the links themselves.
 
@@ -74,18 +79,18 @@ def ranks(graph: Graph, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, h
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(h)))])
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
-    for of_nodes, some, scores in _scored(graph, decoder, h, heads, n_bytes):  # as the others are, so that equal rows tie
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, among_nodes, n_bytes):  # as the others are, so that equal rows tie
         rows, columns = np.nonzero(to[some] == of_nodes)
         own[some][rows, 0] = scores[rows, columns]
-    for of_nodes, some, scores in _scored(graph, decoder, h, heads, n_bytes):
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, among_nodes, n_bytes):
         counts = ~(_left_out(graph, heads[some, None], of_nodes, known) | (to[some] == of_nodes))
         higher[some] += np.sum(counts & ~(scores <= own[some]), 1) + 0.5 * np.sum(counts & (scores == own[some]), 1)
     return np.concatenate([own.astype(np.float64), 1 + higher[:, None]], 1)
 
 
-def _scored(graph, decoder, h, rows, n_bytes):
+def _scored(graph, decoder, h, rows, of, n_bytes):
     """Yield ids of some nodes, which of the rows, and these rows' scores with these nodes. Collective."""
-    for ids, tails in _pieces(graph, h, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
+    for ids, tails in _pieces(graph, h, of, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
             some = slice(at, at + at_once)
@@ -98,16 +103,16 @@ def _left_out(graph, own, ids, known):
     return among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)
 
 
-def _pieces(graph: Graph, h: Array, n: int) -> Iterator[tuple[Array, Array]]:
-    """Ids and rows of all ranks' nodes, at most n at a time. Collective."""
-    comm = graph.comm
-    for rank, size in enumerate(comm.allgather(len(h))):
+def _pieces(graph: Any, h: Array, of: Ends, n: int) -> Iterator[tuple[Array, Array]]:
+    """Ids and rows of all ranks' nodes of some ends, at most n at a time. Collective."""
+    comm, ids = graph.comm, np.asarray(graph.dst_ids, np.int64)
+    here = np.flatnonzero((ids >= of.first) & (ids < of.first + of.n))
+    for rank, size in enumerate(comm.allgather(len(here))):
         for at in range(0, size, n):
-            shape = min(n, size - at)
-            own = rank == comm.rank
-            ids = np.ascontiguousarray(graph.dst_ids[at : at + n], np.int64) if own else np.empty(shape, np.int64)
-            tails = np.ascontiguousarray(h[at : at + n]) if own else np.empty((shape, h.shape[1]), h.dtype)
-            yield comm.broadcast(ids, rank), comm.broadcast(tails, rank)
+            own, shape = here[at : at + n] if rank == comm.rank else None, min(n, size - at)
+            some = np.empty(shape, np.int64) if own is None else ids[own]
+            tails = np.empty((shape, h.shape[1]), h.dtype) if own is None else h[own]
+            yield comm.broadcast(some, rank), comm.broadcast(tails, rank)
 
 
 def _best(ids, scores, more_ids, more_scores):

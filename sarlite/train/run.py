@@ -23,7 +23,6 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.links import labelled_links
 from sarlite.train.load import kind, load, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
@@ -149,24 +148,28 @@ def make_graph_predictor(run, n_in, n_out, rng, graphs):
 
 def _links(run, part):
     """What makes the part of a run that predicts links, and what files tell of these, for the data's identity. Collective."""
-    comm, training = part.graph.comm, run.training
-    splits = run.links.splits(part.graph, part.names)
-    samplers = run.links.samplers(part.graph, training.metric, part.names)
+    comm, training, linked = part.graph.comm, run.training, _linked(run, part)
+    splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
     told = {"links": link_splits.digest(comm, *splits), "negatives": link_splits.digest(comm, *samplers)}
-    return lambda: with_links(part, run.links.of_graph(part.graph, splits, samplers, training.metric, training.seed)), told
+    return lambda: with_links(part, run.links.of_graph(linked, splits, samplers, training.metric, training.seed)), told
 
 
 def _labels(run, part):
     """As `_links`, of a run that predicts labels of edges."""
-    found = run.links.read_labels(part.graph, run.training.task, run.training.seed, part.names)
+    linked = _linked(run, part)
+    found = run.links.read_labels(linked, run.training.task, run.training.seed)
 
     def make():
-        links = labelled_links(part.graph, found.pairs, found.labels, split=found.split)
         summary = {**part.summary, "classes": found.n_outputs, "task": found.task}
+        links = run.links.of_labels(linked, found)
         return with_links(part, links)._replace(task=found.task, n_classes=found.n_outputs, class_names=found.class_names,
                                                 summary=summary)
 
     return make, {"classes": found.n_outputs, "edge_labels": found.digest(part.graph.comm)}
+
+
+def _linked(run, part):
+    return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 
 def with_links(part, links):

@@ -20,7 +20,7 @@ VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
-          "link_split": "edges.csv,time=since", "edge_labels": "edges.csv,labels=kind",
+          "link_split": "edges.csv,time=since", "edge_labels": "edges.csv,labels=kind", "link_relation": "user.buys.item",
           "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
 """Of an option its value; of others True."""
 
@@ -37,6 +37,7 @@ def case(option, other):
         "other layers": (BATCHES, {}),
         "relational model, plain data": ({"model": "rgcn"}, {"cls": RGCN, "relational": False}),
         "plain model, relational data": ({"model": "gcn"}, {"cls": GCN, "relational": True}),
+        "plain data": ({}, {"cls": SAGE, "relational": False}),
         "relational data": ({"model": "rgcn", **({"fanouts": [3]} if option == "batch_size" else {})}, RELATIONAL),
         "sampled rows without fan-outs": ({"model": "gcn"}, {"cls": GCN, "relational": False}),
         "model of propagated rows": ({"model": "sgc", "batch_size": 8}, ROWS),
@@ -72,7 +73,7 @@ def test_each_row_refuses_a_run_in_its_words(option, other, message):
 
 def test_an_option_alone_is_let_through():
     defaults = vars(config.resolve({}))
-    for option in {option for option, _, _ in REFUSED} - {"model"}:
+    for option in {option for option, _, _ in REFUSED} - {"model", "link_relation"}:
         with_picks = {"fanouts": [3, 3]} if option == "batch_size" else {}
         refuse(Run({**defaults, "model": "gat", **named(option), **with_picks}, cls=GAT, relational=False, task="classify"))
         assert Run({**defaults, **named(option)}).has(option) and not Run(defaults).has(option), option

@@ -14,6 +14,7 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.tape import Tensor
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.train import edge_labels
+from sarlite.train.link_edges import Ends
 from sarlite.train.link_loader import LinkLoader
 from sarlite.train.link_splits import TEST, TRAIN, VAL
 from sarlite.train.links import labelled_links
@@ -157,16 +158,17 @@ def tables(tmp_path_factory):
 def test_what_a_table_tells(tables, monkeypatch):
     monkeypatch.chdir(tables)
     names = type("Names", (), {"ids": staticmethod(lambda names: np.array([int(name[1:]) for name in names]))})
-    found = edge_labels.read("edges.csv,labels=kind,split=part", None, 0.1, 0.2, 0, 60, names)
+    found = edge_labels.read("edges.csv,labels=kind,split=part", None, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
     rows = [row for row in csv.DictReader(open("edges.csv")) if row["kind"]]
     assert found.class_names == ["blue", "green", "red"] and found.n_outputs == 3 and len(rows) == 450 == len(found.labels)
     assert [found.class_names[label] for label in found.labels] == [row["kind"] for row in rows]
     assert [["train", "val", "test"][split] for split in found.split] == [row["part"] for row in rows]
     assert [f"n{one},n{other}" for one, other in found.pairs] == [f"{row['source']},{row['target']}" for row in rows]
-    found = edge_labels.read("edges.csv,labels=amount,time=when,src=target,dst=source", "regress", 0.1, 0.2, 0, 60, names)
+    ends = [Ends(0, 60, names=names)] * 2
+    found = edge_labels.read("edges.csv,labels=amount,time=when,src=target,dst=source", "regress", 0.1, 0.2, 0, ends)
     np.testing.assert_array_equal(found.split, np.repeat([TRAIN, VAL, TEST], [350, 50, 100]))
     assert found.labels.dtype == np.float64 and set(found.labels.tolist()) == {0.5, 1.5, 2.5} and found.class_names is None
-    found = edge_labels.read("edges.csv,labels=x+y", "multilabel", 0.1, 0.2, 0, 60, names)
+    found = edge_labels.read("edges.csv,labels=x+y", "multilabel", 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
     assert found.labels.shape == (500, 2) and found.n_outputs == 2 and len(set(found.split.tolist())) == 3
     for kind, words, spec, task in (
         (ConfigError, "expected FILE,labels=COLUMN", "edges.csv", None),
@@ -180,7 +182,7 @@ def test_what_a_table_tells(tables, monkeypatch):
         (ConfigError, "'src' is none of these", "edges.csv,labels=kind,src=", None),
     ):
         with pytest.raises(kind, match=words):
-            edge_labels.read(spec, task, 0.1, 0.2, 0, 60, names)
+            edge_labels.read(spec, task, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
 
 
 def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):

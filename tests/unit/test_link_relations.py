@@ -7,11 +7,14 @@ import pytest
 
 from sarlite import HeteroGraph, Trainer, nn, optim
 from sarlite.comm import Solo, threads
+from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.models import RGAT, RGCN
 from sarlite.nn.decoders import DECODERS
 from sarlite.train.links import labelled_links, split_links
 from sarlite.train.tasks import Task
+from tests.helpers.predicting import predict_here
+from tests.helpers.training_runs import train_here
 
 DRAW = np.random.default_rng(0)
 N = {"shop": 12, "user": 30, "item": 20}
@@ -155,3 +158,103 @@ def test_told_splits_are_ids_of_either_type():
     ):
         with pytest.raises((ConfigError, DataError), match=words):
             split_links(graph, **options)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Users and items with names of their own, who are of four tastes; stars are told of purchases."""
+    folder, draw = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    tastes = draw.integers(0, 4, 60)
+    with (folder / "users.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerows([["user", "age", "income"], *([f"u{user}", *(np.array([taste % 2, taste // 2]) + 0.1 * draw.standard_normal(2))]
+                                                     for user, taste in enumerate(tastes))])
+    with (folder / "buys.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["who", "what", "stars", "part"])
+        for at in range(500):
+            user = int(draw.integers(60))
+            item = int(draw.integers(9)) * 4 + tastes[user] if at % 5 else int(draw.integers(36))
+            rows.writerow([f"u{user}", f"i{item}", ["bad", "good"][item % 2], ["train", "train", "val", "test"][(item + user) % 4]])
+    (folder / "graph.toml").write_text("""target = "user"
+[nodes.user]
+file = "users.csv"
+id = "user"
+[nodes.item]
+[[edges]]
+relation = ["user", "buys", "item"]
+file = "buys.csv"
+src = "who"
+dst = "what"
+""")
+    missing = [f"--allow-empty={split}" for split in ("train", "val", "test")]
+    assert not data_command(["convert", f"tables:{folder}/graph.toml", str(folder / "data"), *missing])
+    return folder
+
+
+FLAGS = ["--model", "rgcn", "--link-relation", "user.buys.item", "--embedding", 6, "--link-width", 6, "--dtype", "float64"]
+
+
+def test_the_command_trains_and_ranks_by_name(data, tmp_path, capsys):
+    flags = ["--data", data / "data", "--task", "link", *FLAGS, "--link-split", f"{data}/buys.csv,split=part", "--dropout", 0]
+    one = train_here(tmp_path / "1", *flags, "--epochs", 20)
+    two = train_here(tmp_path / "2", *flags, "--epochs", 20, "--ranks", 2, "--mode", "oneshot")
+    for name in ("loss", "val_loss", "test_roc_auc"):
+        np.testing.assert_allclose([m[name] for m in two], [m[name] for m in one], rtol=1e-9, err_msg=name)
+    bought = {(row["who"], row["what"]) for row in csv.DictReader((data / "buys.csv").open())}
+    users, items = [f"u{at}" for at in range(60)], sorted({item for _, item in bought})
+    every = [(user, item) for user in users for item in items]
+    with (tmp_path / "pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("source", "target"), *every])
+    tables = []
+    for n, flags in ((1, ["--links", tmp_path / "pairs.csv", "--rank"]), (2, ["--links", tmp_path / "pairs.csv", "--rank"]),
+                     (2, ["--top", 4])):  # fmt: skip
+        with pytest.raises(ValueError):  # a table is no .npy file
+            predict_here(tmp_path / "1", tmp_path / "out.csv", *flags, "--ranks", n)
+        with (tmp_path / "out.csv").open() as file:
+            tables.append([*csv.DictReader(file)])
+    assert [(row["source"], row["destination"]) for row in tables[0]] == every == [(row["source"], row["destination"]) for row in tables[1]]
+    scores, ranks = (np.array([[float(row[name]) for row in table] for table in tables[:2]]) for name in ("score", "rank"))
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-9)
+    scores = scores[0].reshape(60, len(items))
+    known = np.array([pair in bought for pair in every]).reshape(scores.shape)
+    for row, (user, item) in enumerate(np.ndindex(scores.shape)):
+        others = ~known[user] & (np.arange(len(items)) != item)
+        expected = 1 + (scores[user, others] > scores[user, item]).sum() + 0.5 * (scores[user, others] == scores[user, item]).sum()
+        assert ranks[0, row] == ranks[1, row] == expected
+    best = [(users[user], items[item]) for user in range(60) for item in np.argsort(-np.where(known[user], -np.inf, scores[user]))[:4]]
+    assert [(row["source"], row["destination"]) for row in tables[2]] == best
+
+
+def test_labels_of_a_relation_by_the_command(data, tmp_path):
+    flags = ["--data", data / "data", *FLAGS, "--edge-labels", f"{data}/buys.csv,labels=stars,split=part", "--dropout", 0, "--epochs", 30]
+    one, two = (train_here(tmp_path / str(n), *flags, "--ranks", n) for n in (1, 2))
+    np.testing.assert_allclose([m["loss"] for m in two], [m["loss"] for m in one], rtol=1e-9)
+    assert one[-1]["test_accuracy"] > 0.8
+    rows = [*csv.DictReader((data / "buys.csv").open())][:50]
+    with (tmp_path / "pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([row["who"], row["what"]] for row in rows)
+    with pytest.raises(ValueError):
+        predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv")
+    told = [*csv.DictReader((tmp_path / "out.csv").open())]
+    assert [*told[0]] == ["source", "destination", "class", "p_bad", "p_good"]
+    assert np.mean([own["class"] == row["stars"] for own, row in zip(told, rows)]) > 0.8
+
+
+def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
+    (tmp_path / "swapped.csv").write_text("i0,u0\n")
+    flags, run = ["--data", data / "data", "--model", "rgcn", "--task", "link"], tmp_path / "run"
+    for kind, words, more in (
+        (ConfigError, "link-relation: which of user.buys.item, item.rev_buys.user is predicted", []),
+        (ConfigError, "link-relation user.eats.item is none of user.buys.item", ["--link-relation", "user.eats.item"]),
+        (DataError, "no node is named 'i0'", ["--link-relation", "user.buys.item", "--link-val", tmp_path / "swapped.csv"]),
+        (ConfigError, "whose edges are one relation", ["--data", "sbm:nodes=100", "--model", "gcn", "--link-relation", "user.buys.item"]),
+        (ConfigError, "--link-relation means nothing without", ["--task", "classify", "--link-relation", "user.buys.item"]),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words):
+            train_here(run, *flags, *more)
+        assert not run.exists()
+    train_here(run, *flags, *FLAGS[2:], "--epochs", 1, "--link-val", 0.1)
+    with pytest.raises((CheckpointError, ConfigError), match="link-relation item.rev_buys.user: cannot change"):
+        train_here(run, *flags, *FLAGS[2:], "--link-relation", "item.rev_buys.user", "--epochs", 2,
+                   "--resume", run / "checkpoint.safetensors")

@@ -6,6 +6,7 @@ import pytest
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import link_splits
+from sarlite.train.link_edges import Ends
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
 from tests.helpers.linked import PAIRS, N, part, whole
 from tests.helpers.predicting import predict_here
@@ -85,11 +86,11 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
     """The latest are to test on; a pair that comes again later is as old as its first edge, in either direction."""
     rows = [(0, 1, 5), (1, 2, 1), (2, 0, 2), (1, 0, 3), (3, 3, 9), (3, 1, 4), (3, 0, 6), (2, 3, 7)]
     (tmp_path / "edges.csv").write_text("who,whom,since\n" + "".join(f"{u},{v},{t}\n" for u, v, t in rows))
-    pairs, split = link_splits.read(1 / 6, 2 / 6, f"{tmp_path / 'edges.csv'},time=since", 4)
+    pairs, split = link_splits.read(1 / 6, 2 / 6, f"{tmp_path / 'edges.csv'},time=since", [Ends(0, 4)] * 2)
     assert {tuple(pair): of for pair, of in zip(pairs.tolist(), split.tolist())} == {
         (1, 2): TRAIN, (0, 2): TRAIN, (0, 1): TRAIN, (1, 3): VAL, (0, 3): TEST, (2, 3): TEST}
     spec = f"{tmp_path / 'edges.csv'},time=since,src=whom,dst=who"
-    np.testing.assert_array_equal(link_splits.read(1 / 6, 2 / 6, spec, 4)[0], pairs)
+    np.testing.assert_array_equal(link_splits.read(1 / 6, 2 / 6, spec, [Ends(0, 4)] * 2)[0], pairs)
     (tmp_path / "one.csv").write_text("who,whom,since\n0,1,5\n1,2,5\n2,3,5\n")
     (tmp_path / "words.csv").write_text("who,whom,part\n0,1,val\n1,0,train\n")
     (tmp_path / "none.csv").write_text("# nothing\n")
@@ -105,7 +106,7 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
         (ConfigError, "expected FILE,split=COLUMN", "one.csv"), (ConfigError, "'at' is none of these", "one.csv,time=since,at=3"),
     ):
         with pytest.raises(kind, match=words):
-            link_splits.read(0.3, 0.3, f"{tmp_path / table}", 3 if "node < 3" in words else 4)
+            link_splits.read(0.3, 0.3, f"{tmp_path / table}", [Ends(0, 3 if "node < 3" in words else 4)] * 2)
 
 
 def test_runs_with_files_and_tables_of_splits(tmp_path):

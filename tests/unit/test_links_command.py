@@ -11,6 +11,7 @@ from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config, recommend, run
+from sarlite.train.link_edges import Ends
 from tests.helpers.linked import N, part
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import DATA, metrics, train_here
@@ -109,16 +110,16 @@ def test_equal_rows_tie_in_ranks(width):
     known = np.sort((N - 1) * N + np.array([0, 1, 2, N - 3]))
     for n_bytes in (1, 1 << 25):
         for left_out, expected in ((none, [1 + 2 + (N - 4) / 2, 1.5]), (known, [1 + 1 + (N - 6) / 2, 1])):
-            assert recommend.ranks(graph, nn.Dot(), h, heads, tails, left_out, n_bytes)[:, 1].tolist() == expected
+            assert recommend.ranks(graph, nn.Dot(), h, heads, tails, Ends(0, graph.n_nodes), left_out, n_bytes)[:, 1].tolist() == expected
 
 
 def test_recommendations_in_small_pieces_and_ties():
     graph = part(Solo())
     h = np.ones((N, 2))
     rows, none = np.array([5, 0]), np.empty(0, np.int64)
-    ids, scores = recommend.top(graph, nn.Dot(), h, rows, none, 3, n_bytes=1)
+    ids, scores = recommend.top(graph, nn.Dot(), h, rows, Ends(0, N), none, 3, n_bytes=1)
     assert ids.tolist() == [[0, 1, 2], [1, 2, 3]] and (scores == 2).all()
-    ids, _ = recommend.top(graph, nn.Dot(), h, rows, np.sort([5 * N + 1, 0 * N + 2]), 3)
+    ids, _ = recommend.top(graph, nn.Dot(), h, rows, Ends(0, N), np.sort([5 * N + 1, 0 * N + 2]), 3)
     assert ids.tolist() == [[0, 2, 3], [1, 3, 4]]
 
 
