@@ -150,7 +150,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.rank:
             with no_grad():
-                arrays = [ranks(part.graph, model.decoder, found, pairs.heads, pairs.tails[:, 0], ends[1], known)]
+                arrays = [ranks(part.graph, model.decoder, found, pairs.heads[:, 0], pairs.tails[:, 0], ends[1], known)]
             _tell_ranks(comm, arrays[0][:, 1])
         elif config.top is None:
             arrays = [array[rows] for array in _arrays(config, options.task, found)]

@@ -82,9 +82,6 @@ def check(graph: Any, relation: Relation | None) -> None:
         raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
     elif graph.bipartite or graph.grid is not None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
-    rows = graph.options.rows if isinstance(graph, HeteroGraph) else graph.schedule.rows
-    if rows != "float32":
-        raise ConfigError(f"links: graphs with rows {rows} are not done yet")
 
 
 def ends_of(graph: Any, relation: Relation | None) -> tuple[Any, Ends, Ends]:
@@ -113,7 +110,7 @@ def _with_edges(graph, edges, places, kept):
     """The graph of some of its edges. Collective."""
     there, rows = graph.schedule, destinations(edges.indptr)[kept]
     backward = "push" if there.reverse is None else "fetch" if there.reverses_attention else None
-    options = Options(there.mode, there.transport.prefetch, backward)
+    options = Options(there.mode, there.transport.prefetch, backward, rows=there.rows)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=graph.n_dst))])
     part = InEdges(indptr, edges.indices[kept], added_loops=edges.added_loops)
     made = make(Graph, there.transport.comm, part, graph.dst_ids, None, graph.edge_ids[places][kept], None, options,

@@ -112,8 +112,7 @@ class LinkLoader(NeighborLoader):
     def _nodes(self, step, heads, tails, without):
         """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the batch."""
         comm, offsets = self._sampling, self._offsets
-        first, shape = offsets[comm.rank], heads.shape
-        ends = np.concatenate([(heads if heads.ndim == 2 else heads + first).reshape(-1), tails.reshape(-1)])
+        ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
         rows, places = np.unique(ends, return_inverse=True)
         asked = comm.alltoall([own - at for own, at in zip(share(rows, np.searchsorted(rows, offsets)), offsets)])
         sampled = self.sampler(np.concatenate(asked), step, without)
@@ -121,8 +120,7 @@ class LinkLoader(NeighborLoader):
         told = comm.alltoall(share(sampled.numbers, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
         ends = np.concatenate([own + at for own, at in zip(told, starts)])[places.reshape(-1)]
-        heads, tails = ends[: len(ends) - tails.size].reshape(shape), ends[len(ends) - tails.size :].reshape(tails.shape)
-        return batch, heads if heads.ndim == 2 else heads - starts[comm.rank], tails
+        return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
         """Where the edges between the ends of these links stand, of all ranks' links those of this rank's rows; of labelled links none."""

@@ -197,7 +197,8 @@ def _below(n, bits, places):
 
 
 class Candidates:
-    """A rank's links, and the negatives that they are compared with. A call makes a step's `LinkGraph`; collective.
+    """A rank's links, and the negatives that they are compared with. Construction is collective, and so is a call, which makes a
+    step's `LinkGraph`.
 
     Parameters
     ----------
@@ -213,20 +214,22 @@ class Candidates:
 
     def __init__(self, nodes: Graph, heads: Array, tails: Array, rows: Array, negatives: Negatives | None = None, n: int = 0) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
+        self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":
         """Return the same, whose negatives are drawn by another channel."""
-        negatives = self.negatives and self.negatives.on(comm)
-        return Candidates(self.nodes, self.heads, self.tails, self.rows, negatives, self.n)
+        other = copy(self)
+        other.negatives = self.negatives and self.negatives.on(comm)
+        return other
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
         """Return both ends of the candidates of some links, as `LinkGraph` takes them. Collective."""
-        heads, rows = self.heads[of], self.rows[of, None]
+        heads, rows = self.first + self.heads[of, None], self.rows[of, None]
         if self.negatives is None:
             return heads, rows
-        drawn = self.negatives(heads, self.tails[of], self.n, step)
+        drawn = self.negatives(self.heads[of], self.tails[of], self.n, step)
         if self.negatives.of_pairs:
-            heads = np.concatenate([heads[:, None] + self.negatives.offsets[self.negatives.comm.rank], drawn[0]], 1)
+            heads = np.concatenate([heads, drawn[0]], 1)
         return heads, np.concatenate([rows, drawn[1]], 1)
 
     def __call__(self, step: int, of: Array) -> LinkGraph:

@@ -65,7 +65,7 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     graph, decoder, h, n_bytes
         As for `top`.
     heads, tails : (n,) int64
-        Local rows of the sources; row numbers of the destinations, of all ranks' nodes in the order of ranks.
+        Row numbers of all ranks' nodes in the order of ranks; the heads are this rank's.
     among_nodes : Ends
         The nodes that may be destinations.
     known : (m,) int64
@@ -77,6 +77,7 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     """
     comm, ids = graph.comm, np.asarray(graph.dst_ids)
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(h)))])
+    heads = heads - starts[comm.rank]
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
     for of_nodes, some, scores in _scored(graph, decoder, h, heads, among_nodes, n_bytes):  # as the others are, so that equal rows tie

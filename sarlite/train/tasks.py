@@ -46,11 +46,12 @@ def _bce_of_links(output, labels, rows, count):
 
 
 def _of_differences(loss):
-    """The mean over negatives of a loss of a negative's score less its link's."""
+    """The mean over negatives of a loss of a negative's score less its link's, and of zeros."""
 
     def share(output, labels, rows, count):
         scores = _candidates(output, rows)
-        return loss(scores[:, 1:] - scores[:, :1]).sum() * (1 / (count * (scores.shape[1] - 1)))
+        found = scores[:, 1:] - scores[:, :1]
+        return loss(found, np.zeros(found.shape, found.dtype), count=count * found.shape[1])
 
     return share
 
@@ -64,8 +65,8 @@ LOSSES: dict[str, dict[str, Loss]] = {
     "classify": {"cross-entropy": _cross_entropy},
     "multilabel": {"bce": _of_values(ops.bce_with_logits)},
     "regress": {"squared": _of_values(ops.mse), "absolute": _of_values(ops.mae)},
-    "link": {"bce": _bce_of_links, "cross-entropy": _contrastive, "bpr": _of_differences(ops.softplus),
-             "margin": _of_differences(lambda d: (d + 1).relu())},
+    "link": {"bce": _bce_of_links, "cross-entropy": _contrastive, "bpr": _of_differences(ops.bce_with_logits),
+             "margin": _of_differences(lambda d, zeros, count: ops.mae((d + 1).relu(), zeros, count=count))},
 }
 """By task and name; a task's first is its own."""
 

@@ -62,8 +62,6 @@ def check_links(graph, task, numerics, others):
                 raise ConfigError(f"{name}: of links it is not done yet")
         if others["batches"] is not None and not isinstance(others["batches"], LinkLoader):
             raise ConfigError(f"batches is a {type(others['batches']).__name__}, but of links a LinkLoader")
-        if numerics != "fast":
-            raise ConfigError("numerics exact: links are not exact yet")
     elif task is not None and task.name == "link":
         raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
 

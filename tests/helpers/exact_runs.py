@@ -15,12 +15,15 @@ from sarlite import Graph, HeteroGraph, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.models import APPNP, GAT, GCN, PNA, RGAT, RGCN, SAGE, SGC, SIGN, GATv2
+from sarlite.nn.decoders import DECODERS
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import ops
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import propagated
 from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.link_loader import LinkLoader
+from sarlite.train.links import labelled_links, split_links
 from sarlite.train.smoothing import smoothed
 from sarlite.train.tasks import Task
 
@@ -71,6 +74,8 @@ class Case(NamedTuple):
         Label inputs.
     batches : callable (graph, x, labels, train, splits) -> dict of a Trainer's batches and scoring
     smooth : CorrectAndSmooth, optional
+    links : callable (this rank's part) -> (Links, decoder (width, rng=, dtype=)), optional
+        What is predicted in place of nodes, of which the model makes 8 numbers.
     task : Task
     clip_norm, decay : float
     """
@@ -82,6 +87,7 @@ class Case(NamedTuple):
     shown: bool = False
     batches: Any = None
     smooth: Any = None
+    links: Any = None
     task: Any = None
     clip_norm: float | None = None
     decay: float = 0.0
@@ -106,6 +112,26 @@ def _sampled(*fanouts, scored=False, **options):
 
 def _flow(graph, x, labels, train):
     return {"batches": message_flow(graph, train, 2, x, labels), "scoring": message_flow(graph, slice(None), 2, x, labels)}
+
+
+def _links(decoder, relation=None, **options):
+    """Links of the graph, or of a relation, with few negatives."""
+    def made(graph):
+        whole = graph.graph if relation else graph
+        return split_links(whole, 0.2, 0.2, relation=relation, seed=3, negatives=2, eval_negatives=3, **options), DECODERS[decoder]
+
+    return made
+
+
+def _labels_of_edges(graph):
+    """Classes of pairs, some of which are edges, each rank telling some."""
+    pairs, comm = np.stack(np.divmod(np.arange(700) * 155 % N_NODES**2, N_NODES), 1), graph.comm
+    own = pairs[comm.rank :: comm.size]
+    return labelled_links(graph, own, own.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
+
+
+def _sampled_links(*fanouts):
+    return lambda graph, x, labels, train: {"batches": LinkLoader(graph, x, labels, train, fanouts=fanouts, batch_size=300)}
 
 
 CASES = {
@@ -137,6 +163,13 @@ CASES = {
     "rgcn of bases": Case(_of(RGCN, layers=2, hidden=4, n_bases=2, embedding=4), relational=True),
     "rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True),
     "relations": Case(Relations, relational=True),
+    "links": Case(_of(GCN, layers=2, hidden=6), links=_links("distmult", sampler="per-source"), task=Task("link", "bpr", "mrr")),
+    "links apart": Case(_of(GAT, layers=2, hidden=3, heads=2), links=_links("rotate", disjoint=0.3), task=Task("link", "margin", "ap")),
+    "labels of edges": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True), links=_labels_of_edges),
+    "minibatch links": Case(_of(SAGE, layers=2, hidden=7), links=_links("mlp", sampler="in-batch"), batches=_sampled_links(4, 3),
+                            task=Task("link", "cross-entropy")),
+    "links of a relation": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, links=_links("complex", ("a", "in", "b")),
+                                task=Task("link")),
 }  # fmt: skip
 
 
@@ -201,6 +234,8 @@ def labels_of(case, labels):
 
 def make_trainer(comm, case, graph, dtype, numerics):
     """A trainer on this rank."""
+    if case.links:
+        return _link_trainer(case, graph, dtype, numerics)
     _, x, labels, train = data(dtype)
     ids, rng, labels = graph.node_ids, nn.Random(3), labels_of(case, labels)
     n_out = labels.shape[1] if labels.ndim == 2 else N_CLASSES
@@ -213,6 +248,18 @@ def make_trainer(comm, case, graph, dtype, numerics):
     return Trainer(graph, model, x, labels[ids], train[ids], ~train[ids], rng=rng, clip_norm=case.clip_norm, task=case.task,
                    label_inputs=LabelInputs(0.5, N_CLASSES) if case.shown else None, numerics=numerics,
                    optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay), **batches)
+
+
+def _link_trainer(case, graph, dtype, numerics):
+    (links, decoder), rng, x = case.links(graph), nn.Random(3), data(dtype)[1]
+    n_in = ({"a": N_FEAT}, 8, links.graph.nodes) if case.relational else (N_FEAT, 8)
+    model = nn.LinkPredictor(case.model(*n_in, rng=rng, dtype=dtype), decoder(8, rng=rng, dtype=dtype))
+    x = {"a": x[graph.node_ids]} if case.relational else x[graph.node_ids]
+    batches = case.batches(links.graph, x, links.labels, links.train) if case.batches else {}
+    trainer = Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test, rng=rng, task=case.task, numerics=numerics,
+                      optimizer=lambda flat: optim.Adam(flat, 0.01), **batches)
+    trainer.row_ids = links.heads * links.graph.nodes.n_nodes + links.tails
+    return trainer
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
@@ -229,7 +276,7 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
     alike = [trainer.flat.data, trainer.flat.grad, np.array(losses), np.array([scores[f"val_{key}"] for key in ("loss", trainer.task.key)])]
     owned = {name: p for name, p in trainer.model.named_parameters() if p.ids is not None}
     alike += [array for name, array in sorted(trainer.model.state_dict().items()) if name not in owned]
-    by_ids = [(graph.node_ids, rows), *((p.ids, p.data.copy()) for _, p in sorted(owned.items()))]
+    by_ids = [(getattr(trainer, "row_ids", graph.node_ids), rows), *((p.ids, p.data.copy()) for _, p in sorted(owned.items()))]
     return by_ids, [a.copy() for a in alike]
 
 

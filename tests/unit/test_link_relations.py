@@ -95,8 +95,7 @@ def test_negatives_are_of_the_relations_types(sampler):
         nodes, found = links.graph.nodes, []
         ids = np.concatenate(comm.allgather(nodes.dst_ids))
         for graph in (links.graph, links.graph.draw(1, links.train)):
-            heads = ids[graph.heads] if graph.heads.ndim == 2 else nodes.dst_ids[graph.heads][:, None] + 0 * graph.tails
-            pairs = np.stack([heads - nodes.first["user"], ids[graph.tails] - nodes.first["item"]], 2)
+            pairs = np.stack(np.broadcast_arrays(ids[graph.heads] - nodes.first["user"], ids[graph.tails] - nodes.first["item"]), 2)
             found.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
         return found
 

@@ -193,3 +193,15 @@ def test_nodes_with_names_need_neither_labels_nor_splits(tmp_path):
     (tmp_path / "pairs.csv").write_text("n7,nobody\n")
     with pytest.raises(DataError, match="pairs.csv: links: .*no node is named 'nobody'"):
         predict_here(tmp_path / "run", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv")
+
+
+def test_exact_runs_and_scores_have_the_same_bits(tmp_path):
+    np.savetxt(tmp_path / "links.csv", np.random.default_rng(0).integers(0, 300, (60, 2)), "%d", ",")
+    runs = {}
+    for n, flags in ((1, []), (3, ["--partition", "random", "--mode", "broadcast"])):
+        run = tmp_path / str(n)
+        found = train_here(run, "--task", "link", "--model", "gcn", "--link-width", 8, "--numerics", "exact", "--epochs", 3, "--negatives", 2,
+                           "--loss", "bpr", "--ranks", n, *flags)
+        told = [[epoch[name] for name in ("loss", "val_loss", "test_roc_auc")] for epoch in found]
+        runs[n] = told, predict_here(run, tmp_path / f"{n}.npy", "--links", tmp_path / "links.csv", "--ranks", 4 - n)[0].tobytes()
+    assert runs[1] == runs[3]

@@ -70,8 +70,8 @@ class NodeType:
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def lay_out(self, found: Needs) -> Schedule:
-        """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective."""
-        return schedule.make(self.graph._comm, found, self.graph.options, self.profile)
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""
+        return schedule.make(self.graph._comm, found, self.graph.options._replace(rows="float32"), self.profile)
 
 
 class RelationGraph(LayerGraph):

@@ -16,7 +16,7 @@ from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, ops
+from sarlite.tape import Tensor
 from sarlite.types import Array
 
 Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives
@@ -34,9 +34,9 @@ class LinkGraph:
     nodes : Graph, NodeType, or Batch
         What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns. Of relations the
         types at the links' ends.
-    heads : (n,) int, or (n, c) int64
-        This rank's rows that the encoder makes, where a row's candidates have one head; else row numbers of all ranks'.
-        Of one kind on every rank.
+    heads : (n, c) or (n, 1) int64, or (n,) int
+        Row numbers of all ranks' rows, (n, 1) where a row's candidates have one head; or that head's local row. Of one kind
+        on every rank.
     tails : (n, c) int64
         Row numbers of all ranks' rows; c is the same on every rank.
     draw : callable, optional
@@ -56,21 +56,21 @@ class LinkGraph:
 
     Notes
     -----
-    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are heads that are row
-    numbers. So remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise.
+    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise.
     Sends 16 bytes a remote row while it is made, counted as "setup". Memory: about 20 bytes a candidate.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
                  comm: Communicator | None = None) -> None:
         graph: Any = over or nodes
+        comm = comm or graph.comm
+        if heads.ndim == 1:
+            heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.draw = nodes, heads, tails, draw
         self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         with nodes.profile.phase("setup"):
-            self._ends = [end if end.ndim == 1 else
-                          kernels.outside_buffers(_slots, comm or graph.comm, graph, nodes.dst_ids, end.reshape(-1))
-                          for end in (heads, tails)]
+            self._ends = [kernels.outside_buffers(_slots, comm, graph, nodes.dst_ids, end.reshape(-1)) for end in (heads, tails)]
 
     def __repr__(self) -> str:
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
@@ -82,7 +82,7 @@ class LinkGraph:
     def score(self, decoder: Callable[[Tensor, Tensor], Tensor], h: Tensor) -> Tensor:
         """Return decoder(heads, tails (n, c, width)), scores (n, c), of rows of nodes. Collective.
 
-        Heads are (n, 1, width), or (n, c, width) where they are row numbers.
+        Heads are (n, 1, width) or (n, c, width).
 
         Parameters
         ----------
@@ -97,15 +97,15 @@ class LinkGraph:
         """
         if h.ndim != 2 or len(h) != self.n_src:
             raise ShapeError(f"links: a row each of {self.n_src} nodes is needed, but h has shape {h.shape}")
-        heads, tails = (ops.take(h, end) if isinstance(end, np.ndarray) else end.aggregate(fn.copy_src(h), "sum")
-                        for end in self._ends)
-        n_heads = 1 if self.heads.ndim == 1 else self.n_candidates
-        return decoder(heads.reshape(self.n_dst, n_heads, h.shape[1]),
-                       tails.reshape(self.n_dst, self.n_candidates, h.shape[1]))
+        heads, tails = (end.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
+                        for end, rows in zip(self._ends, (self.heads, self.tails)))
+        return decoder(heads, tails)
 
 
 class _Slots(LayerGraph):
     """One destination row for each candidate, whose one source is an end of it."""
+
+    whole_edges = True
 
     def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
         super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), graph.n_nodes,
