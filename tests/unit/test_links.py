@@ -227,7 +227,7 @@ def test_what_cannot_be_is_refused():
     predictor = nn.LinkPredictor(GCN(6, 8, rng=rng, dtype=np.float64), nn.Dot())
     common = {"optimizer": lambda flat: optim.SGD(flat, 0.1), "rng": rng}
     for words, made, options in (
-        ("the task must be Task", predictor, {}), 
+        ("the task must be Task", predictor, {}),
             ("of links it is not done yet", predictor, {"task": Task("link"), "label_inputs": LabelInputs(0.5, 2)}),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):

@@ -200,8 +200,8 @@ def test_exact_runs_and_scores_have_the_same_bits(tmp_path):
     runs = {}
     for n, flags in ((1, []), (3, ["--partition", "random", "--mode", "broadcast"])):
         run = tmp_path / str(n)
-        found = train_here(run, "--task", "link", "--model", "gcn", "--link-width", 8, "--numerics", "exact", "--epochs", 3, "--negatives", 2,
-                           "--loss", "bpr", "--ranks", n, *flags)
+        found = train_here(run, "--task", "link", "--model", "gcn", "--link-width", 8, "--numerics", "exact", "--epochs", 3,
+                           "--negatives", 2, "--loss", "bpr", "--ranks", n, *flags)
         told = [[epoch[name] for name in ("loss", "val_loss", "test_roc_auc")] for epoch in found]
         runs[n] = told, predict_here(run, tmp_path / f"{n}.npy", "--links", tmp_path / "links.csv", "--ranks", 4 - n)[0].tobytes()
     assert runs[1] == runs[3]

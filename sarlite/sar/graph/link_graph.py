@@ -56,8 +56,9 @@ class LinkGraph:
 
     Notes
     -----
-    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise.
-    Sends 16 bytes a remote row while it is made, counted as "setup". Memory: about 20 bytes a candidate.
+    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So
+    remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise. Sends
+    16 bytes a remote row while it is made, counted as "setup". Memory: about 20 bytes a candidate.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
