@@ -77,7 +77,7 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
       for option in GRAPH_OPTIONS),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
-        "task link", "edge_labels", "mfg", "numerics exact", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "task link", "edge_labels", "mfg", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),

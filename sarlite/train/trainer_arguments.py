@@ -75,8 +75,6 @@ def check_graphs(graph, numerics, others):
                               "is of a GraphSet")
     if isinstance(graph, GraphSet) and others["label_inputs"] is not None:
         raise ConfigError("label_inputs are of nodes, but graph is a GraphSet")
-    if isinstance(graph, GraphSet) and numerics != "fast":
-        raise ConfigError("numerics exact: sets of graphs are not exact yet")
 
 
 def check_takes(model, x):

@@ -31,16 +31,17 @@ def graphs(comm, mode="sar", values=False):
     return GraphSet.of(whole(values), GRAPH_OF, len(SIZES), comm=comm, parts=PARTS.get(comm.size, "metis"), mode=mode)
 
 
-def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, **options):
+def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
+            numerics="fast", **options):
     """A trainer of classes, or of a number a graph."""
     made, rng = graphs(comm, mode, values), nn.Random(1)
-    encoder = model(4, 6, rng=rng, dtype=np.float64, hidden=6, layers=2, **options)
-    model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=np.float64)
-    x, own = FEATURES[made.src_ids], made.dst_ids
+    encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
+    model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)
+    x, own = FEATURES[made.src_ids].astype(dtype), made.dst_ids
     labels = LABELS[own] if task == "classify" else SIZES[own].astype(float)
     train, val, test = (own % 4 < 2, own % 4 == 2, own % 4 == 3)
     batches = None if batch is None else GraphLoader(made, x, labels, train, batch_size=batch, seed=3)
-    return Trainer(made, model, x, labels, train, val, test, rng=rng, task=Task(task), batches=batches,
+    return Trainer(made, model, x, labels, train, val, test, rng=rng, task=Task(task), batches=batches, numerics=numerics,
                    optimizer=lambda flat: optim.SGD(flat, lr))
 
 

@@ -9,7 +9,7 @@ from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
-from sarlite.models import SAGE
+from sarlite.models import GCN, SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
 from sarlite.sar.aggregate import Operator
@@ -24,7 +24,7 @@ from sarlite.tape import Tensor, numerics, ops, reduce
 from sarlite.tape.exact import Exact
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
-from tests.helpers.exact_runs import CASES, N_NODES, digest, work
+from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
 from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(120)
@@ -109,6 +109,23 @@ def test_a_bipartite_graph(reducer):
         arrays = [[np.concatenate(of) for of in zip(*pairs)] for pairs in of_ranks]
         found.append([values[np.argsort(ids)].tobytes() for ids, values in arrays])
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 3, 200, 25, 28, 199, 4], [1, 1, 1, 2, 300, 25, 25, 5, 3], [329, 9, 2, 2]])
+def test_training_rows_in_any_order_and_several_times(rows):
+    """On one rank they may ascend, and on another not, or be there twice."""
+    def trained(comm):
+        graph = graph_of(comm, CASES["gcn"], np.float32)
+        _, x, labels, _ = data(np.float32)
+        rng, ids = nn.Random(3), graph.node_ids
+        own = np.array([at for row in rows for at in np.flatnonzero(ids == row)], np.int64)
+        trainer = Trainer(graph, GCN(N_FEAT, N_CLASSES, rng=rng), x[ids], labels[ids], own, rng=rng, numerics="exact",
+                          optimizer=lambda flat: optim.Adam(flat, 0.01))
+        return [trainer.step() for _ in range(3)], trainer.flat.data.tobytes()
+
+    expected = trained(Solo())
+    for n in (2, 3):
+        assert threads.run(n, trained) == [expected] * n
 
 
 # ---- each reduction done fast, one at a time

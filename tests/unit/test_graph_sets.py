@@ -38,6 +38,17 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", RUNS)
+def test_exact_numerics_have_the_same_bits_on_any_number_of_ranks(options, dtype):
+    given = {**options, "dtype": dtype, "numerics": "exact"}
+    expected = states(Solo(), **given)
+    for n in (2, 3):
+        for found in threads.run(n, states, **given):
+            assert found.tobytes() == expected.tobytes()
+    np.testing.assert_allclose(expected, states(Solo(), **{**given, "numerics": "fast"}), rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("values", [False, True])
 def test_a_batch_of_all_graphs_is_the_set(values):
     made = graphs(Solo(), values=values)
