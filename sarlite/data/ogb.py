@@ -1,10 +1,11 @@
-"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products, ogbn-proteins (csv.gz), ogbn-papers100M (npz)."""
+"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products, ogbn-proteins (csv.gz), ogbn-papers100M (npz), and of links."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import npz, textfile
+from sarlite.data import npz, pickled, textfile
 from sarlite.data.raw import (
     RawGraph,
     check_nodes,
@@ -21,7 +22,10 @@ _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogb
 
 
 def read(path, classes=None, task=None, features=None):
-    """Read an OGB node data set from its folder, the one with `raw/` and `split/`.
+    """Read an OGB data set of nodes or links from its folder, the one with `raw/` and `split/`.
+
+    One of links, as ogbl-collab, is known by `split/KIND/train.pt`. Its nodes have no labels, and without `node-feat.csv.gz` a column
+    of ones; `raw/` has the edges to train on. `pairs` reads the links of a split.
 
     Parameters
     ----------
@@ -37,8 +41,8 @@ def read(path, classes=None, task=None, features=None):
     Returns
     -------
     RawGraph
-        Directed as stored, but ogbn-products (known by its split, sales_ranking) undirected, as OGB's own loader has
-        it. Unlabelled nodes (NaN in papers100M) get -1.
+        Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs without a direction,
+        as those of ogbl-collab, -ppa and -ddi, undirected, as OGB's own loader has it. Unlabelled nodes (NaN in papers100M) get -1.
 
     Raises
     ------
@@ -51,6 +55,9 @@ def read(path, classes=None, task=None, features=None):
     `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
     """
     path = existing(path)
+    of_links = [*(path / "split").glob("*/train.pt")]
+    if len(of_links) == 1:
+        return _of_links(path, of_links[0], {"classes": classes, "task": task, "features": features})
     raw, split_kind = path / "raw", split_directory(path)
     packed, proteins, values = (raw / "data.npz").is_file(), (raw / _SPECIES).is_file(), None
     if features is not None and not proteins:
@@ -71,6 +78,46 @@ def read(path, classes=None, task=None, features=None):
     edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
     return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected,
                     edges_in=edges_in, task=task or "classify", edge_features=values)
+
+
+def _of_links(path, train, options):
+    told = next((name for name, value in options.items() if value is not None), None)
+    if told:
+        raise ConfigError(f"{told}: {path} is a data set of links, whose nodes have no labels")
+    raw = path / "raw"
+    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
+    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    file = raw / "node-feat.csv.gz"
+    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if file.is_file() else np.ones((n_nodes, 1), np.float32)
+    none = np.zeros(n_nodes, bool)
+    undirected = "edge" in pickled.load_saved(train)
+    return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
+                    name=path.resolve().name.replace("_", "-"), undirected=undirected, edges_in=raw / "edge.csv.gz")
+
+
+def pairs(path):
+    """Return the links of a split of an ogbl data set, `split/KIND/valid.pt`, (n, 2) integers: its `edge`, or `source_node` and
+    `target_node`. Other arrays, as negatives, are not read.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or has no such arrays.
+    """
+    found = pickled.load_saved(Path(path))
+    if "edge" in found:
+        links = found["edge"]
+    elif {"source_node", "target_node"} <= found.keys():
+        ends = found["source_node"], found["target_node"]
+        if ends[0].ndim != 1 or ends[0].shape != ends[1].shape:
+            raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are no pairs")
+        links = np.stack(ends, 1)
+    else:
+        raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but {', '.join(map(str, found))}")
+    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
+        raise DataError(f"{path}: links: expected pairs of whole numbers, found {links.dtype} {links.shape}")
+    return links
 
 
 def split_directory(path):

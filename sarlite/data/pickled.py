@@ -10,6 +10,7 @@ import io
 import math
 import pickletools
 import re
+import zipfile
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from sarlite.data.raw import check_room
 from sarlite.errors import reading, regular
 
 _MAX_DIMENSIONS = 8
+_TORCH = 0x1950A86A20F9469CFC6C
 _BYTES_A_BYTE = 64  # an empty list is one instruction of one byte
 
 
@@ -52,6 +54,47 @@ def load(path):
         size = regular(path).stat().st_size
         check_room(_BYTES_A_BYTE * size, f"{path}: pickle")
         return _plain(_Machine(path.read_bytes()).run())
+
+
+def load_saved(path):
+    """Return the arrays by name of a dict that `torch.save` wrote, in its form of zip files or the one before; read-only.
+
+    Tensors are no arrays, and are refused, as `load` refuses them.
+
+    Raises
+    ------
+    DataError
+        As `load`; or the file is none of `torch.save`'s, or has no dict of arrays.
+    """
+    with reading(path, "dict of arrays"):
+        size = regular(path).stat().st_size
+        check_room(_BYTES_A_BYTE * size, f"{path}: dict of arrays")
+        found = _Machine(_zipped(path, size) if zipfile.is_zipfile(path) else _fourth(path.read_bytes())).run()
+        arrays = {name: _plain(value) for name, value in found.items()} if type(found) is dict else {}
+        if not arrays or not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("it has no dict of NumPy arrays")
+        return arrays
+
+
+def _zipped(path, size):
+    """The pickle in a zip file, whose members are stored as they are."""
+    with zipfile.ZipFile(path) as archive:
+        names = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
+        if len(names) != 1 or names[0].file_size > size:
+            raise ValueError("it has no data.pkl that is stored as it is")
+        return archive.read(names[0])
+
+
+def _fourth(data):
+    """The fourth of pickles that follow each other: before it come a number that says whose they are, a version, and of what machine."""
+    file, ends = io.BytesIO(data), [0]
+    for _ in range(3):
+        for _ in pickletools.genops(file):  # which ends behind a STOP
+            pass
+        ends.append(file.tell())
+    if _Machine(data[: ends[1]]).run() != _TORCH:
+        raise ValueError("it is no file of torch.save")
+    return data[ends[3] :]
 
 
 class _Machine:

@@ -91,7 +91,7 @@ FORMS = """\
   planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
-                          classes, task, features
+                          classes, task, features; or of links ogbl-collab, -ppa, -ddi or -citation2
   edges:FILE              a table or two columns: text, .npy, .parquet, .arrow; options src, dst, weight, edge_features,
                           nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header; or of files
                           by node number nodes, names, features, labels, split or {train,val,test}_ids; classes, task,

@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.data import names as named
-from sarlite.data import textfile
+from sarlite.data import ogb, textfile
 from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
@@ -72,7 +72,7 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     Parameters
     ----------
     file : path
-        Text of two ids a line, parted by a comma, .npy or .parquet; of nodes with names text of two names a line. The
+        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names text of two names a line. The
         first line may be a header, of names such as source and destination.
     ends : (Ends, Ends)
 
@@ -81,9 +81,9 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     DataError
         Naming the file and the pair: it cannot be read, or an id is no node.
     """
-    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet"):
+    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
         return _named(file, ends)
-    found = textfile.read(file, "links", np.int64)
+    found = ogb.pairs(file) if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
                         f"{found.shape[1]} columns of {found.dtype}")

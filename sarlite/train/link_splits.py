@@ -1,5 +1,6 @@
 """Which split each link is of: drawn from the ids of its ends, or told by the user, as pairs, by edge or by time."""
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -132,7 +133,7 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
     Parameters
     ----------
     val, test : path or float
-        Files of pairs, as `read_pairs` takes; with `table` shares.
+        Files of pairs, as `read_pairs` takes; with `table` shares. Pairs of both are to test on, and a warning tells how many.
     table : str, optional
         FILE,split=COLUMN: a table with a row an edge, whose column has train, val or test; or FILE,time=COLUMN: the
         latest links are to test on, a share `test` of all, and those before to validate on. src=COLUMN and dst=COLUMN
@@ -147,6 +148,12 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
     if table is not None:
         return _of_table(val, test, table, ends)
     found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends) for file in (val, test)]
+    keys = [np.sort(pairs + [end.first for end in ends], 1) @ [max(end.first + end.n for end in ends), 1] for pairs in found]
+    twice = np.isin(*keys)
+    if twice.any():
+        print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in one direction or the "
+              "other: they are tested on alone", file=sys.stderr, flush=True)
+    found[0] = found[0][~twice]
     return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
 
 

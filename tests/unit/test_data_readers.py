@@ -1,6 +1,7 @@
 """The npz, OGB and edge list readers, on real files where they are there and on small ones made here."""
 
 import os
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sarlite.data import load, npz
 from sarlite.data.ogb import read_csv
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import destinations, is_symmetric
+from sarlite.train.link_edges import Ends
+from sarlite.train.link_scores import read_pairs
 from tests.helpers.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb, write_split
 
 REAL = Path(os.environ.get("SARLITE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -151,6 +154,63 @@ def test_ogb_papers(tmp_path, save):
     assert papers.labels.tolist() == [0, 2, 1, -1, 2, 1] and papers.n_classes == 3
     assert edges(papers) == sorted(map(tuple, edge_index.T.tolist())) and np.array_equal(papers.features, features)
     assert isinstance(papers.features, np.memmap) == (save is np.savez)
+
+
+def write_saved(path, value, zipped):
+    """Write what `torch.save` writes of a dict of arrays, as zip file or as before; the pickle is of protocol 2, as torch's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("train/data.pkl", pickle.dumps(value, 2))
+            archive.writestr("train/version", "3\n")
+    else:
+        info = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+        path.write_bytes(b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, info, value, [])))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_ogbl(tmp_path, zipped):
+    """Layout of ogbl-collab, and of ogbl-citation2, whose links have a direction."""
+    graph = write_ogb(tmp_path / "ogbl_collab")
+    (tmp_path / "ogbl_collab/raw/node-label.csv.gz").unlink()
+    for file in (tmp_path / "ogbl_collab/split/time").iterdir():
+        file.unlink()
+    split, links = tmp_path / "ogbl_collab/split/time", np.array([[0, 4], [5, 2]])
+    write_saved(split / "train.pt", {"edge": graph["edges"], "weight": np.ones(9)}, zipped)
+    write_saved(split / "valid.pt", {"edge": links, "edge_neg": links[::-1], "weight": np.ones(2)}, zipped)
+    collab = load(f"ogb:{tmp_path}/ogbl_collab", allow_empty=("train", "val", "test"))
+    found = set(map(tuple, graph["edges"].tolist()))
+    assert edges(collab) == sorted(found | {(v, u) for u, v in found}) and collab.name == "ogbl-collab"
+    assert np.array_equal(collab.features, graph["features"]) and (collab.labels == -1).all() and collab.n_classes == 0
+    np.testing.assert_array_equal(read_pairs(str(split / "valid.pt"), [Ends(0, 6)] * 2), links)
+    with pytest.raises(DataError, match=r"valid.pt: links: source of pair 1 is 5, outside 0 <= node < 5"):
+        read_pairs(str(split / "valid.pt"), [Ends(0, 5)] * 2)
+    (tmp_path / "ogbl_collab/raw/node-feat.csv.gz").unlink()
+    write_saved(split / "train.pt", {"source_node": graph["edges"][:, 0], "target_node": graph["edges"][:, 1]}, zipped)
+    citation = load(f"ogb:{tmp_path}/ogbl_collab", allow_empty=("train", "val", "test"))
+    assert edges(citation) == sorted(map(tuple, graph["edges"].tolist())) and (citation.features == 1).all()
+    np.testing.assert_array_equal(read_pairs(str(split / "train.pt"), [Ends(0, 6)] * 2), graph["edges"])
+    with pytest.raises(ConfigError, match="classes: .* is a data set of links, whose nodes have no labels"):
+        load(f"ogb:{tmp_path}/ogbl_collab,classes=3")
+
+
+def test_what_is_no_file_of_links(tmp_path):
+    file = tmp_path / "valid.pt"
+    cases = {
+        "it has no dict of NumPy arrays": lambda: write_saved(file, [1, 2], True),
+        "is no file of torch.save": lambda: file.write_bytes(pickle.dumps(3, 2) * 5),
+        "it asks for": lambda: write_saved(file, {"edge": open}, False),
+        "neither edge, nor source_node and target_node, but years": lambda: write_saved(file, {"years": np.zeros(3)}, True),
+        "expected pairs of whole numbers, found float64": lambda: write_saved(file, {"edge": np.zeros((3, 2))}, False),
+        "are no pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
+        "no data.pkl that is stored as it is": lambda: zipfile.ZipFile(file, "w").close(),
+        "pickle exhausted|no file of": lambda: file.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2)),
+    }  # fmt: skip
+    for words, write in cases.items():
+        write()
+        with pytest.raises(DataError, match=words) as found:
+            read_pairs(str(file), [Ends(0, 6)] * 2)
+        assert str(file) in str(found.value)
 
 
 def test_ogb_reads_in_pieces(tmp_path):

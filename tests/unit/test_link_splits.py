@@ -142,3 +142,13 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     ):
         with pytest.raises(ConfigError, match=words):
             train_here(tmp_path / "no", *common, *flags)
+
+
+def test_links_of_both_files_are_tested_on_alone(tmp_path, capsys):
+    (tmp_path / "val.csv").write_text("0,1\n2,3\n4,5\n")
+    (tmp_path / "test.csv").write_text("3,2\n6,7\n")
+    pairs, split = link_splits.read(str(tmp_path / "val.csv"), str(tmp_path / "test.csv"), None, [Ends(0, 9)] * 2)
+    assert pairs.tolist() == [[0, 1], [4, 5], [3, 2], [6, 7]] and split.tolist() == [1, 1, 2, 2]
+    assert "warning: 1 of 3 links of" in capsys.readouterr().err
+    pairs, split = link_splits.read(str(tmp_path / "val.csv"), str(tmp_path / "test.csv"), None, [Ends(0, 9), Ends(9, 9)])
+    assert len(pairs) == 5 and not capsys.readouterr().err  # users and items: 2, 3 is no 3, 2
