@@ -72,8 +72,8 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     Parameters
     ----------
     file : path
-        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names text of two names a line. The
-        first line may be a header, of names such as source and destination.
+        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names text
+        of two names a line. The first line may be a header, of names such as source and destination.
     ends : (Ends, Ends)
 
     Raises

@@ -149,7 +149,7 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
         return _of_table(val, test, table, ends)
     found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends) for file in (val, test)]
     keys = [np.sort(pairs + [end.first for end in ends], 1) @ [max(end.first + end.n for end in ends), 1] for pairs in found]
-    twice = np.isin(*keys)
+    twice = np.isin(keys[0], keys[1])
     if twice.any():
         print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in one direction or the "
               "other: they are tested on alone", file=sys.stderr, flush=True)
