@@ -78,6 +78,8 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     by = [word for word in READ if word in table.columns]
     if "labels" not in table.columns or len(by) > 1:
         raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
+    if "split" not in by and val + test >= 1:
+        raise ConfigError(f"val {val} and test {test} leave no labels to train on")
     columns, task = table.columns["labels"].split("+"), task or "classify"
     if task == "classify" and len(columns) > 1:
         raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress", "edge_labels")

@@ -103,10 +103,7 @@ def _named(file, ends):
                 raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and destination")
             if pairs or not {cell.lower() for cell in cells} <= ENDS:
                 pairs.append(cells)
-    try:
-        return np.stack([of_words(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
-    except DataError as error:
-        raise error if str(error).startswith(str(file)) else DataError(f"{file}: links: {error}") from error
+    return np.stack([of_words(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
 
 
 def of_words(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
@@ -118,7 +115,10 @@ def of_words(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
         Naming the row from `row` on and the column: a cell is none of a node.
     """
     if end.names is not None:
-        return np.asarray(end.names.ids(ids(where, column, cells, row)))
+        try:
+            return np.asarray(end.names.ids(ids(where, column, cells, row)))
+        except DataError as error:
+            raise error if str(error).startswith(where) else DataError(f"{where}: column {column!r}: {error}") from error
     found = whole_ids(where, column, cells, row)
     bad = np.flatnonzero(found >= end.n)
     if len(bad):

@@ -183,6 +183,8 @@ def test_what_a_table_tells(tables, monkeypatch):
     ):
         with pytest.raises(kind, match=words):
             edge_labels.read(spec, task, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
+    with pytest.raises(ConfigError, match="leave no labels to train on"):
+        edge_labels.read("edges.csv,labels=kind", None, 0.5, 0.5, 0, [Ends(0, 60, names=names)] * 2)
 
 
 def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
@@ -206,6 +208,9 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
     known = [(own["class"], row["kind"]) for own, row in zip(told, rows) if row["kind"]]
     assert np.mean([one == other for one, other in known]) > 0.9
     np.testing.assert_allclose([sum(float(row[f"p_{name}"]) for name in ("blue", "green", "red")) for row in told], 1, rtol=1e-12)
+    (tmp_path / "odd.csv").write_text("source,target,kind\nn1,n2,red\nn1,n99,red\n")
+    with pytest.raises(DataError, match="odd.csv: column 'target': .*no node is named 'n99'"):
+        train_here(tmp_path / "3", *flags[:2], "--edge-labels", f"{tmp_path}/odd.csv,labels=kind")
     with pytest.raises(ConfigError, match="--links or --embeddings: the task of .* is its run's --edge-labels"):
         predict_here(tmp_path / "1", tmp_path / "x.npy")
     for wrong in (["--top", 3], ["--links", tmp_path / "pairs.csv", "--rank"]):
