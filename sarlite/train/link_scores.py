@@ -15,7 +15,7 @@ from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.train.link_edges import Ends
-from sarlite.train.negatives import RowNumbers
+from sarlite.train.negatives import AT_ONCE, RowNumbers
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
@@ -63,7 +63,7 @@ def asked(comm: Communicator, file: str, ends: Sequence[Ends], graph: Any, at_on
         heads.append(order[spots[own]])
         tails.append(piece[own, 1])
     rows = RowNumbers(comm, own_ids)(np.concatenate(tails))
-    return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None]), n, pairs
+    return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None], at_once=AT_ONCE), n, pairs
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:

@@ -14,7 +14,7 @@ from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.train.link_edges import check, ends_of, link_edges
 from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
-from sarlite.train.negatives import SAMPLERS, Candidates, Negatives, RowNumbers, among
+from sarlite.train.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
 
 
@@ -99,7 +99,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     Notes
     -----
     Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks and any
-    division. Sends 24 bytes an edge. Memory: about 100 bytes an edge while it runs; then 24 a link, and 8 an edge.
+    division. Sends 40 bytes an edge. Memory: about 100 bytes an edge while it runs; then 24 a link, and 8 an edge.
     """
     comm = graph.comm
     arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
@@ -163,7 +163,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         owner = owners(rows[:, 0], offsets)
         heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
-        made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows))
+        made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
     of = [np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)]
     return Links(made, labels, of[TRAIN], of[VAL], of[TEST], nodes.dst_ids[heads], tails, False)
 
@@ -253,7 +253,7 @@ def _split(edges, split_of, disjoint, negatives, eval_negatives, seed, filtered,
 
     draw = Candidates(training, heads, tails, rows, to_train, negatives)
     pairs = Candidates(messages, heads, tails, rows, to_eval, eval_negatives).pairs(0, np.arange(len(heads)))
-    made = LinkGraph(messages, *pairs, draw)
+    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE)
     return Links(made, np.zeros(len(heads), np.int64), *(np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)),
                  ids[heads], tails, undirected)
 

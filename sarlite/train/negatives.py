@@ -14,6 +14,8 @@ from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.train.link_edges import Ends
 from sarlite.types import Array
 
+AT_ONCE = 1 << 18
+"""Candidates that are scored at a time in evaluation."""
 TRIES = 32
 """How often a negative that is a link is drawn again."""
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, Trainer, nn, optim
+from sarlite import Graph, Tensor, Trainer, nn, no_grad, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GAT, GCN, SGC
 from sarlite.nn.decoders import DECODERS
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
@@ -253,7 +254,7 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
         made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val, links.test,
                        task=Task("link"), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
         losses = [made.epoch(epoch) for epoch in range(4)]
-        ends = [graph.schedule.rows for graph in links.graph._ends]
+        ends = [graph.schedule.rows for graph in links.graph._slots]
         return losses, links.graph.nodes.schedule.rows, links.graph.draw(0, links.train).nodes.schedule.rows, ends
 
     narrow, wide = work(Solo(), "bfloat16"), work(Solo(), "float32")
@@ -263,3 +264,31 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
         for found in threads.run(n, work, "bfloat16"):
             np.testing.assert_allclose(found[0], narrow[0], rtol=1e-5)
             assert found[1:] == narrow[1:]
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_scores_in_pieces_are_those_of_all_at_once(per_head):
+    """Ranks have other numbers of rows, one has none; with a gradient all are scored at once."""
+    def work(comm):
+        graph = part(comm)
+        draw = np.random.default_rng(comm.rank)
+        n = 0 if comm.size == 3 and comm.rank == 1 else 5 + 9 * comm.rank
+        heads, tails = draw.integers(0, N, (n, 3)), draw.integers(0, N, (n, 3))
+        heads = heads[:, :1] if per_head else heads
+        h = Tensor(DRAW.standard_normal((len(graph.dst_ids), 4)), requires_grad=True)
+        whole, pieces = LinkGraph(graph, heads, tails), LinkGraph(graph, heads, tails, at_once=7)
+        with no_grad():
+            graphs = [made.score(nn.Dot(), h).data for made in (whole, pieces, pieces)]
+        counts, held = pieces._n_pieces, pieces._slots
+        gradients = []
+        for made in (whole, pieces):
+            (made.score(nn.Dot(), h) ** 2).sum().backward()
+            gradients.append(h.grad.copy())
+            h.grad = None
+        return graphs, gradients, counts, held is None, n
+
+    for size in (1, 2, 3):
+        for graphs, gradients, counts, lazy, n in threads.run(size, work):
+            assert graphs[0].shape == (n, 3) and lazy and counts == -(-(5 + 9 * (size - 1)) // 2)
+            assert graphs[1].tobytes() == graphs[0].tobytes() == graphs[2].tobytes()
+            assert gradients[1].tobytes() == gradients[0].tobytes()

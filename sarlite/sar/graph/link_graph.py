@@ -16,7 +16,8 @@ from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, ops
+from sarlite.tape.engine import grad_enabled
 from sarlite.types import Array
 
 Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives
@@ -46,6 +47,8 @@ class LinkGraph:
         Whose mode and transport bring remote ends, where `nodes` are a batch of its.
     comm : Communicator, optional
         What construction communicates by.
+    at_once : int, optional
+        Candidates that are scored at a time where no gradient is wanted, so that rows of both ends of few are held; by default all.
 
     Attributes
     ----------
@@ -58,20 +61,25 @@ class LinkGraph:
     -----
     The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So
     remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise. Sends
-    16 bytes a remote row while it is made, counted as "setup". Memory: about 20 bytes a candidate.
+    16 bytes a remote row while it is made, counted as "setup", of pieces each time. Memory: about 36 bytes a
+    candidate, of which pieces hold 16 or 8.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
-                 comm: Communicator | None = None) -> None:
-        graph: Any = over or nodes
-        comm = comm or graph.comm
+                 comm: Communicator | None = None, at_once: int | None = None) -> None:
+        self._graph: Any = over or nodes
+        graph, comm = self._graph, comm or self._graph.comm
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.draw = nodes, heads, tails, draw
         self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
-        with nodes.profile.phase("setup"):
-            self._ends = [kernels.outside_buffers(_slots, comm, graph, nodes.dst_ids, end.reshape(-1)) for end in (heads, tails)]
+        self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
+        self._n_pieces = 1
+        if at_once is not None:
+            pieces = -(-self.n_dst // self._rows_at_once)
+            self._n_pieces = max(int(comm.allreduce(np.array([pieces], np.float64), "max")[0]), 1)
+        self._slots = self._make_slots(comm) if self._n_pieces == 1 else None
 
     def __repr__(self) -> str:
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
@@ -98,9 +106,23 @@ class LinkGraph:
         """
         if h.ndim != 2 or len(h) != self.n_src:
             raise ShapeError(f"links: a row each of {self.n_src} nodes is needed, but h has shape {h.shape}")
-        heads, tails = (end.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
-                        for end, rows in zip(self._ends, (self.heads, self.tails)))
+        if self._n_pieces > 1 and not grad_enabled():
+            starts = range(0, self._n_pieces * self._rows_at_once, self._rows_at_once)
+            return ops.concat([self._piece(start).score(decoder, h) for start in starts])
+        self._slots = self._slots or self._make_slots(self._graph.comm)
+        heads, tails = (slots.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
+                        for slots, rows in zip(self._slots, (self.heads, self.tails)))
         return decoder(heads, tails)
+
+    def _piece(self, start):
+        """The rows from one on that are scored at once. Collective."""
+        rows = slice(start, start + self._rows_at_once)
+        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph)
+
+    def _make_slots(self, comm):
+        with self.nodes.profile.phase("setup"):
+            return [kernels.outside_buffers(_slots, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
+                    for end in (self.heads, self.tails)]
 
 
 class _Slots(LayerGraph):
