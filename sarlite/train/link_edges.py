@@ -89,14 +89,14 @@ def ends_of(graph: Any, relation: Relation | None) -> tuple[Any, Ends, Ends]:
     if isinstance(graph, Graph):
         both = Ends(0, graph.n_nodes)
         return graph, both, both
-    source, _, to = relation or graph.relations[0]
+    source, _, to = _one(graph, relation)
     nodes = graph.of(*dict.fromkeys((source, to)))
     return nodes, *(Ends(nodes.first[name], graph.n_nodes[name], name) for name in (source, to))
 
 
 def link_edges(graph: Any, relation: Relation | None) -> LinkEdges:
     """Return the edges of a graph, or of one relation, as links. Collective."""
-    return _of_graph(graph) if isinstance(graph, Graph) else _of_relation(graph, relation or graph.relations[0])
+    return _of_graph(graph) if isinstance(graph, Graph) else _of_relation(graph, _one(graph, relation))
 
 
 def _of_graph(graph):
@@ -141,6 +141,10 @@ def _ids(graph, nodes, relation):
     found = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
     before = nodes.node_types[: nodes.node_types.index(to)]
     return found + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
+
+
+def _one(graph, relation):
+    return graph.relations[0] if relation is None else tuple(relation)
 
 
 def _dotted(relation):

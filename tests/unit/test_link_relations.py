@@ -143,7 +143,7 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
 
 def test_told_splits_are_ids_of_either_type():
     graph = graph_of(Solo())
-    links = split_links(graph, PAIRS[:9], [*PAIRS[9:15].tolist(), [29, 19]], relation=BUYS)
+    links = split_links(graph, PAIRS[:9], [*PAIRS[9:15].tolist(), [29, 19]], relation=[*BUYS])
     nodes = links.graph.nodes
     ends = np.stack([links.heads - nodes.first["user"], links.tails - nodes.first["item"]], 1)
     assert {*map(tuple, ends[links.val].tolist())} == {*map(tuple, PAIRS[:9].tolist())}
