@@ -61,7 +61,7 @@ def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
         elif apart:
             d[rows[part]] = np.add(d_rows, 0, out=d_rows)  # -0.0 becomes 0.0, as where rows are added up
         else:  # on some ranks maybe, so nothing that all ranks do together
-            np.add.at(d, rows, d_rows)
+            reduce.add_equal_rows(d, rows, d_rows)
     return d, None, None, None
 
 

@@ -156,6 +156,11 @@ def scatter_rows(g, index, n_rows):
     return out
 
 
+def add_equal_rows(out, index, values):
+    """Add values[i] to out[index[i]], where values of one index are equal, so that the order of additions changes no bit."""
+    np.add.at(out, index, values)
+
+
 @by_numerics
 def add_at(out, index, values):
     """Add values[i] to out[index[i]], in float64; `index` is an array for each axis of `out`."""
