@@ -116,7 +116,7 @@ class MLP(Module):
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
         self.n_out = n_out
         self.head, self.tail = (Linear(width, width, bias, rng=rng, dtype=dtype) for bias in (True, False))
-        self.out = Linear(width, *_shape(1, n_out)[:1], rng=rng, dtype=dtype)
+        self.out = Linear(width, 1 if n_out is None else whole("n_out", n_out, 1), rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
         _check_rows(self, head, len(self.head.weight))

@@ -16,7 +16,7 @@ from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array

@@ -12,10 +12,10 @@ from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.train.link_edges import Ends
-from sarlite.train.link_splits import READ, DrawnSplits, of_times, pairs_table
+from sarlite.train.link_splits import READERS, DrawnSplits, of_times, pairs_table
 from sarlite.types import Array
 
-_WORDS = ("labels", *READ)
+_WORDS = ("labels", *READERS)
 
 
 class EdgeLabels(NamedTuple):
@@ -75,7 +75,7 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     """
     form = "labels=COLUMN, and maybe split=COLUMN or time=COLUMN"
     table = pairs_table("edge_labels", spec, form, _WORDS)
-    by = [word for word in READ if word in table.columns]
+    by = [word for word in READERS if word in table.columns]
     if "labels" not in table.columns or len(by) > 1:
         raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
     if "split" not in by and val + test >= 1:
@@ -87,7 +87,7 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     for row, both, cells in table.pieces([*columns, *(table.columns[word] for word in by)], ends):
         found.add(cells[: len(columns)], row)
         pairs.append(both)
-        told += [READ[word](table.source, table.columns[word], cells[-1], row) for word in by]
+        told += [READERS[word](table.source, table.columns[word], cells[-1], row) for word in by]
     labels, n_outputs, class_names = found.read()
     labels = np.asarray(labels)
     there = labelled(labels, task)

@@ -72,17 +72,16 @@ class LinkOptions(NamedTuple):
 
     def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
         """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another relation."""
-        if isinstance(graph, Graph):
-            nodes, *ends = ends_of(graph, None)
-            return Linked(graph, None, nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
-        whole = graph.graph
-        found = [one for one in whole.relations if self.relation in (None, ".".join(one))]
-        if len(found) != 1:
-            told = ", ".join(".".join(one) for one in whole.relations)
-            raise ConfigError(f"link_relation: which of {told} is predicted?" if self.relation is None else
-                              f"link_relation {self.relation} is none of {told}", "link_relation")
-        nodes, *ends = ends_of(whole, found[0])
-        return Linked(whole, found[0], nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
+        whole, relation = graph, None
+        if not isinstance(graph, Graph):
+            whole, found = graph.graph, [one for one in graph.graph.relations if self.relation in (None, ".".join(one))]
+            if len(found) != 1:
+                told = ", ".join(".".join(one) for one in whole.relations)
+                raise ConfigError(f"link_relation: which of {told} is predicted?" if self.relation is None else
+                                  f"link_relation {self.relation} is none of {told}", "link_relation")
+            (relation,) = found
+        nodes, *ends = ends_of(whole, relation)
+        return Linked(whole, relation, nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
 
     def splits(self, linked: Linked) -> tuple[Any, Any]:
         """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.

@@ -103,10 +103,10 @@ def _named(file, ends):
                 raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and destination")
             if pairs or not {cell.lower() for cell in cells} <= ENDS:
                 pairs.append(cells)
-    return np.stack([of_words(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
+    return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
 
 
-def of_words(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
+def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
     """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by number.
 
     Raises

@@ -15,7 +15,7 @@ from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
 from sarlite.train.link_edges import Ends
-from sarlite.train.link_scores import of_words, read_pairs
+from sarlite.train.link_scores import ids_of, read_pairs
 from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
@@ -159,14 +159,14 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
 
 def _of_table(val, test, spec, ends):
     form = "split=COLUMN or FILE,time=COLUMN"
-    told = pairs_table("split", spec, form, READ)
+    told = pairs_table("split", spec, form, READERS)
     if len(told.columns) != 1:
         raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
     ((by, column),) = told.columns.items()
     pairs, values, first = [], [], np.array([end.first for end in ends])
     for row, both, (cells,) in told.pieces([column], ends):
         pairs.append(both + first)
-        values.append(READ[by](told.source, column, cells, row))
+        values.append(READERS[by](told.source, column, cells, row))
     pairs, values = np.concatenate(pairs), np.concatenate(values)
     if by == "time":
         pairs, values = _by_time(told.source, pairs, values, val, test)
@@ -186,7 +186,7 @@ class PairsTable(NamedTuple):
         """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other columns."""
         row = 0
         for one, other, *cells in self.source.pieces([*self.ends, *others]):
-            both = [of_words(self.source.where, column, own, row, end) for column, own, end in zip(self.ends, (one, other), ends)]
+            both = [ids_of(self.source.where, column, own, row, end) for column, own, end in zip(self.ends, (one, other), ends)]
             yield row, np.stack(both, 1), cells
             row += len(both[0])
 
@@ -235,7 +235,7 @@ def _times(source, column, cells, row):
     return found
 
 
-READ = {"split": _words, "time": _times}
+READERS = {"split": _words, "time": _times}
 """What reads the cells of a column of splits, and of one of times: (source, column, cells, first row)."""
 
 

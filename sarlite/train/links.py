@@ -174,7 +174,10 @@ def _checked_labels(graph, relation, pairs, labels, val, test, split, seed):
     pairs, labels = _pairs(ends_of(graph, relation)[1:], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
-    split = _shares(val, test) and None if split is None else np.asarray(split)
+    if split is None:
+        _shares(val, test)
+    else:
+        split = np.asarray(split)
     for name, given in (("labels", labels), ("split", split)):
         if given is not None and len(given) != len(pairs):
             raise ConfigError(f"{name}: {len(given)} for {len(pairs)} pairs")

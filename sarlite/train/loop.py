@@ -16,8 +16,8 @@ from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
@@ -117,8 +117,8 @@ class Trainer:
         together(self.comm, lambda: check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
         together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: check_links(graph, task, numerics, others))
-        together(self.comm, lambda: check_graphs(graph, numerics, others))
+        together(self.comm, lambda: check_links(graph, task, others))
+        together(self.comm, lambda: check_graphs(graph, others))
         together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)

@@ -13,7 +13,7 @@ from sarlite.minibatch.flow import count_layers
 from sarlite.profile import uncounted
 from sarlite.sar.cost import Exchanged, exchanged, expected
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small

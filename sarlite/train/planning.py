@@ -16,7 +16,7 @@ from sarlite.command import readable
 from sarlite.data.spec import is_relational
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
-from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train.config import OPTIONS
 from sarlite.train.costs import SETTINGS, Cost, Model, Setting, Sizes

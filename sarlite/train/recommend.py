@@ -16,7 +16,7 @@ NOBODY = -1
 """What stands where a node has fewer destinations than are wanted; the score there is -inf."""
 
 
-def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, tails: Ends, known: Array,
+def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, destinations: Ends, known: Array,
         k: int, n_bytes: int = 1 << 25) -> tuple[Array, Array]:
     """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id. Collective.
 
@@ -29,8 +29,8 @@ def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows:
         The rows of this rank's nodes.
     rows : (q,) int64
         Local rows of the nodes that are asked for.
-    tails : Ends
-        The nodes that may be destinations.
+    destinations : Ends
+        The nodes that may be some.
     known : (m,) int64
         local row * n_nodes + id of pairs that are left out, ascending; so is each node itself.
     k : int
@@ -40,20 +40,20 @@ def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows:
     Returns
     -------
     (q, k) int64, (q, k) array of h's dtype
-        Ids among `tails`, and scores.
+        Ids among `destinations`, and scores.
 
     Notes
     -----
     Each rank's rows are broadcast once, in pieces. Work: q x n_nodes scores.
     """
     found = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
-    for ids, some, scores in _scored(graph, decoder, h, rows, tails, n_bytes):
+    for ids, some, scores in _scored(graph, decoder, h, rows, destinations, n_bytes):
         scores[_left_out(graph, rows[some, None], ids, known)] = -np.inf
         found[0][some], found[1][some] = _best(found[0][some], found[1][some], ids, scores)
-    return np.where(found[0] == NOBODY, NOBODY, found[0] - tails.first), found[1]
+    return np.where(found[0] == NOBODY, NOBODY, found[0] - destinations.first), found[1]
 
 
-def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, among_nodes: Ends,
+def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, destinations: Ends,
           known: Array, n_bytes: int = 1 << 25) -> Array:
     """Return the scores of links and the ranks of their destinations among all nodes, (n, 2) float64. Collective.
 
@@ -66,8 +66,8 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
         As for `top`.
     heads, tails : (n,) int64
         Row numbers of all ranks' nodes in the order of ranks; the heads are this rank's.
-    among_nodes : Ends
-        The nodes that may be destinations.
+    destinations : Ends
+        As for `top`.
     known : (m,) int64
         As for `top`: pairs that do not count, but for the links themselves.
 
@@ -80,10 +80,10 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     heads = heads - starts[comm.rank]
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
-    for of_nodes, some, scores in _scored(graph, decoder, h, heads, among_nodes, n_bytes):  # as the others are, so that equal rows tie
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):  # as the others are, so that equal rows tie
         rows, columns = np.nonzero(to[some] == of_nodes)
         own[some][rows, 0] = scores[rows, columns]
-    for of_nodes, some, scores in _scored(graph, decoder, h, heads, among_nodes, n_bytes):
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):
         counts = ~(_left_out(graph, heads[some, None], of_nodes, known) | (to[some] == of_nodes))
         higher[some] += np.sum(counts & ~(scores <= own[some]), 1) + 0.5 * np.sum(counts & (scores == own[some]), 1)
     return np.concatenate([own.astype(np.float64), 1 + higher[:, None]], 1)

@@ -14,7 +14,7 @@ from sarlite.errors import needs, writing
 from sarlite.progress import bar_class
 from sarlite.sar.cost import edges_by_owner
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.node_type import NodeType
 
 LINE_SECONDS = 5.0
 

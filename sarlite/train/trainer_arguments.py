@@ -8,8 +8,8 @@ from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor
 from sarlite.tape.engine import grad_enabled
 from sarlite.tape.exact import Exact
@@ -50,7 +50,7 @@ def check_sources(**given):
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
 
 
-def check_links(graph, task, numerics, others):
+def check_links(graph, task, others):
     """Raise a ConfigError where links go with something that is not of links, or not done yet."""
     if isinstance(graph, LinkGraph):
         if graph.n_candidates > 1 and (task is None or task.name != "link") and others["loss"] is None:
@@ -66,7 +66,7 @@ def check_links(graph, task, numerics, others):
         raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
 
 
-def check_graphs(graph, numerics, others):
+def check_graphs(graph, others):
     """Raise a ConfigError where a set of graphs goes with something that is not of graphs, or not done yet."""
     for name in ("batches", "scoring"):
         source = others[name]

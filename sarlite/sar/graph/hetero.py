@@ -14,64 +14,19 @@ from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.graph import construct, frames
 from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.shard import own_relations
 from sarlite.sar.operators import fn, relations, table
 from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
 from sarlite.sar.schedule import needs, schedule
-from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.tape import Tensor, numerics, ops
+from sarlite.tape import Tensor, numerics
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
 
 Relation = tuple[str, str, str]  # (source type, name, destination type)
-
-
-class NodeType:
-    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations; or of several types.
-
-    The rows and ids of several types stand one type after the other, as the ends of a relation's links have them.
-
-    Attributes
-    ----------
-    graph : HeteroGraph
-    node_types : tuple of str
-    node_type : str
-        The types, joined by "+".
-    first : dict of str to int
-        The number of a type's first node among `n_nodes`.
-    n_nodes : int
-        Of all ranks.
-    n_src, n_dst : int
-        Rows of this rank.
-    src_ids, dst_ids, node_ids : (n_dst,) int64
-        One array: global ids of the local rows.
-    comm, profile
-        The graph's.
-    """
-
-    def __init__(self, graph: "HeteroGraph", *node_types: str) -> None:
-        self.graph, self.node_types, self.node_type = graph, node_types, "+".join(node_types)
-        ends = np.cumsum([graph.n_nodes[name] for name in node_types]).tolist()
-        self.first, self.n_nodes = dict(zip(node_types, [0, *ends])), ends[-1]
-        ids = [graph.node_ids[name] for name in node_types]
-        self.node_ids = self.src_ids = self.dst_ids = ids[0] if len(ids) == 1 else np.concatenate(
-            [own + first for own, first in zip(ids, self.first.values())])
-        self.n_src = self.n_dst = len(self.node_ids)
-        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
-
-    def __repr__(self) -> str:
-        return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
-
-    def rows(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Return the rows of the types, of rows by type."""
-        return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
-
-    def lay_out(self, found: Needs) -> Schedule:
-        """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""
-        return schedule.make(self.graph._comm, found, self.graph.options._replace(rows="float32"), self.profile)
 
 
 class RelationGraph(LayerGraph):

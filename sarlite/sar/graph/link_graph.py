@@ -10,8 +10,8 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
@@ -121,7 +121,7 @@ class LinkGraph:
 
     def _make_slots(self, comm):
         with self.nodes.profile.phase("setup"):
-            return [kernels.outside_buffers(_slots, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
+            return [kernels.outside_buffers(_slots_of, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
                     for end in (self.heads, self.tails)]
 
 
@@ -136,6 +136,6 @@ class _Slots(LayerGraph):
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
-def _slots(comm, graph, ids, rows):
+def _slots_of(comm, graph, ids, rows):
     found = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
     return _Slots(graph, graph.lay_out(found), ids, len(rows))
