@@ -99,7 +99,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     Notes
     -----
     Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks and any
-    division. Sends 40 bytes an edge. Memory: about 100 bytes an edge while it runs; then 24 a link, and 8 an edge.
+    division. Sends 40 bytes an edge. Memory: about 160 bytes an edge while it runs; then about 65 with one negative each.
     """
     comm = graph.comm
     arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
@@ -146,7 +146,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
     Notes
     -----
-    Collective. Sends 40 bytes a pair, and its label, once. Memory: then 24 bytes a pair, and the labels.
+    Collective. Sends 40 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs; then about 65,
+    and the labels.
     """
     comm = graph.comm
     told = together(comm, lambda: _checked_labels(graph, relation, pairs, labels, val, test, split, seed))
