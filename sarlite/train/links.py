@@ -99,7 +99,8 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     Notes
     -----
     Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks and any
-    division. Sends 40 bytes an edge. Memory: about 160 bytes an edge while it runs; then about 65 with one negative each.
+    division. Sends at most 40 bytes an edge, and what drawing negatives sends. Memory: about 160 bytes an edge while it runs;
+    then about 65 with one negative each.
     """
     comm = graph.comm
     arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
@@ -146,7 +147,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
     Notes
     -----
-    Collective. Sends 40 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs; then about 65,
+    Collective. Sends at most 64 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs; then about 65,
     and the labels.
     """
     comm = graph.comm
