@@ -1,0 +1,58 @@
+"""NodeType: the nodes of one type of a HeteroGraph, or of several, as rows of one table."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sarlite.sar.schedule.needs import Needs
+from sarlite.sar.schedule.schedule import Schedule, make
+from sarlite.tape import Tensor, ops
+
+if TYPE_CHECKING:
+    from sarlite.sar.graph.hetero import HeteroGraph
+
+
+class NodeType:
+    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations; or of several types.
+
+    The rows and ids of several types stand one type after the other, as the ends of a relation's links have them.
+
+    Attributes
+    ----------
+    graph : HeteroGraph
+    node_types : tuple of str
+    node_type : str
+        The types, joined by "+".
+    first : dict of str to int
+        The number of a type's first node among `n_nodes`.
+    n_nodes : int
+        Of all ranks.
+    n_src, n_dst : int
+        Rows of this rank.
+    src_ids, dst_ids, node_ids : (n_dst,) int64
+        One array: global ids of the local rows.
+    comm, profile, kept
+        The graph's.
+    """
+
+    def __init__(self, graph: "HeteroGraph", *node_types: str) -> None:
+        self.graph, self.node_types, self.node_type = graph, node_types, "+".join(node_types)
+        ends = np.cumsum([graph.n_nodes[name] for name in node_types]).tolist()
+        self.first, self.n_nodes = dict(zip(node_types, [0, *ends])), ends[-1]
+        ids = [graph.node_ids[name] for name in node_types]
+        self.node_ids = self.src_ids = self.dst_ids = ids[0] if len(ids) == 1 else np.concatenate(
+            [own + first for own, first in zip(ids, self.first.values())])
+        self.n_src = self.n_dst = len(self.node_ids)
+        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
+
+    def __repr__(self) -> str:
+        return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+    def rows(self, h: Mapping[str, Tensor]) -> Tensor:
+        """Return the rows of the types, (n_dst, ...), of rows by type."""
+        return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
+
+    def lay_out(self, found: Needs) -> Schedule:
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""
+        return make(self.graph._comm, found, self.graph.options._replace(rows="float32"), self.profile)
