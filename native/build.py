@@ -1,6 +1,5 @@
 """Describe the compiled module sarlite._native to cffi (API mode): its declarations, sources and compiler flags."""
 import os
-import platform
 import re
 import shlex
 import subprocess
@@ -29,7 +28,7 @@ if not os.environ.get("SARLITE_SANITIZE"):
 
 def instruction_sets():
     """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # what is compiled for, which may be another machine
         return ["portable"]
     known = [name for name, target in TARGETS.items()
              if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]

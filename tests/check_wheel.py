@@ -1,6 +1,6 @@
 """Try a wheel where there is no compiler: `check_wheel.py FILE.whl [--python PYTHON ...]`, a new environment for each Python.
 
-Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
+Without a Python after --python nothing is installed. Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
 """
 
 import argparse
@@ -35,7 +35,7 @@ print(kernels.instruction_set(), kernels.threads(), "threads")
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--python", nargs="+", default=[sys.executable])
+    parser.add_argument("--python", nargs="*", default=[sys.executable])
     options = parser.parse_args()
     check_contents(options.wheel)
     SCRATCH.mkdir(exist_ok=True)

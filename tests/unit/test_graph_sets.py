@@ -137,12 +137,15 @@ def cycles(parts):
 
 
 def test_gin_tells_what_weisfeiler_and_leman_tell_and_no_more():
-    """One cycle of 2k nodes and two of k look alike to 1-WL; with one of 2k + 1 the number of nodes tells."""
-    alike = cycles([graph for k in range(3, 11) for graph in ([2 * k], [k, k])])
-    alike.fit(40)
-    outputs = alike.predict().reshape(-1, 2, 2)
-    np.testing.assert_allclose(outputs[:, 0], outputs[:, 1], rtol=1e-12)
-    assert alike.evaluate()["train_accuracy"] == 0.5
+    """One cycle of 2k nodes and two of k look alike to 1-WL, as do graphs without a triangle and with one, whose parity it
+    so cannot tell; with one cycle of 2k + 1 the number of nodes tells."""
+    halves = [graph for k in range(3, 11) for graph in ([2 * k], [k, k])]
+    triangles = [graph for k in range(4, 12) for graph in ([3 + k], [3, k])]
+    for alike in map(cycles, (halves, triangles)):
+        alike.fit(40)
+        outputs = alike.predict().reshape(-1, 2, 2)
+        np.testing.assert_allclose(outputs[:, 0], outputs[:, 1], rtol=1e-12)
+        assert alike.evaluate()["train_accuracy"] == 0.5
     other = cycles([graph for k in range(8) for graph in ([3 + k % 3], [8 + k % 3, 3])])
     other.fit(40)
     assert other.evaluate()["val_accuracy"] == 1.0
