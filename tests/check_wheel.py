@@ -1,6 +1,7 @@
 """Try a wheel where there is no compiler: `check_wheel.py FILE.whl [--python PYTHON ...]`, a new environment for each Python.
 
-Without a Python after --python nothing is installed. Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
+Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
+Where no Python stands behind --python nothing is installed.
 """
 
 import argparse
