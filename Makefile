@@ -122,7 +122,7 @@ $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
 	$(call install,installing sarlite with train$(,) mpich and plot: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)plot]')
 	@touch $(VENV)/.train
 
-$(VENV)/.docs: $(SOURCES) | $(VENV)/.test
+$(VENV)/.docs: $(SOURCES) | $(VENV)/.pip
 	$(call install,installing sarlite with what the site needs: a minute or two where the kernels are not compiled yet,-e '.[docs]')
 
 $(VENV)/.wheel: setup.cfg | $(VENV)/.pip

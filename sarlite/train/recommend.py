@@ -30,7 +30,7 @@ def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows:
     rows : (q,) int64
         Local rows of the nodes that are asked for.
     destinations : Ends
-        The nodes that may be some.
+        The nodes that links may lead to.
     known : (m,) int64
         local row * n_nodes + id of pairs that are left out, ascending; so is each node itself.
     k : int
