@@ -42,14 +42,16 @@ class RGATConv(nn.Module):
         self.coefficients = [Dropout(attention_dropout, rng) for _ in self.relations]
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        sums = graph.aggregate({relation: self._message(k, h) for k, relation in enumerate(self.relations)}, "sum")
-        return {name: root(h[name]) + self._joined(sums[name]) if name in sums else root(h[name]) for name, root in self.roots.items()}
+        own = graph.dst(h)
+        sums = graph.aggregate({relation: self._message(k, h, own) for k, relation in enumerate(self.relations)}, "sum")
+        return {name: root(own[name]) + self._joined(sums[name]) if name in sums else root(own[name])
+                for name, root in self.roots.items()}
 
-    def _message(self, k, h):
+    def _message(self, k, h, own):
         source, _, to = self.relations[k]
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h
-        return fn.attend_linear(h[source], weight, src_weight, h[to] @ self.attn_dst[k], self.slope, *self.coefficients[k].coin(to))
+        return fn.attend_linear(h[source], weight, src_weight, own[to] @ self.attn_dst[k], self.slope, *self.coefficients[k].coin(to))
 
     def _joined(self, out):
         return out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)

@@ -60,8 +60,9 @@ class RGCNConv(nn.Module):
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        own = graph.dst(h)
         sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
-                               own={name: (h[name], root) for name, root in self.roots.items()}, evaluation=self.evaluation)
+                               own={name: (own[name], root) for name, root in self.roots.items()}, evaluation=self.evaluation)
         return {name: out + self.biases[name] if name in self.biases else out for name, out in sums.items()}
 
 
@@ -119,12 +120,13 @@ class RGCN(nn.Module):
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
-        graph, h = nodes.graph, self.inputs(x)
-        for k, conv in enumerate(self.convs):
-            h = conv(graph, h)
+        h = self.inputs(x, nodes.part_rows)
+        for k, graph in enumerate(nodes.layers(len(self.convs))):
+            graph, h = graph.enter(h)
+            h = self.convs[k](graph, h)
             if k < len(self.activations):
                 h = {name: activation(h[name], graph.of(name)) for name, activation in self.activations[k].items()}
-        return nodes.rows(h)
+        return nodes.select(h)
 
 
 class Inputs(nn.Module):
@@ -149,11 +151,12 @@ class Inputs(nn.Module):
             self.projections = {name: Linear(n_in[name], width, bias=False, rng=rng, dtype=dtype) for name in types if name in n_in}
             self.widths = dict.fromkeys(types, width)
 
-    def __call__(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
+        """Return each type's rows, all or those of a batch: which learned ones, `rows` says by type."""
         missing = [name for name in self.widths if name not in self.embeddings and name not in x]
         if missing:
             raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")
-        return {name: self.embeddings[name]() if name in self.embeddings else
+        return {name: self.embeddings[name](rows and rows[name]) if name in self.embeddings else
                 self.projections[name](x[name]) if name in self.projections else x[name] for name in self.widths}
 
 

@@ -1,6 +1,6 @@
 """Batches, what one step computes: a sampled batch, and those that stay, a message-flow batch and the full batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
@@ -11,10 +11,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.minibatch.picked import Picks
-from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
 
@@ -27,17 +25,14 @@ class Batch:
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or NodeType
         The part that was sampled from.
-    graphs : list of PickedGraph or CachedLayer
+    graphs : list of PickedGraph, CachedLayer or PickedRelations
         The layers' graphs; none of a batch of rows alone, for models that need no neighbours.
-    part_rows : (n_src,) int
-        The part's row of each input row; seeds come first.
-    rows : (n_seeds,) int64
-    step, n_global, lasting
+    part_rows, outputs, rows, step, n_global, lasting
         See below.
-    x, labels : arrays with a row each row of the part
-        `labels` may be None.
+    x : array with a row each row of the part, or of a node type a dict of such by type
+    labels : array with a row each row of `graph`, or None
     buffers : kernels.Buffers
         What the input rows take their memory from, where they are gathered.
 
@@ -46,10 +41,10 @@ class Batch:
     n_src, n_dst, n_edges : int
         Rows that the first layer reads; distinct seeds, whose rows the last layer makes; edges of all layers.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
-        Their global ids; seeds come first.
+        Their global ids; without types seeds come first.
     step : int
         The global step.
-    x : Tensor (n_src, ...)
+    x : Tensor (n_src, ...), or dict of such by node type
         The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until
         the backward pass is over; what anything else reads is gathered at its first use. In mode "broadcast", which
         sends all rows, they are gathered, and so they are without edges.
@@ -60,20 +55,23 @@ class Batch:
         Seeds of all ranks, as asked: what the loss is divided by.
     lasting : bool
         Whether it is used again: then x is a constant tensor.
-    part_rows : (n_src,) int
+    part_rows : (n_src,) int, or dict of such by node type
         Which rows of the part the first layer reads.
+    outputs : (n_dst,) int
+        Which rows of `graph` the model's output has.
     """
 
-    def __init__(self, graph: Graph, graphs: Sequence[Picks], part_rows: Array, rows: Array, *, step: int,
-                 n_global: int, x: Array, labels: Array | None, buffers: kernels.Buffers,
+    def __init__(self, graph: Any, graphs: Sequence[Any], part_rows: Any, outputs: Array, rows: Array, *, step: int,
+                 n_global: int, x: Any, labels: Array | None, buffers: kernels.Buffers,
                  lasting: bool = False) -> None:
         self.comm, self.profile, self.n_nodes, self.graphs = graph.comm, graph.profile, graph.n_nodes, list(graphs)
         self.part_rows, self.rows, self.step, self.n_global, self.lasting = part_rows, rows, step, n_global, lasting
-        self.n_src, self.n_dst = len(part_rows), graphs[-1].n_dst if graphs else len(part_rows)
+        self.outputs, self.node_types = outputs, getattr(graph, "node_types", ())
+        self.n_src, self.n_dst = sum(map(len, part_rows.values())) if self.node_types else len(part_rows), len(outputs)
         self.n_edges = sum(g.n_edges for g in graphs)
-        self.labels = None if labels is None else labels[self.outputs]
+        self.labels = None if labels is None else labels[outputs]
         self._ids, self._x, self.buffers = graph.dst_ids, x, buffers
-        self._copies = lasting or not graphs or (graph.comm.size > 1 and graph.schedule.mode.in_step)
+        self._copies = lasting or not graphs or (graph.comm.size > 1 and graph.mode.in_step)
 
     def __repr__(self) -> str:
         rows, edges = [*(g.n_src for g in self.graphs), self.n_dst], [g.n_edges for g in self.graphs]
@@ -85,23 +83,23 @@ class Batch:
         return self
 
     @property
-    def outputs(self) -> Array:
-        """(n_dst,) int: which rows of the part the model's output has."""
-        return self.part_rows[: self.n_dst]
-
-    @property
-    def src_ids(self) -> Array:
+    def src_ids(self) -> Any:
         return self.graphs[0].src_ids if self.graphs else self._ids[self.part_rows]
 
     @property
     def dst_ids(self) -> Array:
-        return self.src_ids[: self.n_dst]
+        return self._ids[self.outputs]
 
     @cached_property
-    def x(self) -> Tensor:
-        make = partial(_take, self._x, self.part_rows, self.buffers)  # of no batch: that would hold itself
-        if not self._copies and self._x.ndim == 2 and self._x.dtype in (np.float32, np.float64):
-            return TableRows(kernels.Rows(self._x, self.part_rows), make)
+    def x(self) -> Any:
+        if self.node_types:
+            return {name: self._input(x, self.part_rows[name]) for name, x in self._x.items()}
+        return self._input(self._x, self.part_rows)
+
+    def _input(self, x, rows):
+        make = partial(_take, x, rows, self.buffers)  # of no batch: that would hold itself
+        if not self._copies and x.ndim == 2 and x.dtype in (np.float32, np.float64):
+            return TableRows(kernels.Rows(x, rows), make)
         return Tensor(make(), constant=self.lasting)
 
     def take(self, x: Array) -> Array:
@@ -128,6 +126,11 @@ class Batch:
         if n != len(self.graphs):
             raise ConfigError(f"fanouts has {len(self.graphs)} entries, but the model {n} layers")
         return list(self.graphs)
+
+    def select(self, h: Mapping[str, Tensor]) -> Tensor:
+        """Return the rows of the types that were sampled for, (n_dst, ...), of rows by type; as of a `NodeType`."""
+        found = [h[name] for name in self.node_types]
+        return found[0] if len(found) == 1 else ops.concat(found)
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
         """Aggregate over a batch of one layer; see `LayerGraph.aggregate`."""

@@ -6,14 +6,15 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import layer_graph, make_sampler
-from sarlite.minibatch.part_edges import PartEdges, check_graph
+from sarlite.minibatch.exact import batch_rows, layer_graph, make_sampler
+from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape.engine import as_array
 from sarlite.tape.rows import row_numbers
 
 
-def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:
+def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:
     """Return the message-flow graph of some rows: a layer computes only what reaches them. Collective.
 
         flow = message_flow(graph, train, 3, x, labels)
@@ -24,14 +25,14 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
 
     Parameters
     ----------
-    graph : Graph
-        Whole, or this rank's part; not bipartite.
+    graph : Graph or NodeType
+        Whole, or this rank's part; not bipartite. Of a `HeteroGraph` the node type of the rows, `graph.of(type)`.
     rows : (n_dst,) bools, slice, or (k,) row numbers
         This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is
         there twice.
     n_layers : int
         Of the model.
-    x : (n_src, ...) array
+    x : (n_src, ...) array, or of a node type a dict of such by type
         Features of this rank's rows. Those that are needed are copied, as a constant tensor.
     labels : (n_dst, ...) array, optional
 
@@ -42,7 +43,7 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, relational, or divides columns or fetches gradients; n_layers not
+        On every rank: a graph that is bipartite, or divides columns or fetches gradients; n_layers not
         above 0, x or labels without the graph's rows, rows that are none.
 
     Notes
@@ -53,28 +54,27 @@ def message_flow(graph: Graph, rows: Any, n_layers: int, x: Any, labels: Any = N
     """
     check_graph(graph, "message-flow graphs")
     comm = graph.comm
-    x, labels = as_array(x), None if labels is None else as_array(labels)
-    rows = together(comm, lambda: _checked(graph, rows, n_layers, x, labels))
+    labels = None if labels is None else as_array(labels)
+    rows, x = together(comm, lambda: (_checked(graph, rows, n_layers, labels), input_rows(graph, x)))
     agree(comm, n_layers, "n_layers")
     with graph.profile.phase("setup"):
-        sampled, graphs = kernels.outside_buffers(_layers, graph, rows, n_layers)
+        of, graphs = kernels.outside_buffers(_layers, graph, rows, n_layers)
         n_global = sum(comm.allgather(len(rows)))
-    return Batch(graph, graphs, sampled.rows, sampled.numbers, step=0, n_global=n_global, x=x, labels=labels,
+    return Batch(graph, graphs, *of, step=0, n_global=n_global, x=x, labels=labels,
                  buffers=kernels.Buffers(), lasting=True)
 
 
 def _layers(graph, rows, n_layers):
-    """All in-edges of the layers, and the layers' graphs."""
+    """The batch's rows, and the layers' graphs, of all in-edges."""
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
-    return sampled, [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    return batch_rows(part, sampled), [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
 
 
-def _checked(graph, rows, n_layers, x, labels):
+def _checked(graph, rows, n_layers, labels):
     whole("n_layers", n_layers, 1)
-    for name, array in (("x", x), ("labels", labels)):
-        if array is not None and array.shape[:1] != (graph.n_dst,):
-            raise ShapeError(f"{name} of shape {array.shape} has not the graph's {graph.n_dst} rows")
+    if labels is not None and labels.shape[:1] != (graph.n_dst,):
+        raise ShapeError(f"labels of shape {labels.shape} has not the graph's {graph.n_dst} rows")
     return row_numbers("rows", rows, graph.n_dst)
 
 

@@ -279,8 +279,10 @@ class CachedLayer(Picks):
 
     Parameters
     ----------
-    part, layer, rows
-        As of `Picks`.
+    part : PartEdges
+    layer : Layer
+    rows : (n_src,) int
+        The part's row of each local source row.
     caches : Caches
     place, step : int
         The layer's number, and the global step.
@@ -290,7 +292,8 @@ class CachedLayer(Picks):
 
     def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int,
                  pushes: bool) -> None:
-        super().__init__(part, layer, rows)
+        super().__init__(part.edges, layer.picked, rows, rows[: layer.n_dst])
+        self.part, self.layer = part, layer
         self._caches, self._place, self._step, self._pushes = caches, place, step, pushes
         self._graph: PickedGraph | None = None  # once it was entered
         self._values: Array | None = None  # of the halo rows that were found
@@ -329,19 +332,19 @@ class CachedLayer(Picks):
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
         found, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not found.all():
-            missing = np.concatenate([np.zeros(layer.n_src, bool), ~found])[layer.columns]
+            missing = np.concatenate([np.zeros(layer.n_src, bool), ~found])[layer.picked.columns]
             how = caches.settings.on_miss
             if how == "zero":
                 values, there = np.zeros((len(found), *values.shape[1:]), values.dtype), values
                 values[found] = there
             elif how == "drop":
-                layer = without(self, missing)
+                layer = without(self.part, layer, self.rows, missing)
             else:
-                layer = without(self, missing, caches.substitutes(self._place, self._step))
+                layer = without(self.part, layer, self.rows, missing, caches.substitutes(self._place, self._step))
                 values = caches.values(self._place, self._step, layer.halo - n_local, values)
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
     def _of_all(self, layer):
         """The graph of a layer whose halo rows are sources as the others."""
         rows = np.concatenate([self.rows, layer.halo])
-        return PickedGraph(self.part, layer._replace(n_src=len(rows), halo=layer.halo[:0]), rows)
+        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

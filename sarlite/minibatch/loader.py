@@ -14,14 +14,15 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import Cooperative, layer_graph, make_sampler
+from sarlite.minibatch.exact import Cooperative, batch_rows, layer_graph, make_sampler
 from sarlite.minibatch.hec import HEC, CachedLayer, Caches
-from sarlite.minibatch.part_edges import PartEdges, check_graph
+from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
 from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import check_range
 from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.engine import as_array
@@ -34,9 +35,9 @@ class Loader(ABC):
 
     Attributes
     ----------
-    graph : Graph or GraphSet
-    x, labels : arrays with a row each source row, and each destination row, of the graph
-        `labels` may be None.
+    graph : Graph, NodeType or GraphSet
+    x : array with a row each source row of the graph, or of a node type a dict of such by type
+    labels : array with a row each destination row of the graph, or None
     step : int
         The global step of the next batch.
     sampled : bool
@@ -59,10 +60,9 @@ class Loader(ABC):
         self.train, self.batch_size, _ = checked
 
     def _checked(self, x, labels, train, batch_size):
-        self.x, self.labels = np.ascontiguousarray(as_array(x)), None if labels is None else as_array(labels)
-        for name, array, n in (("x", self.x, self.graph.n_src), ("labels", self.labels, self.graph.n_dst)):
-            if array is not None and array.shape[:1] != (n,):
-                raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+        self.x, self.labels, n = input_rows(self.graph, x), None if labels is None else as_array(labels), self.graph.n_dst
+        if self.labels is not None and self.labels.shape[:1] != (n,):
+            raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {n} rows")
         return row_numbers("train", train, self.graph.n_dst), whole("batch_size", batch_size, 1)
 
     @abstractmethod
@@ -154,7 +154,7 @@ class RowLoader(Loader):
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         for step in range(start, end):
             rows = self.seeds(step)
-            yield Batch(self.graph, [], rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step),
+            yield Batch(self.graph, [], rows, rows, np.arange(len(rows)), step=step, n_global=self._seeds.count(step),
                         x=self.x, labels=self.labels, buffers=self._buffers)
 
 
@@ -169,15 +169,16 @@ class NeighborLoader(Loader):
 
     Parameters
     ----------
-    graph : Graph
-        Whole, or this rank's part; not bipartite.
-    x : (n_src, ...) array
+    graph : Graph or NodeType
+        Whole, or this rank's part; not bipartite. Of a `HeteroGraph` the node type of the seeds, `graph.of(type)`.
+    x : (n_src, ...) array, or of a node type a dict of such by type
         Features of this rank's rows. Borrowed, but for an `HEC` that keeps those of halo rows: then they are copied.
     labels : (n_dst, ...) array, or None
     train : (n_dst,) bools, slice, or (k,) row numbers
         This rank's seeds of an epoch, maybe none; a row number may be there more than once, and counts as often.
     fanouts : sequence of int
-        In-edges picked a row, one entry a layer, the first layer's first; -1 takes all.
+        In-edges picked a row, and of a node type a row and relation, one entry a layer, the first layer's first; -1
+        takes all.
     batch_size : int
         Seeds a step, of all ranks. The last step of an epoch has what is left.
     seed : int
@@ -213,9 +214,9 @@ class NeighborLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, relational, or divides columns or fetches gradients; what `Sampler`
-        and `HEC` refuse; a batch_size that is not above 0, a
-        sample_ahead below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
+        On every rank: a graph that is bipartite, or divides columns or fetches gradients; a node type with an `HEC`,
+        which has no cache by type; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead
+        below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 
     Notes
     -----
@@ -225,7 +226,7 @@ class NeighborLoader(Loader):
     when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
+    def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
                  sample_ahead: int = 1, one_variate: bool = False) -> None:
         check_graph(graph, "minibatches")
@@ -370,7 +371,7 @@ class NeighborLoader(Loader):
     def _batch(self, sampled, step, n_global, pushes):
         graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes)
                   for place, layer in enumerate(sampled.layers)]
-        return Batch(self.graph, graphs, sampled.rows, sampled.numbers, step=step, n_global=n_global, x=self._table,
+        return Batch(self.graph, graphs, *batch_rows(self._part, sampled), step=step, n_global=n_global, x=self._table,
                      labels=self.labels, buffers=self._buffers[1])
 
     def _graph(self, layer, rows, place, step, pushes):
@@ -386,7 +387,11 @@ def depends_on(batches: str, remote: Any = "exact") -> str:
 
 def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote):
     operator.index(seed)
-    check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone
+    if isinstance(graph, NodeType):
+        if isinstance(remote, HEC):
+            raise ConfigError(f"remote {remote!r}: a node type has no cache of each type's rows: remote is exact or local")
+    else:
+        check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone
     whole("sample_ahead", sample_ahead, 0)
     check_fanouts(fanouts, sampler)
     if remote not in ("exact", "local") and not isinstance(remote, HEC):

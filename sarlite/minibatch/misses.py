@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.keys import splitmix64
-from sarlite.minibatch.picked import Picks
+from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import Layer
 from sarlite.types import Array
 
@@ -27,12 +27,17 @@ class Substitutes(NamedTuple):
     key: int
 
 
-def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None) -> Layer:
+def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
+            substitutes: Substitutes | None = None) -> Layer:
     """Return a layer without some picks.
 
     Parameters
     ----------
-    picks : Picks
+    part : PartEdges
+        Of one set of edges.
+    layer : Layer
+    rows : (n_src,) int
+        The part's row of each local source row.
     missing : (n_picks,) bool
         The picks that cannot be used.
     substitutes : Substitutes, optional
@@ -44,10 +49,9 @@ def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None
     -----
     O(picks), and with substitutes O(edges of the destinations with a miss).
     """
-    part, layer, rows = picks.part, picks.layer, picks.rows
-    dst = np.repeat(np.arange(layer.n_dst), np.diff(layer.indptr))
+    dst = np.repeat(np.arange(layer.n_dst), np.diff(layer.picked.indptr))
     wanted = np.bincount(dst[missing], minlength=layer.n_dst)
-    dst, positions = dst[~missing], layer.positions[~missing]
+    dst, positions = dst[~missing], layer.picked.positions[~missing]
     if substitutes is not None:
         more_dst, more = _next_picks(part, layer, rows, wanted, substitutes)
         dst, positions = np.concatenate([dst, more_dst]), np.concatenate([positions, more])
@@ -58,13 +62,13 @@ def without(picks: Picks, missing: Array, substitutes: Substitutes | None = None
 
 def _next_picks(part, layer, rows, wanted, substitutes):
     """Return (dst, positions) of as many further edges of each destination as are wanted, where there are so many."""
-    edges, dst = part.edges, np.flatnonzero(wanted)
+    edges, dst = part.edges.edges, np.flatnonzero(wanted)
     first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
     ends = np.cumsum(degree)
     place = np.arange(degree.sum()) - np.repeat(ends - degree, degree)
     positions, dst = np.repeat(first, degree) + place, np.repeat(dst, degree)
     source = edges.indices[positions]
-    free = ~_among(positions, np.sort(layer.positions))
+    free = ~_among(positions, np.sort(layer.picked.positions))
     local = source < part.n_local
     free[local] &= _among(source[local], np.sort(rows))
     free[~local] &= substitutes.has(source[~local])
@@ -81,15 +85,16 @@ def _next_picks(part, layer, rows, wanted, substitutes):
 
 def _laid_out(part, layer, rows, dst, positions):
     """The layer with these edges: by destination, and the place among the part's edges of each."""
-    source = part.edges.indices[positions]
+    source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local
     halo, numbers = np.unique(source[~local], return_inverse=True)
     by_row = np.argsort(rows, kind="stable")
-    columns = np.empty(len(source), layer.columns.dtype)
+    columns = np.empty(len(source), picked.columns.dtype)
     columns[local] = by_row[np.searchsorted(rows[by_row], source[local])]
     columns[~local] = layer.n_src + numbers
-    return layer._replace(indptr=np.searchsorted(dst, np.arange(layer.n_dst + 1)).astype(np.int64), columns=columns,
-                          positions=positions.astype(layer.positions.dtype), halo=halo)
+    picked = picked._replace(indptr=np.searchsorted(dst, np.arange(layer.n_dst + 1)).astype(np.int64), columns=columns,
+                             positions=positions.astype(picked.positions.dtype))
+    return layer._replace(sets=[picked], halo=halo)
 
 
 def _among(values, ascending):

@@ -1,24 +1,32 @@
 """A part's in-edges as minibatches see them: by columns, which are the local rows and then those of the halo."""
 
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Solo
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
+from sarlite.minibatch.sampler import EdgeSet
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import check_negative, positive, row_sums
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import Transport
+from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
 
 def check_graph(graph: Any, what: str) -> None:
     """Raise a ConfigError where batches, which the error calls `what`, cannot be made of a graph."""
+    if isinstance(graph, NodeType):
+        return
     if not isinstance(graph, Graph):
-        raise ConfigError(f"{what} are of a Graph, but graph is a {type(graph).__name__}")
+        raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
+                          f"but graph is a {type(graph).__name__}")
     if graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
     if graph.grid is not None:
@@ -28,129 +36,144 @@ def check_graph(graph: Any, what: str) -> None:
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 
-class PartEdges:
-    """The in-edges of a part's rows, each row's in ascending order of their sources' global ids, whatever the division
-    and the order.
+def input_rows(graph: Any, x: Any) -> Any:
+    """Return x as an array that lies in one piece, or of a node type a dict of such by type, once its rows are checked.
 
-    A column is a source: first the local rows, then the halo rows by ascending row number of the whole graph, so by
-    owner. Construction is collective.
+    Raises
+    ------
+    ConfigError, ShapeError
+        x is no dict though the graph has types, or names another type; it has not the graph's rows.
+    """
+    if not isinstance(graph, NodeType):
+        return _checked_rows("x", x, graph.n_src)
+    if not isinstance(x, Mapping):
+        raise ConfigError(f"x is a {type(x).__name__}, but of a node type it is a dict of features by type")
+    return {name: _checked_rows(f"x[{name!r}]", rows, graph.graph.of(name).n_dst) for name, rows in x.items()}
+
+
+def _checked_rows(name, x, n):
+    array = np.ascontiguousarray(as_array(x))
+    if array.shape[:1] != (n,):
+        raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+    return array
+
+
+class PartEdges:
+    """The in-edges of a part's rows, in a set for each relation; a `Graph` has one set.
+
+    A column is a source: first the local rows, type after type; then the halo rows, owner after owner, of an owner type
+    after type, and of a type by ascending row number of the whole graph. Construction is collective.
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or NodeType
         Not bipartite.
     local : bool
         Leave out the edges that cross parts: the columns are the local rows, and degrees count the other edges alone.
 
     Attributes
     ----------
-    edges : InEdges
-        Its indices are columns; equal edges stand in the order of the part's.
+    sets : list of RelationEdges
+    types : tuple of str
+        Of a `Graph` one, without a name.
+    first : (n_types + 1,) int64
+        The first local row of each type.
+    targets : (n,) int, or None
+        The local row of each row of `graph`; None: the same number.
     n_local, n_halo : int
+    cut : bool
+        Whether edges that cross parts are left out.
+    peerless : bool
+        Whether no part has halo rows.
     ids : (n_local + n_halo,) int64
-        Global ids of the columns.
+        Global ids of the columns; each type counts from 0.
     halo_starts : (size + 1,) int64
         The first halo row of each owner.
     asked : list by rank of (n,) int64
-        Local rows that it has as halo, ascending; there they are this rank's halo rows, in this order.
-    degrees : (n_local + n_halo,) int64
-        In-degrees in the whole graph, without the edges that were left out.
-    weighted_degrees : (n_local + n_halo,) float64, or None
-        Likewise, of a graph with edge weights of 0 or more.
+        Local rows that it has as halo, in the order of its columns.
     has_loops : bool
         Whether any rank has added loops.
-    graph : Graph
+    graph : Graph or NodeType
     alone : Transport
         Of layers that have no peers: ranks need not aggregate over them equally often, as over the graph.
 
     Notes
     -----
-    Bytes received: 8 a halo row. Memory: 16 bytes a column; on several ranks an index an edge, and where rows had to be
-    put in order another one; 24 bytes an edge while that is done.
+    Bytes received: 8 a halo row, and of a `Graph` 8 more, for degrees. Memory: 16 bytes a column; on several ranks, and
+    of several types, an index an edge, and where rows had to be put in order another one; 24 bytes an edge while that
+    is done.
     """
 
-    def __init__(self, graph: Graph, local: bool = False) -> None:
-        self.graph, size = graph, graph.comm.size
+    def __init__(self, graph: Graph | NodeType, local: bool = False) -> None:
+        size = graph.comm.size
+        self.graph: Any = graph
         self.alone = Transport(Solo(), 0, graph.profile)
-        self.n_local = graph.n_dst
-        alone = graph.plan.alone
-        self.halo_starts = np.concatenate([[0], np.cumsum(graph.plan.needed(size), dtype=np.int64)])
-        self.asked = graph.plan.asked(size)
+        self.types, own_ids, self.relations = _by_type(graph)
+        self.first = np.concatenate([[0], np.cumsum([len(ids) for ids in own_ids])])
+        self.targets = _targets(graph, self.types, self.first)
+        self.n_local = int(self.first[-1])
+        self._plans = [out[0].plan if out else None for out in self.relations]
+        needed = np.array([[0] * size if plan is None else plan.needed(size) for plan in self._plans], np.int64)
+        ends = self.n_local + np.cumsum(needed.T)
+        self._starts = np.concatenate([[self.n_local], ends])  # the first column of each owner's and type's halo rows
+        self.halo_starts = self._starts[:: len(self.types)] - self.n_local
+        asked = [[rows[:0] for rows in [np.empty(0, np.int64)] * size] if plan is None else plan.asked(size)
+                 for plan in self._plans]
+        self.asked = [np.concatenate([own[q] + first for own, first in zip(asked, self.first)]) for q in range(size)]
         self.n_halo = int(self.halo_starts[-1])
-        self._places = None  # of an edge among the part's; None: the same
-        self.ids = graph.src_ids if alone else self._all_ids()
+        self.peerless = not any(plan is not None and not plan.alone for plan in self._plans)
+        self.ids = own_ids[0] if len(own_ids) == 1 and self.peerless else self._all_ids(own_ids)
+        n_columns, self.cut = self.n_local + self.n_halo, local and not self.peerless
+        most = max([n_columns, *(own.n_edges for out in self.relations for own in out)])
+        self._dtype = np.dtype(np.int32 if most < 2**31 else np.int64)
+        if self.cut:
+            self.n_halo, self.halo_starts = 0, np.zeros_like(self.halo_starts)
+            self.asked = [rows[:0] for rows in self.asked]
+        self.sets = [RelationEdges(self, own, source, *self._csr(own, source))
+                     for source, out in enumerate(self.relations) for own in out]
+        self.ids = self.ids[: self.n_local + self.n_halo]
         self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
-        indptr, indices = self._csr()
-        if local and not alone:
-            indptr, indices = self._without_halo(indptr, indices)
-        self.edges = self._in_order(InEdges(indptr, indices, None, graph.added_loops))
-        self.degrees = np.diff(indptr) if local or alone else self.of_columns(graph.in_degrees)
-        self.weighted_degrees: Array | None = None
-        if graph.edge_weight is not None and graph._negative is None:
-            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(graph.edge_weight, edges))
-            self.weighted_degrees = own if local or alone else self.of_columns(own)
-        self.has_loops = any(graph.comm.allgather(graph.added_loops is not None and bool(graph.added_loops.any())))
+        if isinstance(graph, Graph):
+            self.edges.count_columns(graph)
+        loops = getattr(graph, "added_loops", None)
+        self.has_loops = any(graph.comm.allgather(loops is not None and bool(loops.any())))
 
-    @cached_property
-    def inverse_root(self) -> Array:
-        """(n_local + n_halo,) float64: 1 / sqrt(d), of isolated rows 1."""
-        return np.sqrt(1.0 / np.maximum(self.degrees, 1))
+    @property
+    def edges(self) -> "RelationEdges":
+        """The edges of a part that has one set of them."""
+        (edges,) = self.sets
+        return edges
 
-    @cached_property
-    def inverse_weighted(self) -> Array:
-        """(n_local + n_halo,) float64: 1 / the weighted degree, of which 0 counts as 1."""
-        check_negative(self.graph)
-        assert self.weighted_degrees is not None
-        return 1.0 / positive(self.weighted_degrees)
+    def type_of(self, columns: Array) -> Array:
+        """Return the number of each column's type, (n,) int."""
+        n = len(self.types)
+        if n == 1:
+            return np.zeros(len(columns), np.int64)
+        found = np.searchsorted(self.first, columns, side="right") - 1
+        halo = columns >= self.n_local
+        found[halo] = (np.searchsorted(self._starts, columns[halo], side="right") - 1) % n
+        return found
 
-    def of_edges(self, values: Array, positions: Any) -> Array:
-        """Return the rows of the part's edge values, which are in its order, of edges by their place here.
+    def of_columns(self, values: Array, source: int = 0) -> Array:
+        """Return (n_local + n_halo, ...): of values of the local rows of a type, those of the type's columns.
 
-        `positions` are an array, or a slice.
+        Collective. Other types' columns are not set.
         """
-        places = positions if self._places is None else self._places[positions]
-        numbers = self.graph.plan.local.numbers
-        return values[places if numbers is None else numbers[places]]
-
-    def of_columns(self, values: Array) -> Array:
-        """Return (n_local + n_halo, ...): of values of the local rows, every column's. Collective."""
-        graph = self.graph
-        out = self._local_first(values)
-        # messages go with these buffers; what a thread takes of malloc would stay with it
-        with graph.profile.phase("setup"), kernels.Buffers():
-            graph.schedule.run((np.ascontiguousarray(values),), lambda block, rows: self._put(out, block, rows[0]))
+        out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
+        out[self.first[source] : self.first[source + 1]] = values
+        if self._plans[source] is not None and not (self.cut or self.peerless):
+            schedule = self.relations[source][0].schedule
+            # messages go with these buffers; what a thread takes of malloc would stay with it
+            with self.graph.profile.phase("setup"), kernels.Buffers():
+                schedule.run((np.ascontiguousarray(values),),
+                             lambda block, rows: self._put(out, source, block, rows[0]))
         return out
 
-    def _put(self, out, block, values):
+    def _put(self, out, source, block, values):
         """Put what a block's columns have in the order of the columns here; the local ones are there."""
-        for other, start, place in self._halo():
+        for other, start, place in self._halo(source):
             if other is block:
                 out[start : start + place.stop - place.start] = values[place]
-
-    def find(self, rows: Array, ids: Array) -> Array:
-        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these global
-        ids: row by row none, one, or several edges.
-        """
-        indptr, columns = self.edges.indptr, self.edges.indices
-        starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))
-        n = stops - starts
-        return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
-
-    def _first(self, low, high, columns, ids):
-        """By bisection, the first place from `low` to `high` whose source's id is not below `ids`."""
-        while (open_ := low < high).any():
-            middle = (low + high) // 2
-            below = np.zeros(len(low), bool)
-            below[open_] = self.ids_of(columns[middle[open_]]) < ids[open_]
-            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
-        return low
-
-    def edge_ids(self, positions: Array) -> Array:
-        """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
-        places = positions if self._places is None else self._places[positions]
-        ids, numbers = self.graph._edge_ids, self.graph.plan.local.numbers
-        labels = ids if ids is not None else numbers
-        return (places if labels is None else labels[places]).astype(np.int64)
 
     def ids_of(self, rows: Array) -> Array:
         """Return (n,) int64: the global ids of columns."""
@@ -165,59 +188,186 @@ class PartEdges:
         shares = share(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
 
-    def _all_ids(self):
-        ids = self._local_first(self.graph.src_ids)
-        for block, start, place in self._halo():
-            ids[start : start + place.stop - place.start] = block.src_ids[place]
+    def _all_ids(self, own_ids):
+        ids = np.empty(self.n_local + self.n_halo, np.int64)
+        ids[: self.n_local] = np.concatenate(own_ids)
+        for source in range(len(self.types)):
+            for block, start, place in self._halo(source):
+                ids[start : start + place.stop - place.start] = block.src_ids[place]
         return ids
 
-    def _local_first(self, values):
-        """Every column's place, those of the local rows filled."""
-        out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
-        out[: self.n_local] = values
-        return out
-
-    def _halo(self):
-        """Yield (block, first column here, columns of the block) of the peers' rows."""
-        starts = self.n_local + self.halo_starts
-        for block, owner, place in self.graph.plan.halo():
+    def _halo(self, source):
+        """Yield (block, first column here, columns of the block) of the peers' rows of a type."""
+        plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
+        for block, owner, place in plan.halo() if plan is not None else ():
             yield block, starts[owner], place
             starts[owner] += place.stop - place.start
 
-    def _csr(self):
-        graph = self.graph
-        blocks, indptr = graph.plan.blocks, np.concatenate([[0], np.cumsum(graph.in_degrees)])
+    def _csr(self, graph, source):
+        """(indptr, indices) of a relation's edges; where there are no peers, and one type, the graph's own arrays."""
+        indptr, first = np.concatenate([[0], np.cumsum(graph.in_degrees)]), self._dtype.type(self.first[source])
         if graph.plan.alone:
-            return indptr, blocks[0].indices
-        dtype = np.int32 if max(self.n_local + self.n_halo, graph.n_edges) < 2**31 else np.int64
-        columns = {id(block): np.arange(block.n_src, dtype=dtype) for block in blocks}  # here, of each block's columns
-        for block, start, place in self._halo():
+            indices = graph.blocks[0].indices.astype(self._dtype, copy=False)
+            return indptr, indices + first if first else indices
+        columns = {id(block): np.arange(first, first + block.n_src, dtype=self._dtype) for block in graph.plan.blocks}
+        for block, start, place in self._halo(source):
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
-        indices = np.empty(graph.n_edges, dtype)
-        for block in blocks:
-            indices[slice(None) if block.positions is None else block.positions] = columns[id(block)][block.indices]
+        indices = np.empty(graph.n_edges, self._dtype)
+        for block in graph.plan.blocks:
+            own = sets_of(block)[graph.place]
+            indices[slice(None) if own.positions is None else own.positions] = columns[id(block)][own.indices]
         return indptr, indices
 
-    def _without_halo(self, indptr, indices):
-        keep = np.flatnonzero(indices < self.n_local)
-        self._places, self.n_halo = keep.astype(indices.dtype), 0
-        self.ids, self.halo_starts = self.ids[: self.n_local], np.zeros_like(self.halo_starts)
-        self.asked = [rows[:0] for rows in self.asked]
-        return np.searchsorted(keep, indptr).astype(np.int64), indices[keep]
+
+class RelationEdges(EdgeSet):
+    """A part's in-edges of one relation, or all of a `Graph`'s, each row's in ascending order of their sources' global
+    ids, whatever the division and the order.
+
+    Parameters
+    ----------
+    part : PartEdges
+    graph : LayerGraph
+        The whole part's, of the relation.
+    source : int
+        The number of the sources' type.
+    indptr, indices
+        A CSR of columns, in the order of the part's edges. Edges from halo rows that the part leaves out are left out.
+
+    Attributes
+    ----------
+    edges : InEdges
+        Its indices are columns; equal edges stand in the order of the part's.
+    to : int
+        The number of the destinations' type.
+    degrees : (n,) int64
+        In-degrees in the whole graph, without the edges that were left out: of the relation's destinations, or of all
+        columns of a `Graph`.
+    weighted_degrees : (n,) float64, or None
+        Likewise, of a graph with edge weights of 0 or more.
+    """
+
+    weighted_degrees: Array | None = None
+
+    def __init__(self, part: PartEdges, graph: LayerGraph, source: int, indptr: Array,
+                 indices: Array) -> None:
+        relation = graph.relation
+        self.part, self.graph, self.place = part, graph, source
+        self.to = source if relation is None else part.types.index(relation[2])
+        self._places = None  # of an edge among the part's; None: the same
+        if part.cut:
+            keep = np.flatnonzero(indices < part.n_local)
+            self._places = keep.astype(indices.dtype)
+            indptr, indices = np.searchsorted(keep, indptr).astype(np.int64), indices[keep]
+        edges = self._in_order(InEdges(indptr, indices, None, graph.added_loops))
+        names = ("", "") if relation is None else (repr(relation), relation[0])
+        super().__init__(edges, int(part.first[self.to]), *names)
+        self.degrees = np.diff(indptr)
+
+    def count_columns(self, graph: Graph) -> None:
+        """Let a `Graph`'s degrees be those of all columns, as "sym" multiplies sources by theirs. Collective."""
+        part, alone = self.part, self.part.cut or self.part.peerless
+        if not alone:
+            self.degrees = part.of_columns(graph.in_degrees)
+        if graph.edge_weight is not None and graph._negative is None:
+            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(graph.edge_weight, edges))
+            self.weighted_degrees = own if alone else part.of_columns(own)
+
+    @property
+    def inverse_roots(self) -> tuple[Array, Array]:
+        """1 / sqrt(d), of isolated rows 1: of each row with its in-degree; of each column, of a relation with its
+        out-degree. (n,) float64 both. Collective at first.
+        """
+        return self.graph.kept.get(("inverse roots", self.part.cut), self._inverse_roots)
+
+    def _inverse_roots(self):
+        roots = np.sqrt(1.0 / np.maximum(self.degrees, 1))
+        if not self.relation:
+            return roots, roots
+        part, source = self.part, self.place
+        if part.cut:
+            degrees = np.bincount(self.edges.indices, minlength=part.n_local)
+            return roots, np.sqrt(1.0 / np.maximum(degrees, 1))
+        with part.graph.profile.phase("setup"):
+            own = np.sqrt(1.0 / np.maximum(self.graph.out_degrees(), 1))
+        return roots, part.of_columns(own, source)
+
+    @property
+    def inverse_weighted(self) -> Array:
+        """(n,) float64: 1 / the weighted degree, of which 0 counts as 1."""
+        check_negative(self.graph)
+        weighted: Any = self.weighted_degrees
+        return self.graph.kept.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
+
+    def of_edges(self, values: Array, positions: Any) -> Array:
+        """Return the rows of the part's edge values, which are in its order, of edges by their place here.
+
+        `positions` are an array, or a slice.
+        """
+        places = positions if self._places is None else self._places[positions]
+        numbers = self._numbers
+        return values[places if numbers is None else numbers[places]]
+
+    @property
+    def _numbers(self):
+        return self.graph.edges_of(self.graph.plan.local).numbers
+
+    def find(self, rows: Array, ids: Array) -> Array:
+        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these global
+        ids: row by row none, one, or several edges. Rows count from the type's first.
+        """
+        indptr, columns = self.edges.indptr, self.edges.indices
+        starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))
+        n = stops - starts
+        return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
+
+    def _first(self, low, high, columns, ids):
+        """By bisection, the first place from `low` to `high` whose source's id is not below `ids`."""
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            below = np.zeros(len(low), bool)
+            below[open_] = self.part.ids_of(columns[middle[open_]]) < ids[open_]
+            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+        return low
+
+    def edge_ids(self, positions: Array) -> Array:
+        """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
+        places = positions if self._places is None else self._places[positions]
+        ids, numbers = self.graph._edge_ids, self._numbers
+        labels = ids if ids is not None else numbers
+        return (places if labels is None else labels[places]).astype(np.int64)
 
     def _in_order(self, edges):
         """Put each row's edges in the order of their sources' global ids, from that of columns, or of row numbers."""
-        if not self.n_halo and (np.diff(self.ids) > 0).all():
+        part = self.part
+        if (part.cut or part.peerless) and len(part.types) == 1 and (np.diff(part.ids[: part.n_local]) > 0).all():
             return edges
-        ids = self.ids[edges.indices]
+        ids = part.ids[edges.indices]
         falls = ids[1:] < ids[:-1]
         starts = edges.indptr[1:-1]
         falls[starts[(starts > 0) & (starts < len(ids))] - 1] = False
         if not falls.any():
             return edges
-        order = np.lexsort((ids, np.repeat(np.arange(edges.n_dst), np.diff(edges.indptr)))).astype(edges.indices.dtype)
+        rows = np.repeat(np.arange(edges.n_dst), np.diff(edges.indptr))
+        order = np.lexsort((ids, rows)).astype(edges.indices.dtype)
         self._places = order if self._places is None else self._places[order]
         return edges._replace(indices=edges.indices[order])
+
+
+def _by_type(graph):
+    """The types, the global ids of each type's local rows, and the graphs of the relations out of each. Collective."""
+    if isinstance(graph, NodeType):
+        of = graph.graph
+        return of.node_types, [of.node_ids[name] for name in of.node_types], [of.out_of(name) for name in of.node_types]
+    return ("",), [graph.src_ids], [[graph]]
+
+
+def _targets(graph, types, first):
+    """The local row of each row of the graph; None where the numbers are the same."""
+    if isinstance(graph, Graph):
+        return None
+    of = [types.index(name) for name in graph.node_types]
+    rows = np.concatenate([np.arange(first[at], first[at + 1]) for at in of])
+    return None if np.array_equal(rows, np.arange(first[-1])) else rows
 
 
 def share(of: Any, starts: Array) -> list[Array]:

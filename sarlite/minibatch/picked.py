@@ -1,16 +1,20 @@
 """The graph that one layer of a batch computes on: picked in-edges, and what the picks count in sums."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.graph.block import Edges
-from sarlite.minibatch.part_edges import PartEdges
-from sarlite.minibatch.sampler import Layer
+from sarlite.graph.block import Bundle, Edges
+from sarlite.minibatch.part_edges import PartEdges, RelationEdges
+from sarlite.minibatch.sampler import Picked
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
+from sarlite.sar.graph.relational import RelationalLayer
+from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
@@ -20,54 +24,55 @@ from sarlite.types import Array, DType
 
 
 class Picks:
-    """The picked in-edges of a layer: whose edges they are, by global ids.
+    """The picked in-edges of a layer, all or those of one relation: whose edges they are, by global ids.
 
     Attributes
     ----------
-    part : PartEdges
+    edges : RelationEdges
         What was picked from.
-    layer : Layer
+    picked : Picked
+        Columns are numbers of the graph's source rows.
     rows : (n_src,) int
-        The part's column of each source row; the first n_dst are the destinations'.
+        The part's column of each source row.
+    dst_rows : (n_dst,) int
+        The part's row of each destination; without relations they are the first source rows.
     n_src, n_dst, n_edges : int
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array) -> None:
-        self.part, self.layer, self.rows = part, layer, rows
-        self.n_src, self.n_dst, self.n_edges = layer.n_src, layer.n_dst, int(layer.indptr[-1])
+    def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array) -> None:
+        self.edges, self.picked, self.rows, self.dst_rows = edges, picked, rows, dst_rows
+        self.n_src, self.n_dst, self.n_edges = len(rows), len(dst_rows), int(picked.indptr[-1])
 
     @cached_property
     def src_ids(self) -> Array:
         """(n_src,) int64: the sources' global ids."""
-        return self.part.ids_of(self.rows)
+        return self.edges.part.ids_of(self.rows)
 
-    @property
+    @cached_property
     def dst_ids(self) -> Array:
         """(n_dst,) int64: the destinations' global ids."""
-        return self.src_ids[: self.n_dst]
+        return self.edges.part.ids_of(self.dst_rows) if self.edges.relation else self.src_ids[: self.n_dst]
 
     @cached_property
     def edge_ids(self) -> Array:
         """(n_edges,) int64: where each pick stands in the whole graph's edge values."""
-        return self.part.edge_ids(self.layer.positions)
+        return self.edges.edge_ids(self.picked.positions)
 
 
 class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
-    """A layer's graph: picked in-edges of its destinations, which are its first rows. Its sums are estimates; see
-    `Estimate`.
+    """A layer's graph: picked in-edges of its destinations, which without relations are its first rows. Its sums are
+    estimates; see `Estimate`.
 
     Parameters
     ----------
-    part : PartEdges
-        What was picked from.
-    layer : Layer
-        Its halo rows are left out where `plan` has none.
-    rows : (n_src,) int
-        The column of each source row.
-    plan : Plan, optional
+    edges, picked, rows, dst_rows
+        As of `Picks`.
+    schedule : Schedule, optional
         Of the blocks; by default one block of all edges, and no peers.
-    halo : (n_halo,) int
-        The columns that the plan brings, in the order of its blocks.
+    place : int
+        Where the graph's edges stand among the sets of edges of the blocks.
+    halo, brought : (n_halo,) int
+        The part's columns of the halo rows: in the order of their numbers; and in the order of the blocks.
     sizes : (n_src, n_dst, n_edges), optional
         Of all ranks, where peers' rows come.
     lasting : bool
@@ -75,23 +80,33 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         its destinations.
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array, plan: Plan | None = None, halo: Any = (),
-                 sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
-        Picks.__init__(self, part, layer, rows)
-        graph, transport = part.graph, part.graph.schedule.transport
-        if plan is None:
-            all_edges = (Piece(_OneBlock(layer, part, rows, lasting), own=True),)
-            plan, transport = Plan(layer.n_src, all_edges, all_edges), part.alone
-        own, loops, self.mistakable = (self.n_src, self.n_dst, self.n_edges), part.edges.added_loops, graph.mistakable
-        loops = None if loops is None else loops[rows[: layer.n_dst]]
-        schedule = Schedule(plan, transport, graph.schedule.mode, rows=graph.schedule.rows)
-        self.whole_edges = transport.comm.size == graph.comm.size
-        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(transport.state), graph.n_nodes, own, loops)
+    def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
+                 schedule: Schedule | None = None, *, place: int = 0, halo: Any = (),
+                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
+        Picks.__init__(self, edges, picked, rows, dst_rows)
+        part, graph, self.place, self.mistakable = edges.part, edges.graph, place, edges.graph.mistakable
+        if schedule is None:
+            there = graph.schedule
+            schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode, rows=there.rows)
+        self.relation = graph.relation
+        if self.relation is not None:
+            self.ways = ("first", "inside") if schedule.rows == "float32" else ("first",)
+        own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
+        loops = None if loops is None else loops[dst_rows]
+        self.whole_edges = comm.size == graph.comm.size
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(schedule.transport.state), graph.n_nodes,
+                            own, loops, bipartite=self.relation is not None)
         self._all_sizes = sizes or own
-        sources = np.concatenate([rows, halo]) if len(halo) else rows
-        self.estimate = Estimate(part, layer, rows, sources, loops, exact=lasting, alone=plan.alone)
+        sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))
+        self.estimate = Estimate(edges, picked, dst_rows, sources, columns, loops, exact=lasting,
+                                 alone=schedule.plan.alone)
         if lasting:  # outside of a step's buffers
-            self.src_ids, self.in_degrees  # noqa: B018 (made at the first use)
+            self.src_ids, self.dst_ids, self.in_degrees  # noqa: B018 (made at the first use)
+
+    @property
+    def all_blocks(self) -> list[Edges]:
+        """The sets of edges of all blocks."""
+        return list(self.plan.blocks)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -125,20 +140,20 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     def recover(self) -> None:
         """Make the graph that was sampled from usable again after an aggregation that failed. Collective."""
-        self.part.graph.recover()
+        self.edges.graph.recover()
 
     @cached_property
     def edge_weight(self) -> Array | None:  # type: ignore[override]
         """(n_edges,) float: the picks' weights in the graph that was sampled from, if that has weights."""
-        return self._of_edges(self.part.graph.edge_weight)
+        return self._of_edges(self.edges.graph.edge_weight)
 
     @cached_property
     def edge_features(self) -> Array | None:  # type: ignore[override]
         """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if it has some."""
-        return self._of_edges(self.part.graph.edge_features)
+        return self._of_edges(self.edges.graph.edge_features)
 
     def _of_edges(self, values):
-        return None if values is None else self.part.of_edges(values, self.layer.positions)
+        return None if values is None else self.edges.of_edges(values, self.picked.positions)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         return self.estimate.scales(reducer)
@@ -169,13 +184,13 @@ class Estimate:
 
     Parameters
     ----------
-    part : PartEdges
+    edges : RelationEdges
         What was picked from.
-    layer : Layer
-    rows : (n_src,) int
-        The part's column of each source row.
-    sources : (n_columns,) int
-        The part's column of each column of the graph's blocks.
+    picked : Picked
+    dst_rows : (n_dst,) int
+        The part's row of each destination.
+    sources, columns : (n_columns,) int
+        The part's column of each source, by number; and of each column of the graph's blocks.
     loops : (n_dst,) bool, or None
         Which destinations have an added self loop.
     exact : bool
@@ -192,24 +207,26 @@ class Estimate:
         alike. `counts` then says what each pick counts, and `scales` nothing.
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array, sources: Array, loops: Array | None, *, exact: bool,
-                 alone: bool) -> None:
-        self._part, self._layer, self._rows, self._sources, self._loops = part, layer, rows, sources, loops
+    def __init__(self, edges: RelationEdges, picked: Picked, dst_rows: Array, sources: Array, columns: Array,
+                 loops: Array | None, *, exact: bool, alone: bool) -> None:
+        self._edges, self._picked, self._loops = edges, picked, loops
+        self._sources, self._columns = sources, columns
+        self._rows = dst_rows - dst_rows.dtype.type(edges.first) if edges.first else dst_rows
         self._exact, self._alone = exact, alone
         self._counts: dict[tuple[str, bool], Array] = {}
 
     @cached_property
     def in_degrees(self) -> Array:
-        return np.diff(self._layer.indptr)
+        return np.diff(self._picked.indptr)
 
     @cached_property
     def uneven(self) -> bool:
         if self._exact:
             return False
         if not self._alone:
-            return self._part.has_loops
+            return self._edges.part.has_loops
         alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
-        return known(alone, self._part.has_loops)
+        return known(alone, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return what a sum multiplies destinations and sources by, each (n,) float64 or None."""
@@ -219,8 +236,8 @@ class Estimate:
             return self._inverse_degrees, None
         if reducer == "sum":
             return self._share, None
-        root = self._part.inverse_root[self._sources]
-        return root[: self._layer.n_dst] * (1.0 if self._share is None else self._share), root
+        into, out_of = self._edges.inverse_roots
+        return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
         """Return (n_edges,) float64: what each pick's message counts, with the picks' weights or without. Kept."""
@@ -230,8 +247,7 @@ class Estimate:
         return self._counts[key]
 
     def _counted(self, reducer, weight):
-        part, layer, rows = self._part, self._layer, self._rows
-        dst, columns = np.repeat(np.arange(layer.n_dst), self.in_degrees), layer.columns
+        dst, columns = np.repeat(np.arange(len(self._rows)), self.in_degrees), self._picked.columns
         counts = np.ones(len(dst)) if self._share is None else self._share[dst]
         if self._loops is not None:
             counts[self._loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
@@ -240,9 +256,8 @@ class Estimate:
         if reducer == "mean":
             counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_rest)[dst]
         elif reducer == "sym":
-            sources = np.concatenate([rows, layer.halo])
-            root = part.inverse_root[sources] if weight is None else np.sqrt(part.inverse_weighted[sources])
-            counts *= root[dst] * root[columns]
+            into, out_of = self._edges.inverse_roots if weight is None else [np.sqrt(self._edges.inverse_weighted)] * 2
+            counts *= into[self._rows[dst]] * out_of[self._sources[columns]]
         return counts
 
     @cached_property
@@ -250,35 +265,34 @@ class Estimate:
         """(n_dst,) float64: d / k, which a pick stands for; added loops count in neither, edges left out in both. None
         where all are 1."""
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
-        picks = self.in_degrees - loops + (0 if self._layer.n_left_out is None else self._layer.n_left_out)
+        picks = self.in_degrees - loops + (0 if self._picked.n_left_out is None else self._picked.n_left_out)
         share = np.where(picks > 0, (self._full - loops) / np.maximum(picks, 1), 1.0)
         return None if (share == 1).all() else share
 
     @cached_property
     def _full(self):
         """(n_dst,) in-degrees in the whole graph."""
-        return self._part.degrees[self._rows[: self._layer.n_dst]]
+        return self._edges.degrees[self._rows]
 
     @cached_property
     def _rest(self):
         """(n_dst,) in-degrees in the whole graph without the edges that are left out."""
-        if self._layer.without is None:
+        if self._picked.without is None:
             return self._full
-        ends = self._part.edges.indptr
-        rows = self._rows[: self._layer.n_dst]
-        starts, stops = (np.searchsorted(self._layer.without, ends[at]) for at in (rows, rows + 1))
+        ends = self._edges.edges.indptr
+        starts, stops = (np.searchsorted(self._picked.without, ends[at]) for at in (self._rows, self._rows + 1))
         return self._full - (stops - starts)
 
     @cached_property
     def _weighted_rest(self):
         """(n_dst,) weighted in-degrees in the whole graph without the edges that are left out."""
-        part, rows, without = self._part, self._rows[: self._layer.n_dst], self._layer.without
-        full = 1 / part.inverse_weighted[rows]
+        edges, without = self._edges, self._picked.without
+        full = 1 / edges.inverse_weighted[self._rows]
         if without is None or not len(without):
             return full
-        weights = part.of_edges(part.graph.edge_weight, without).astype(np.float64)
-        owner = np.searchsorted(part.edges.indptr, without, side="right") - 1
-        left = full - np.bincount(owner, weights, part.n_local)[rows]
+        weights = edges.of_edges(edges.graph.edge_weight, without).astype(np.float64)
+        owner = np.searchsorted(edges.edges.indptr, without, side="right") - 1
+        left = full - np.bincount(owner, weights, edges.edges.n_dst)[self._rows]
         return np.where(left > 0, left, 1.0)
 
     @cached_property
@@ -286,14 +300,81 @@ class Estimate:
         return 1.0 / np.maximum(self.in_degrees, 1)
 
 
+class PickedRelations(RelationalLayer):
+    """A layer's picked in-edges of several relations: a `PickedGraph` for each, those out of one type fed by one fetch.
+
+    Parameters
+    ----------
+    part : PartEdges
+    out_of : list of list of PickedGraph
+        By source type.
+    src_ids, dst_ids : dict of str to (n,) int64
+        Global ids of the local rows by type; each type's destinations are its first rows.
+
+    Attributes
+    ----------
+    n_src, n_dst, n_edges : int
+        Of all types and relations.
+    """
+
+    def __init__(self, part: PartEdges, out_of: Sequence[Sequence[PickedGraph]], src_ids: dict[str, Array],
+                 dst_ids: dict[str, Array]) -> None:
+        self.part, self.comm, self.profile = part, part.graph.comm, part.graph.profile
+        self.src_ids, self.dst_ids, self._out_of = src_ids, dst_ids, out_of
+        self.relations = tuple(graph.relation for graphs in out_of for graph in graphs if graph.relation)
+        self.n_src, self.n_dst = (sum(map(len, ids.values())) for ids in (src_ids, dst_ids))
+        self.n_edges = sum(graph.n_edges for graphs in out_of for graph in graphs)
+
+    def __repr__(self) -> str:
+        return f"PickedRelations(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
+
+    def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
+        found = [[graph for graph in graphs if graph.relation in chosen] for graphs in self._out_of]
+        return [list(graphs) for graphs in found if graphs]
+
+    def of(self, node_type: str) -> "TypeRows":
+        return TypeRows(self.comm, node_type, self.dst_ids[node_type])
+
+    def dst(self, h: Any) -> dict[str, Any]:
+        n_dst = {name: len(self.dst_ids[name]) for name in h}
+        return {name: destinations(x, n_dst[name]) if known(len(x) > n_dst[name], True) else x for name, x in h.items()}
+
+    @property
+    def all_blocks(self) -> list[Edges]:
+        """The sets of edges of all blocks."""
+        return [edges for graphs in self._out_of for block in graphs[0].plan.blocks for edges in sets_of(block)]
+
+
+class TypeRows:
+    """The destinations of one type in a layer, as `nn.Activation` and `nn.BatchNorm` see them.
+
+    Attributes
+    ----------
+    comm : Communicator
+    node_type : str
+    dst_ids : (n_dst,) int64
+    n_dst : int
+    """
+
+    def __init__(self, comm: Communicator, node_type: str, dst_ids: Array) -> None:
+        self.comm, self.node_type, self.dst_ids, self.n_dst = comm, node_type, dst_ids, len(dst_ids)
+
+
+def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
+    """Return the plan of picks from local rows alone: one block, and no peers."""
+    blocks = [_OneBlock(own, part, rows, lasting) for own in picked]
+    pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)
+    return Plan(len(rows), pieces, pieces)
+
+
 class _OneBlock(Edges):
-    """All picks of a layer as one block. Its columns' ids are looked up when they are asked for."""
+    """All picks of a set of edges as one block. Its columns' ids are looked up when they are asked for."""
 
     rows = positions = None
     offset = source = 0
 
-    def __init__(self, layer, part, rows, lasting):
-        self.indptr, self.indices, self.n_dst, self.lasting = layer.indptr, layer.columns, layer.n_dst, lasting
+    def __init__(self, picked, part, rows, lasting):
+        self.indptr, self.indices, self.n_dst, self.lasting = picked.indptr, picked.columns, len(picked.indptr) - 1, lasting
         self._part, self._of = part, rows
 
     @property

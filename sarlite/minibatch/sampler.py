@@ -16,6 +16,54 @@ from sarlite.types import Array
 KINDS = ("uniform", "replace", "full", "labor")
 
 
+class EdgeSet:
+    """A set of in-edges that is picked from: all edges of a graph, or those of one relation.
+
+    Attributes
+    ----------
+    edges : InEdges
+        Its indices are columns; each row's stand in ascending order of their global ids.
+    first : int
+        The local row of the set's first destination.
+    relation, source : str
+        The relation, which picks go by; and the type of its sources, which the variates of "labor" go by. Both are
+        empty where all rows are of one type.
+    """
+
+    def __init__(self, edges: InEdges, first: int = 0, relation: str = "", source: str = "") -> None:
+        self.edges, self.first, self.relation, self.source = edges, first, relation, source
+
+    def places(self, rows: Array) -> Array | slice:
+        """Return which of some local rows are destinations of the set."""
+        if not self.relation:
+            return slice(None)
+        return np.flatnonzero((rows >= self.first) & (rows < self.first + self.edges.n_dst))
+
+
+class Picked(NamedTuple):
+    """The picked in-edges of one set of edges in a layer.
+
+    Attributes
+    ----------
+    indptr : (n_dst + 1,) int64
+        Of the layer's destinations that are the set's.
+    columns : (n_picks,) int
+        Number of each pick's source in the batch; of halo rows n_src + the place in `Layer.halo`.
+    positions : (n_picks,) int
+        Where each pick stands among the set's edges, ascending in a row.
+    without : (n,) int, or None
+        Where the edges that were left out stand among the set's edges, ascending.
+    n_left_out : (n_dst,) int64, or None
+        How many picks of each row were left out, with `without`.
+    """
+
+    indptr: Array
+    columns: Array
+    positions: Array
+    without: Array | None = None
+    n_left_out: Array | None = None
+
+
 class Layer(NamedTuple):
     """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first
     n_src and halo rows.
@@ -24,30 +72,25 @@ class Layer(NamedTuple):
     ----------
     n_src, n_dst : int
         Local rows.
-    indptr : (n_dst + 1,) int64
-    columns : (n_picks,) int
-        Number of each pick's source in the batch; of halo rows n_src + the place in `halo`.
-    positions : (n_picks,) int
-        Where each pick stands among the part's edges, ascending in a row.
+    sets : list of Picked
+        One for each set of edges.
     halo : (n_halo,) int
         The columns that are no local rows, ascending.
     exchange : object, or None
         What `exact.Cooperative` found for them.
-    without : (n,) int, or None
-        Where the edges that were left out stand among the part's edges, ascending.
-    n_left_out : (n_dst,) int64, or None
-        How many picks of each row were left out, with `without`.
     """
 
     n_src: int
     n_dst: int
-    indptr: Array
-    columns: Array
-    positions: Array
+    sets: list[Picked]
     halo: Array
     exchange: Any = None
-    without: Array | None = None
-    n_left_out: Array | None = None
+
+    @property
+    def picked(self) -> Picked:
+        """The picks of a layer that has one set of edges."""
+        (picked,) = self.sets
+        return picked
 
 
 class Sampled(NamedTuple):
@@ -73,9 +116,9 @@ class Sampler:
 
     Parameters
     ----------
-    edges : InEdges
-        Its indices are columns: local rows first, as many as it has destination rows; further ones are never expanded.
-        Each row's stand in ascending order of `src_ids`.
+    edges : InEdges, or sequence of EdgeSet
+        The indices are columns: local rows first; further ones are never expanded. Each row's stand in ascending order
+        of `src_ids`. Of several sets each row's picks are so many of every set that the row is a destination of.
     fanouts : sequence of int
         Picks a row; the first entry is the first layer's. -1 takes all.
     kind : {"uniform", "replace", "full", "labor"}
@@ -83,10 +126,12 @@ class Sampler:
         smallest variates of the sources, which the rows of a layer share, so that they share sources (LABOR-0). With
         "full" every fan-out is -1.
     seed : int
-    dst_ids, src_ids : (n_dst,), (n_columns,) int64, optional
-        Global ids of the rows and of the columns, which picks go by; by default their numbers.
-    n_columns : int, optional
-        By default n_dst.
+    ids : (n_columns,) int64, optional
+        Global ids of the columns, which picks go by; by default their numbers.
+    n_local, n_columns : int, optional
+        Local rows, by default the destinations of the one set; and columns, by default as many.
+    targets : (n,) int, optional
+        The local row of each row that may be a seed; by default all local rows may be.
     one_variate : bool
         For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer
         independent, so estimates over several layers are biased.
@@ -98,25 +143,28 @@ class Sampler:
 
     Notes
     -----
-    A pick depends on the seed, the step, the layer and the destination's global id (for "labor" its sources' ids)
-    alone: neither on ranks or threads, nor on the other rows of the batch. An added self loop is always kept and does
-    not count.
+    A pick depends on the seed, the step, the layer, the relation and the destination's global id (for "labor" its
+    sources' type and ids) alone: neither on ranks or threads, nor on the other rows of the batch. An added self loop is
+    always kept and does not count.
     Memory: about 5 bytes a column, for "labor" 13. Time: O(picks) a batch, for "labor" O(edges of its rows).
     One batch at a time: a lock sees to it.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """
 
-    def __init__(self, edges: InEdges, fanouts: Sequence[int], kind: str = "uniform", seed: int = 0, *,
-                 dst_ids: Array | None = None, src_ids: Array | None = None, n_columns: int | None = None,
-                 one_variate: bool = False) -> None:
+    def __init__(self, edges: InEdges | Sequence[EdgeSet], fanouts: Sequence[int], kind: str = "uniform",
+                 seed: int = 0, *, ids: Array | None = None, n_local: int | None = None, n_columns: int | None = None,
+                 targets: Array | None = None, one_variate: bool = False) -> None:
         self.fanouts, self.kind = check_fanouts(fanouts, kind), kind
         self.seed, self.one_variate = operator.index(seed), one_variate
-        self.edges, self.dst_ids, self.src_ids = edges, _unless_numbers(dst_ids), _unless_numbers(src_ids)
-        self._most = int(np.diff(edges.indptr).max(initial=0))
-        self._numbering = kernels.Numbering(edges.n_dst if n_columns is None else n_columns, edges.indices.dtype)
+        self.sets = [EdgeSet(edges)] if isinstance(edges, InEdges) else list(edges)
+        self.n_local = self.sets[0].edges.n_dst if n_local is None else n_local
+        self._ids, self.targets = _unless_numbers(ids), targets
+        self._most = max((int(np.diff(own.edges.indptr).max(initial=0)) for own in self.sets), default=0)
+        dtype = self.sets[0].edges.indices.dtype if self.sets else np.dtype(np.int32)
+        self._numbering = kernels.Numbering(self.n_local if n_columns is None else n_columns, dtype)
         self._lock = threading.Lock()
 
-    def __call__(self, seeds: Any, step: int, without: Array | None = None) -> Sampled:
+    def __call__(self, seeds: Any, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
         """Sample for seeds.
 
         Parameters
@@ -125,8 +173,8 @@ class Sampler:
             Local rows; what is there twice is expanded once.
         step : int
             The global step.
-        without : (n,) int, optional
-            Where edges that are left out stand among the part's edges, ascending: a pick of one brings nothing.
+        without : list of (n,) int or None, optional
+            By set, where edges that are left out stand among the set's edges, ascending: a pick of one brings nothing.
 
         Returns
         -------
@@ -156,37 +204,54 @@ class Sampler:
 
     def _layer(self, rows, layer, step, without):
         """Pick for `rows`; return the batch's rows with the new local ones, and the layer."""
-        n_dst, n_local, left_out = len(rows), self.edges.n_dst, None
-        indptr, columns, positions = self._pick(rows, layer, step)
-        if without is not None:
-            kept = ~np.isin(positions, without)
-            starts = np.concatenate([[0], np.cumsum(kept)])[indptr]
-            left_out = np.diff(indptr) - np.diff(starts)
-            indptr, columns, positions = starts, columns[kept], positions[kept]
+        n_dst = len(rows)
+        found = [self._picked(own, rows, layer, step, left) for own, left in
+                 zip(self.sets, without or [None] * len(self.sets))]
+        columns = found[0].columns if len(found) == 1 else np.concatenate([rows[:0], *(own.columns for own in found)])
         joined = self._numbering.join(rows, columns)
+        if len(found) > 1:
+            ends = np.cumsum([0, *(len(own.columns) for own in found)])
+            found = [own._replace(columns=columns[a:b]) for own, a, b in zip(found, ends, ends[1:])]
         n_src = len(joined)
-        if self._numbering.n_columns > n_local:
-            n_src = n_dst + int(np.searchsorted(joined[n_dst:], n_local))
+        if self._numbering.n_columns > self.n_local:
+            n_src = n_dst + int(np.searchsorted(joined[n_dst:], self.n_local))
             self._numbering.end(joined[n_src:])
-        return joined[:n_src], Layer(n_src, n_dst, indptr, columns, positions, joined[n_src:], None, without, left_out)
+        return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:])
 
-    def _pick(self, rows, layer, step):
-        k, edges = self.fanouts[layer], self.edges
+    def _picked(self, own, rows, layer, step, without):
+        """The picks of a set for those of `rows` that are its destinations; columns are not numbered yet."""
+        indptr, columns, positions = self._pick(own, rows[own.places(rows)], layer, step)
+        if without is None:
+            return Picked(indptr, columns, positions)
+        kept = ~np.isin(positions, without)
+        starts = np.concatenate([[0], np.cumsum(kept)])[indptr]
+        return Picked(starts, columns[kept], positions[kept], without, np.diff(indptr) - np.diff(starts))
+
+    def _pick(self, own, rows, layer, step):
+        k, edges, first = self.fanouts[layer], own.edges, own.first
         kind = "uniform" if k < 0 else self.kind
         if kind != "replace":
             k = self._most if k < 0 else min(k, self._most)
-        found = key(self.seed, f"sample {kind}", "", step, 0 if self.one_variate else layer)
-        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops,
-                              dst_ids=self.dst_ids, src_ids=self.src_ids, numbering=self._numbering)
+        name = own.source if kind == "labor" else own.relation
+        found = key(self.seed, f"sample {kind}", name, step, 0 if self.one_variate else layer)
+        dst_ids = self._ids
+        if dst_ids is None and first:
+            dst_ids = np.arange(first + edges.n_dst)
+        dst_ids = None if dst_ids is None else dst_ids[first : first + edges.n_dst]
+        return kernels.sample(edges.indptr, edges.indices, rows - rows.dtype.type(first) if first else rows, k,
+                              kind=kind, key=found, loops=edges.added_loops, dst_ids=dst_ids, src_ids=self._ids,
+                              numbering=self._numbering)
 
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
         if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and len(seeds)):
             raise ShapeError(f"seeds: {seeds.dtype} {seeds.shape} are no row numbers")
-        wrong = np.flatnonzero((seeds < 0) | (seeds >= self.edges.n_dst))
+        n = self.n_local if self.targets is None else len(self.targets)
+        wrong = np.flatnonzero((seeds < 0) | (seeds >= n))
         if len(wrong):
-            raise DataError(f"seeds[{wrong[0]}] is {seeds[wrong[0]]}, but rows are 0 .. {self.edges.n_dst - 1}")
-        return np.ascontiguousarray(seeds, self.edges.indices.dtype)
+            raise DataError(f"seeds[{wrong[0]}] is {seeds[wrong[0]]}, but rows are 0 .. {n - 1}")
+        rows = seeds if self.targets is None else self.targets[seeds]
+        return np.ascontiguousarray(rows, self._numbering.dtype)
 
 
 def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:

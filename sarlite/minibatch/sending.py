@@ -157,7 +157,7 @@ class Chosen:
         found: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
             mine = rows[places]
-            weights = self._lists.weights(self._by, mine, self._part.degrees)
+            weights = self._lists.weights(self._by, mine, self._part.edges.degrees)
             own = key(self._seed, "push", str(peer), step, self._layer)
             places, slots = choose(places, slots, self._limit, weights, own, self._part.ids[mine])
             found.append((slots, None, h[places]))

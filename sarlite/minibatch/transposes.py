@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sarlite.graph.block import TRANSPOSES, Edges
-from sarlite.minibatch.picked import PickedGraph
+from sarlite.minibatch.picked import PickedGraph, PickedRelations
 
 
 class _Place(NamedTuple):
@@ -29,15 +29,16 @@ class Transposes:
 
     def learn(self, graphs: Sequence[Any]) -> None:
         """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
-        blocks = ((layer, block, edges) for layer, graph in enumerate(graphs) if isinstance(graph, PickedGraph)
-                  for block, edges in enumerate(graph.plan.blocks))
+        blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
+                  if isinstance(graph, (PickedGraph, PickedRelations))
+                  for block, edges in enumerate(graph.all_blocks))
         self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[Any]) -> None:
         """Make what was asked for of earlier batches."""
         for layer, block, part, name in sorted(self._used):
-            edges = graphs[layer].plan.blocks[block]
+            edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)
 
 

@@ -104,7 +104,7 @@ class LinkLoader(NeighborLoader):
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             of = self.links(step)
             heads, tails = self._candidates.pairs(step, of)
-            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of))
+            nodes, heads, tails = self._nodes(step, heads, tails, [self._edges(of)])
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling)
             return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
@@ -130,7 +130,7 @@ class LinkLoader(NeighborLoader):
         rows, ids = draw.rows[of], draw.nodes.dst_ids[draw.heads[of]]
         owner = owners(rows, offsets)
         told = send(comm, owner, np.stack([rows - offsets[owner], ids], 1))
-        return self._part.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
+        return self._part.edges.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
 
 
 def _checked(graph, labels, train, remote):

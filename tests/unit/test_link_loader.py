@@ -89,11 +89,11 @@ def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
     """In a sum d / k of the d edges there were before seeds were left out and the k picks of them: so the sum is unbiased."""
     trainer, links = made(Solo(), fanouts=(2,))
     loader = trainer.batches
-    without, part = loader._edges(links.train[:12]), loader._part
-    batch = loader._batch(loader.sampler(np.arange(N), 0, without), 0, 0, pushes=False)
+    without, part = loader._edges(links.train[:12]), loader._part.edges
+    batch = loader._batch(loader.sampler(np.arange(N), 0, [without]), 0, 0, pushes=False)
     (graph,) = batch.graphs
     dst, d = np.repeat(np.arange(N), graph.in_degrees), part.degrees
-    assert len(without) == 24 and not np.isin(graph.layer.positions, without).any() and graph.layer.n_left_out.sum() > 3
+    assert len(without) == 24 and not np.isin(graph.picked.positions, without).any() and graph.picked.n_left_out.sum() > 3
     expected = (d / np.minimum(d, 2))[dst]
     np.testing.assert_allclose(graph.estimate.counts("sum"), expected)
     rest = part.degrees - np.bincount(np.searchsorted(part.edges.indptr, without, side="right") - 1, minlength=N)

@@ -211,4 +211,4 @@ def test_the_sampler_alone():
     found = Sampler(edges, (-1,), n_columns=6)([1, 0], 0)
     (layer,) = found.layers
     assert found.rows.tolist() == [1, 0] and layer.halo.tolist() == [4, 5]
-    assert layer.columns.tolist() == [2, 0, 3] and layer.positions.tolist() == [2, 0, 1]
+    assert layer.picked.columns.tolist() == [2, 0, 3] and layer.picked.positions.tolist() == [2, 0, 1]

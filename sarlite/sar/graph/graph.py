@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -71,6 +71,11 @@ class Graph(LayerGraph):
         share = f", part {self.comm.rank} of {size}, mode {inner.schedule.mode}" if size > 1 else ""
         share += "" if grid is None else f", grid {grid.n_rows} x {grid.n_columns}"
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
+
+    @property
+    def mode(self) -> Any:
+        """How rows travel; see `sar.schedule.modes`."""
+        return self.schedule.mode
 
     @property
     def node_ids(self) -> Array:

@@ -8,16 +8,16 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.graph import construct, frames
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.relational import Relation, RelationalLayer
 from sarlite.sar.graph.shard import own_relations
-from sarlite.sar.operators import fn, relations, table
-from sarlite.sar.operators.evaluation import EVALUATIONS, Evaluation, Sizes, check, evaluate
+from sarlite.sar.operators.evaluation import Evaluation, Sizes, evaluate
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
@@ -25,8 +25,6 @@ from sarlite.sar.schedule.state import CommState, Kept
 from sarlite.tape import Tensor, numerics
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
-
-Relation = tuple[str, str, str]  # (source type, name, destination type)
 
 
 class RelationGraph(LayerGraph):
@@ -44,7 +42,7 @@ class RelationGraph(LayerGraph):
         self.relation, self.place = chosen[place], place
         source, _, to = self.relation
         self.src_ids, self.dst_ids = graph.node_ids[source], graph.node_ids[to]
-        self.in_degrees = graph.in_degrees[self.relation]
+        self.in_degrees, self._edge_ids = graph.in_degrees[self.relation], graph._edge_ids.get(self.relation)
         sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
         n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
         super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), n_dst, sizes, bipartite=True)
@@ -81,7 +79,7 @@ class Fetch(NamedTuple):
     graphs: list[RelationGraph]
 
 
-class HeteroGraph:
+class HeteroGraph(RelationalLayer):
     """One part of a heterogeneous graph, or a whole one. Make one with `from_edges` or `from_part`.
 
     Attributes
@@ -269,90 +267,15 @@ class HeteroGraph:
     def evaluations(self) -> list[Evaluation]:
         return list(self.kept.get("evaluations", dict[Any, Evaluation]).values())
 
-    # ---- aggregation
+    # ---- what is exchanged
 
-    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
-                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
-                  evaluation: str | None = None) -> dict[str, Tensor]:
-        """Return by destination type out_i = sum over relations r of reduce over r's in-edges (j, i) of messages[r].
+    def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
+        return [list(self._fetch(group).graphs) for group in self._grouped(chosen)]
 
-        Collective.
-
-        Parameters
-        ----------
-        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
-                fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
-            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left
-            out. The same relations on every rank.
-        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and
-            "min" of copy_src, these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a
-            function. "sym" divides by the square roots of the degree into i and of that out of j, both in the relation.
-        own : dict of str to (x, weight), optional
-            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations'
-            own rows.
-        evaluation : {"inside", "first"}, optional
-            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to
-            rounding. By default for each relation what costs fewer bytes: see `sar.operators.evaluation`, and
-            `evaluations` for what was chosen.
-
-        Returns
-        -------
-        dict of str to Tensor (n_dst, ...)
-            0 where a node has no edges.
-
-        Raises
-        ------
-        ConfigError, ShapeError
-            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and
-            products that are added up have one float dtype.
-
-        Notes
-        -----
-        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and
-        once again in backward where an operator needs them (case 2: a weight inside, attention). A tensor that several
-        messages have travels once. The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The
-        first call for a set of relations out of a type finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
-        """
-        self._check_own(own or {})
-        check(evaluation, EVALUATIONS)
-        products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
-        sums: dict[str, Tensor] = {}
-        for graphs in self._by_source(messages, reducer):
-            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer))
-                     for graph in graphs]
-            wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
-            apart = any(key is graph.relation for graph, key, _ in wanted)
-            outputs = relations.add_up([wanted], []) if apart else {}
-            fetches += [wanted] if wanted and not apart else []
-            for graph, call in calls:
-                to, out = graph.relation[2], call.found
-                if graph.relation in outputs:
-                    out = call.keep(outputs.pop(graph.relation))
-                if out is not None and call.weight is not None:
-                    products.append((to, out, call.weight))
-                elif out is not None:
-                    _add(sums, {to: out})
-            _add(sums, outputs)
-        return _add(sums, relations.add_up(fetches, products) if fetches or products else {})
-
-    def _check_own(self, own):
-        for to, (x, weight) in own.items():
-            n_dst = self.of(to).n_dst
-            if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
-                found = f"x {x.shape} and weight {weight.shape}"
-                raise ShapeError(f"own[{to!r}]: {found} are not ({n_dst}, n_in) and (n_in, n_out)")
-
-    def _by_source(self, messages, reducer):
-        """The graphs of the relations asked for, in their order, a list a source type. Collective at the first call."""
-        for relation, message in messages.items():
-            if relation not in self._edges:
-                raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
-            try:
-                table.find(message, reducer)
-            except ConfigError as error:
-                raise ConfigError(f"relation {relation!r}: {error}") from None
-        return [self._fetch(chosen).graphs for chosen in self._grouped(messages)]
+    def out_of(self, node_type: str) -> list[RelationGraph]:
+        """Return the graphs of the relations out of a type, which one fetch serves. Collective at first."""
+        chosen = [relation for relation in self.relations if relation[0] == node_type]
+        return self._fetch(chosen).graphs if chosen else []
 
     def _grouped(self, chosen):
         """Relations in the graph's order, a list a source type."""
@@ -409,19 +332,3 @@ class HeteroGraph:
         What they kept, as exchanges and sums of constant rows, is found anew.
         """
         self.kept.state.recover()
-
-
-def _evaluated(message, evaluation):
-    return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
-
-
-def _key(graph, call):
-    """What an output is added to: its destination type's sum; or itself, where it is kept or a weight multiplies it."""
-    return graph.relation if call.kept is not None or call.weight is not None else graph.relation[2]
-
-
-def _add(sums, outputs):
-    """Add outputs by destination type to the sums, which are returned."""
-    for to, out in outputs.items():
-        sums[to] = sums[to] + out if to in sums else out
-    return sums

@@ -79,6 +79,8 @@ class LayerGraph:
     mistakable : int
         Edges that were added while as many were dropped, so that values of the given edges would fit though they are
         not of these edges; edge values are then refused.
+    relation : (str, str, str), or None
+        Whose edges these are, of a `HeteroGraph`'s.
     place : int
         Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
     grid : Grid, or None
@@ -92,8 +94,11 @@ class LayerGraph:
     edge_features: Array | None = None
     grid: "Grid | None" = None
     place = 0
+    relation: Any = None
+    ways: tuple[str, ...] = ("product", "first")  # how the weight of `fn.linear` may be evaluated, of `evaluation.WAYS`
     whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
     mistakable = 0
+    _edge_ids: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept,
@@ -264,7 +269,7 @@ class LayerGraph:
         needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
         n_in, n_out = weight.shape
         found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
-        return min(choices("product", "first"), key=found.__getitem__)
+        return min(choices(*self.ways), key=found.__getitem__)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.

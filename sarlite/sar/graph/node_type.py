@@ -1,7 +1,7 @@
 """NodeType: the nodes of one type of a HeteroGraph, or of several, as rows of one table."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,11 @@ class NodeType:
         One array: global ids of the local rows.
     comm, profile, kept
         The graph's.
+    part_rows : None
+        As of a `Batch`, which has some rows of the part: here the first layer reads all.
     """
+
+    part_rows = None
 
     def __init__(self, graph: "HeteroGraph", *node_types: str) -> None:
         self.graph, self.node_types, self.node_type = graph, node_types, "+".join(node_types)
@@ -49,9 +53,20 @@ class NodeType:
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
 
-    def rows(self, h: Mapping[str, Tensor]) -> Tensor:
+    @property
+    def mode(self) -> Any:
+        """How rows travel; see `sar.schedule.modes`."""
+        return self.graph.options.made_mode
+
+    def layers(self, n: int) -> list[Any]:
+        """Return the graphs that `n` layers compute on: the `HeteroGraph`, n times."""
+        return [self.graph] * n
+
+    def select(self, h: Mapping[str, Tensor]) -> Tensor:
         """Return the rows of the types, (n_dst, ...), of rows by type."""
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
+
+    rows = select  # the name it had while relational models had no batches
 
     def lay_out(self, found: Needs) -> Schedule:
         """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""

@@ -1,0 +1,242 @@
+"""Batches of relational graphs: all in-edges are the whole graph, picks are one rank's on any number of ranks (threads as ranks)."""
+
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from sarlite import HeteroGraph, Tensor, Trainer, fn, nn, optim
+from sarlite.comm import threads
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.minibatch import HEC, NeighborLoader, message_flow
+from sarlite.tape import ops
+from tests.helpers.exchanges import in_parts
+from tests.helpers.relational import CITES, EDGES, LABELS, MODELS, N_IN, N_NODES, TRAIN, WRITES, WRITTEN, X, close, make
+from tests.helpers.strategies import values
+
+pytestmark = pytest.mark.timeout(120)
+POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1),
+          (4, "contiguous", "sa", 1), (4, "uneven", "broadcast", 0)]
+FANOUTS = {"uniform": (2, 3), "replace": (2, 2), "labor": (3, 2), "full": (-1, -1)}
+
+
+def gradients(model, graph, x, labels, rows, count):
+    """The loss, and gradients by name: of replicated parameters arrays, of learned rows dicts by id."""
+    flat = nn.flatten(model)
+    flat.zero_grad()
+    logits = model(graph, x)
+    loss = ops.cross_entropy(logits, labels, rows, count)
+    loss.backward()
+    owned = {name: dict(zip(p.ids.tolist(), p.grad.copy())) for name, p in model.named_parameters() if p.ids is not None}
+    return loss.item(), flat.grad.copy(), owned, logits.data.copy()
+
+
+def passes(graph, case, how="uniform", node_type="paper", **options):
+    """What `gradients` returns of each batch of an epoch, logits by id, on this rank's part of a graph."""
+    rng, nodes = nn.Random(5), graph.of(node_type)
+    model, found, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
+    x = {"paper": X["paper"][graph.node_ids["paper"]]}
+    labels, train = (LABELS[ids], TRAIN[ids]) if node_type == "paper" else (ids % 4, ids >= 0)
+    loader = NeighborLoader(nodes, x, labels, train, fanouts=FANOUTS[how], batch_size=5, sampler=how, seed=3, **options)
+    for batch in loader:
+        rng.step = batch.step
+        *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
+        found.append((*sums, dict(zip(batch.dst_ids.tolist(), logits))))
+    return found
+
+
+@cache
+def one_rank(case, how, node_type="paper"):
+    return passes(make(), case, how, node_type)
+
+
+def assert_one_ranks(by_rank, expected):
+    assert {len(own) for own in by_rank} == {len(expected)}
+    for each, (loss, grad, owned, logits) in zip(zip(*by_rank), expected):
+        np.testing.assert_allclose(sum(own[0] for own in each), loss, rtol=1e-12)
+        close(sum(own[1] for own in each), grad, "gradient")
+        for name, rows in owned.items():
+            together = {node: row for own in each for node, row in own[2][name].items()}
+            assert together.keys() == rows.keys()
+            close(np.array([together[node] for node in rows]), np.array([*rows.values()]), f"gradient of {name}")
+        together = {node: row for own in each for node, row in own[3].items()}
+        assert together.keys() == logits.keys()
+        close(np.array([together[node] for node in logits]), np.array([*logits.values()]), "logits")
+
+
+@pytest.mark.sampled(14)
+@pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS[1:])
+@pytest.mark.parametrize("how", FANOUTS)
+@pytest.mark.parametrize("case", MODELS)
+def test_n_ranks_make_one_ranks_batches(case, how, n_ranks, parts, mode, prefetch):
+    """Losses, gradients, of learned rows too, and logits, with dropout."""
+    def work(comm):
+        return passes(make(comm, parts, mode=in_parts(mode), prefetch=prefetch), case, how)
+
+    assert_one_ranks(threads.run(n_ranks, work), one_rank(case, how))
+
+
+@pytest.mark.parametrize("node_type", ["author", "place", "field"])
+def test_seeds_of_any_type(node_type):
+    """Also of a type that no relation reaches, and of one whose rows some ranks have none of."""
+    def work(comm):
+        return passes(make(comm, "uneven"), "rgcn", "uniform", node_type)
+
+    assert_one_ranks(threads.run(3, work), one_rank("rgcn", "uniform", node_type))
+
+
+def whole_graph(comm, case, parts, **options):
+    """All in-edges of a batch of all training rows are the whole graph. Collective."""
+    graph, found = make(comm, parts, **options), []
+    nodes = graph.of("paper")
+    ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}
+    labels, rows = LABELS[ids], np.flatnonzero(TRAIN[ids])
+    for batch in (None, *NeighborLoader(nodes, x, labels, rows, fanouts=(-1, -1), batch_size=100),
+                  message_flow(nodes, rows, 2, x, labels)):
+        rng = nn.Random(5)
+        model = MODELS[case](nodes, rng)
+        if batch is None:
+            tensors = {name: Tensor(own, constant=True) for name, own in x.items()}
+            *sums, logits = gradients(model, nodes, tensors, labels, rows, TRAIN.sum())
+            found.append((*sums, logits[rows]))
+        else:
+            assert batch.n_global == TRAIN.sum()
+            *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
+            found.append((*sums, logits[batch.rows] if len(rows) else logits))
+            order = np.argsort(batch.outputs[batch.rows])  # seeds stand in the order of a variate
+            found[-1] = (*found[-1][:-1], found[-1][-1][order])
+    (loss, grad, owned, logits), *others = found
+    for other in others:
+        np.testing.assert_allclose(other[0], loss, rtol=1e-12)
+        close(other[1], grad, "gradient")
+        close(other[3], logits, "logits")
+        for name, own in owned.items():
+            close(np.array([*other[2][name].values()]), np.array([*own.values()]), f"gradient of {name}")
+
+
+@pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
+@pytest.mark.parametrize("case", MODELS)
+def test_all_in_edges_are_the_whole_graph(case, n_ranks, parts, mode, prefetch):
+    threads.run(n_ranks, whole_graph, case, parts, mode=mode, prefetch=prefetch)
+
+
+def test_picks_are_so_many_of_each_relation_and_go_by_ids():
+    """Whatever the number of ranks: by layer, relation and destination the edges, by their numbers in the whole graph."""
+    def picks(comm=None):
+        graph, found = make(comm, "random"), set()
+        nodes, x = graph.of("paper"), {"paper": X["paper"][graph.node_ids["paper"]]}
+        for batch in NeighborLoader(nodes, x, None, slice(None), fanouts=(2, 3), batch_size=7, sample_ahead=0):
+            for k, layer in enumerate(batch.layers(2)):
+                for own in (own for graphs in layer.by_source(layer.relations) for own in graphs):
+                    ends = np.cumsum(own.in_degrees)[:-1]
+                    for node, numbers in zip(own.dst_ids.tolist(), np.split(own.edge_ids, ends)):
+                        src, dst = EDGES[own.relation]
+                        assert (np.asarray(dst, int)[numbers] == node).all() and len({*numbers.tolist()}) == len(numbers)
+                        assert len(numbers) == min((2, 3)[k], np.count_nonzero(np.asarray(dst) == node))
+                        found.add((batch.step, k, own.relation, node, *sorted(numbers.tolist())))
+        return found
+
+    expected = picks()
+    for n_ranks in (2, 3):
+        assert set().union(*threads.run(n_ranks, picks)) == expected
+    assert len({(relation, *numbers) for _, _, relation, _, *numbers in expected if relation in (WRITES, CITES)}) > 50
+
+
+def test_labor_shares_sources_over_relations():
+    """A source has one variate for all relations out of its type, so that a batch has fewer rows."""
+    def rows(how):
+        nodes = make().of("paper")
+        x = {"paper": X["paper"]}
+        loader = NeighborLoader(nodes, x, None, slice(None), fanouts=(2,), batch_size=23, sampler=how)
+        return [len(batch.part_rows["author"]) for _ in range(20) for batch in loader]
+
+    assert np.mean(rows("labor")) < np.mean(rows("uniform"))
+
+
+@pytest.mark.parametrize("reducer, edges", [("mean", "all"), ("sum", "all"), ("sym", "all"), ("sum", "some"), ("max", "all")])
+def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
+    """All picks: the whole graph's sums, "sym" with degrees in the relation. Some: on average over many draws."""
+    def work(comm):
+        graph = make(comm, "random")
+        nodes, of_all = graph.of("paper"), {name: values(k, n, 3) for k, (name, n) in enumerate(N_NODES.items())}
+        own = {name: of_all[name][ids] for name, ids in graph.node_ids.items()}
+        relations = (WRITES, CITES)
+        expected = graph.aggregate({r: fn.copy_src(Tensor(own[r[0]])) for r in relations}, reducer)["paper"].data
+        rows, n_draws = nodes.n_dst, 1 if edges == "all" else 1500
+        loader = NeighborLoader(nodes, own, None, slice(None), fanouts=(-1 if edges == "all" else 2,), batch_size=23, sample_ahead=0)
+        total = np.zeros((rows, 3))
+        for _ in range(n_draws):
+            (batch,) = loader
+            g, h = batch.layers(1)[0].enter(batch.x)
+            total[batch.outputs] += g.aggregate({r: fn.copy_src(h[r[0]]) for r in relations}, reducer)["paper"].data
+        return np.abs(total / n_draws - expected).max(initial=0) / np.abs(expected).max(initial=1)
+
+    assert max(threads.run(2, work)) < (1e-13 if edges == "all" else 0.1)
+
+
+def test_local_is_the_graph_without_its_cut_edges():
+    parts = {name: np.arange(n) % 2 for name, n in N_NODES.items()}
+    inner = {r: [np.asarray(ids)[[parts[r[0]][j] == parts[r[2]][i] for j, i in zip(*pair)]] for ids in pair] if len(pair[0]) else pair
+             for r, pair in EDGES.items()}
+
+    def sums(graph, **options):
+        nodes, own = graph.of("paper"), {name: values(k, n, 3)[graph.node_ids[name]] for k, (name, n) in enumerate(N_NODES.items())}
+        (batch,) = NeighborLoader(nodes, own, None, slice(None), fanouts=(-1,), batch_size=23, **options)
+        g, h = batch.layers(1)[0].enter(batch.x)
+        messages = {r: fn.linear(h[r[0]], Tensor(values(9, 3, 2))) for r in g.relations if r[2] == "paper"}
+        out = g.aggregate(messages, "sym", own={"paper": (g.dst(h)["paper"], Tensor(values(8, 3, 2)))})["paper"]
+        return dict(zip(batch.dst_ids.tolist(), out.data))
+
+    expected = sums(HeteroGraph.from_edges(inner, N_NODES))
+    found = {}
+    for own in threads.run(2, lambda comm: sums(HeteroGraph.from_edges(EDGES, N_NODES, comm=comm, parts=parts), remote="local")):
+        found |= own
+    assert found.keys() == expected.keys()
+    close(np.array([found[node] for node in expected]), np.array([*expected.values()]), "sums")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_trainer_takes_steps_and_evaluates_over_batches(n_ranks):
+    """Losses and metrics of three epochs are one rank's; evaluation by batches of all in-edges is that of the whole graph."""
+    def work(comm, sampled):
+        graph = make(comm, "random")
+        nodes, rng = graph.of("paper"), nn.Random(5)
+        ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}
+        options = {"fanouts": (2, 2), "batch_size": 6}
+        scoring = NeighborLoader(nodes, x, LABELS[ids], slice(None), fanouts=(-1, -1), batch_size=8) if sampled else None
+        trainer = Trainer(nodes, MODELS["rgcn"](nodes, rng), x, LABELS[ids], TRAIN[ids], ~TRAIN[ids], rng=rng,
+                          batches=NeighborLoader(nodes, x, LABELS[ids], TRAIN[ids], **options), scoring=scoring,
+                          optimizer=lambda flat: optim.Adam(flat, 0.05))
+        losses = [trainer.epoch(epoch) for epoch in range(3)]
+        return [*losses, *trainer.evaluate().values()]
+
+    found = [threads.run(n_ranks, work, sampled)[0] for sampled in (False, True)]
+    expected = work(None, False)
+    for own in found:
+        np.testing.assert_allclose([v for v in own if v is not None], [v for v in expected if v is not None], rtol=1e-10)
+    assert len({*expected[:3]}) == 3
+
+
+def test_what_is_refused():
+    graph = make()
+    nodes, x = graph.of("paper"), {"paper": X["paper"]}
+    make_loader = partial(NeighborLoader, labels=None, train=[0], fanouts=(2, 2), batch_size=2)
+    with pytest.raises(ConfigError, match="minibatches are of a Graph, or of a node type .* is a HeteroGraph"):
+        make_loader(graph, x)
+    with pytest.raises(ConfigError, match="a node type has no cache of each type's rows"):
+        make_loader(nodes, x, remote=HEC())
+    with pytest.raises(ConfigError, match="x is a ndarray, but of a node type it is a dict"):
+        make_loader(nodes, X["paper"])
+    with pytest.raises(ConfigError, match="node type 'thing' is not one of"):
+        make_loader(nodes, {"thing": X["paper"]})
+    with pytest.raises(ShapeError, match=r"x\['paper'\] of shape \(22, 5\) has not the graph's 23 rows"):
+        make_loader(nodes, {"paper": X["paper"][1:]})
+    (batch,) = make_loader(nodes, x)
+    with pytest.raises(ConfigError, match="fanouts has 2 entries, but the model 3 layers"):
+        batch.layers(3)
+    with pytest.raises(ConfigError, match="a batch of 2 layers has a graph for each"):
+        batch.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "sum")
+    g, h = batch.layers(2)[0].enter(batch.x)
+    with pytest.raises(ConfigError, match="relation .* is none of this graph"):
+        g.aggregate({("paper", "cites", "author"): fn.copy_src(h["paper"])}, "sum")
+    assert h["paper"].shape == (len(batch.part_rows["paper"]), N_IN) and WRITTEN in g.relations
