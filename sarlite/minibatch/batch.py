@@ -209,7 +209,7 @@ class Staying:
         """
         if self.batch.graph is graph:
             return {}
-        of = [(g.n_dst, g.n_edges, g.plan.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
+        of = [(g.n_dst, g.n_edges, g.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
         *layers, full = graph.comm.allreduce(np.array(of, np.int64)).tolist()
         names = ("rows", "edges", "halo_rows")
         found = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}

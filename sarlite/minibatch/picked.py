@@ -328,6 +328,11 @@ class PickedRelations(RelationalLayer):
     def __repr__(self) -> str:
         return f"PickedRelations(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
 
+    @property
+    def n_halo(self) -> int:
+        """How many peers' rows this rank needs, of all types."""
+        return sum(graphs[0].n_halo for graphs in self._out_of)
+
     def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
         found = [[graph for graph in graphs if graph.relation in chosen] for graphs in self._out_of]
         return [list(graphs) for graphs in found if graphs]

@@ -12,6 +12,7 @@ UNCOUNTED = {
     "minibatches without edges": "minibatches of the model {model}, which have no edges,",
     "task link or --edge-labels": "links",
     "a set of graphs": "sets of graphs, as --data {data} is,",
+    "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
 }
 
 REFUSED: list[tuple[str, str, str]] = [
@@ -29,8 +30,10 @@ REFUSED: list[tuple[str, str, str]] = [
     ("model", "plain model, relational data",
      "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
     *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
-        "batch_size", "mfg", "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
+        "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
         "backward fetch", "edge_weights", "edge_features", "columns")),
+    ("remote hec", "relational data", "{option}: relational graphs, as --data {data} is, have no cache of each type's "
+     "rows: --remote exact or local"),
     ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
     ("batch_size", "sampled rows without fan-outs",
      "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
@@ -159,6 +162,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         any(run.options.get(name) is not None for name in ("link_val", "link_test"))
         and any(word.startswith("split=") for name in ("link_split", "edge_labels") for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
+    "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
     "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
     "other layers": lambda run: (
         run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),

@@ -38,11 +38,18 @@ def batches(comm: Any, run: Any, part: Any, model: Any, features: Any) -> dict[s
         As of NeighborLoader, RowLoader, or message_flow; message flow of a model that asks for no layers.
     """
     if run.training.mfg:
-        shape = len(features), features.shape[1] + (part.n_classes if run.training.label_inputs else 0)
+        more = part.n_classes if run.training.label_inputs else 0
         with no_grad():
-            n_layers = together(comm, lambda: count_layers(model, part.graph, Tensor(np.zeros(shape, features.dtype))))
+            n_layers = together(comm, lambda: count_layers(model, part.graph, _zeros(features, more)))
         return flows(part, n_layers, features)
     return loaders(run, part, features, hasattr(model, "powers")) if run.batches else {}
+
+
+def _zeros(features, more=0):
+    """Rows like some features, `more` columns wider; of relational data by type."""
+    if isinstance(features, dict):
+        return {name: _zeros(x) for name, x in features.items()}
+    return Tensor(np.zeros((len(features), features.shape[1] + more), features.dtype))
 
 
 def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:

@@ -143,14 +143,18 @@ def test_picks_are_so_many_of_each_relation_and_go_by_ids():
 
 
 def test_labor_shares_sources_over_relations():
-    """A source has one variate for all relations out of its type, so that a batch has fewer rows."""
-    def rows(how):
-        nodes = make().of("paper")
-        x = {"paper": X["paper"]}
-        loader = NeighborLoader(nodes, x, None, slice(None), fanouts=(2,), batch_size=23, sampler=how)
-        return [len(batch.part_rows["author"]) for _ in range(20) for batch in loader]
+    """A source has one variate for all relations out of its type: like edges of two relations have the same picks."""
+    src, dst = (ids.ravel() for ids in np.indices((30, 8)))
+    graph = HeteroGraph.from_edges({("a", "likes", "b"): (src, dst), ("a", "knows", "b"): (src, dst)}, {"a": 30, "b": 8})
 
-    assert np.mean(rows("labor")) < np.mean(rows("uniform"))
+    def n_sources(how):
+        (batch,) = NeighborLoader(graph.of("b"), {}, None, slice(None), fanouts=(3,), batch_size=8, sampler=how)
+        (graphs,) = batch.layers(1)[0].by_source(graph.relations)
+        first, second = (np.split(own.src_ids[own.picked.columns], 8) for own in graphs)
+        return len({*batch.part_rows["a"]}), all(np.array_equal(a, b) for a, b in zip(first, second))
+
+    assert n_sources("labor") == (3, True)
+    assert n_sources("uniform")[0] > 15 and not n_sources("uniform")[1]
 
 
 @pytest.mark.parametrize("reducer, edges", [("mean", "all"), ("sum", "all"), ("sym", "all"), ("sum", "some"), ("max", "all")])

@@ -118,6 +118,11 @@ class LayerGraph:
     def plan(self) -> Plan:
         return self.schedule.plan
 
+    @property
+    def n_halo(self) -> int:
+        """How many peers' rows this rank needs."""
+        return self.plan.n_halo
+
     # ---- what models ask
 
     def layers(self, n: int) -> list[Any]:

@@ -58,6 +58,17 @@ class NodeType:
         """How rows travel; see `sar.schedule.modes`."""
         return self.graph.options.made_mode
 
+    @property
+    def n_edges(self) -> int:
+        """This rank's in-edges of all relations."""
+        return sum(map(len, self.graph.edge_ids.values()))
+
+    @property
+    def n_halo(self) -> int:
+        """How many peers' rows this rank needs, of all relations out of each type. Collective at first."""
+        out_of = [self.graph.out_of(name) for name in self.graph.node_types]
+        return sum(graphs[0].n_halo for graphs in out_of if graphs)
+
     def layers(self, n: int) -> list[Any]:
         """Return the graphs that `n` layers compute on: the `HeteroGraph`, n times."""
         return [self.graph] * n
