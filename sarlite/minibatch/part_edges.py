@@ -133,8 +133,8 @@ class PartEdges:
                      for source, out in enumerate(self.relations) for own in out]
         self.ids = self.ids[: self.n_local + self.n_halo]
         self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
-        if isinstance(graph, Graph):
-            self.edges.count_columns(graph)
+        for own in self.sets:
+            own.count()
         loops = getattr(graph, "added_loops", None)
         self.has_loops = any(graph.comm.allgather(loops is not None and bool(loops.any())))
 
@@ -261,35 +261,39 @@ class RelationEdges(EdgeSet):
         edges = self._in_order(InEdges(indptr, indices, None, graph.added_loops))
         names = ("", "") if relation is None else (repr(relation), relation[0])
         super().__init__(edges, int(part.first[self.to]), *names)
-        self.degrees = np.diff(indptr)
 
-    def count_columns(self, graph: Graph) -> None:
-        """Let a `Graph`'s degrees be those of all columns, as "sym" multiplies sources by theirs. Collective."""
-        part, alone = self.part, self.part.cut or self.part.peerless
-        if not alone:
-            self.degrees = part.of_columns(graph.in_degrees)
-        if graph.edge_weight is not None and graph._negative is None:
-            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(graph.edge_weight, edges))
+    def count(self) -> None:
+        """Find degrees, of a `Graph` those of all columns, as "sym" multiplies sources by theirs. Collective."""
+        part, graph = self.part, self.graph
+        alone = bool(self.relation) or part.cut or part.peerless
+        self.degrees = np.diff(self.edges.indptr) if alone else part.of_columns(graph.in_degrees)
+        weight: Any = graph.edge_weight
+        if weight is not None and graph._negative is None:
+            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(weight, edges))
             self.weighted_degrees = own if alone else part.of_columns(own)
 
-    @property
-    def inverse_roots(self) -> tuple[Array, Array]:
-        """1 / sqrt(d), of isolated rows 1: of each row with its in-degree; of each column, of a relation with its
-        out-degree. (n,) float64 both. Collective at first.
+    def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
+        """1 / sqrt(d), of degrees or of weighted degrees, of which 0 counts as 1: of each row with its in-degree; of
+        each column, of a relation with its out-degree. (n,) float64 both. Collective at first.
         """
-        return self.graph.kept.get(("inverse roots", self.part.cut), self._inverse_roots)
+        if weighted:
+            check_negative(self.graph)
+        return self.graph.kept.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
 
-    def _inverse_roots(self):
-        roots = np.sqrt(1.0 / np.maximum(self.degrees, 1))
+    def _inverse_roots(self, weighted):
+        roots = np.sqrt(1.0 / positive(self.weighted_degrees if weighted else self.degrees))
         if not self.relation:
             return roots, roots
-        part, source = self.part, self.place
+        part, weight = self.part, None
+        if weighted:
+            weight = self.graph.weight_as(np.dtype(np.float64))
         if part.cut:
-            degrees = np.bincount(self.edges.indices, minlength=part.n_local)
-            return roots, np.sqrt(1.0 / np.maximum(degrees, 1))
+            weight = None if weight is None else self.of_edges(weight, slice(None))
+            degrees = np.bincount(self.edges.indices, weight, part.n_local)
+            return roots, np.sqrt(1.0 / positive(degrees))
         with part.graph.profile.phase("setup"):
-            own = np.sqrt(1.0 / np.maximum(self.graph.out_degrees(), 1))
-        return roots, part.of_columns(own, source)
+            own = np.sqrt(1.0 / positive(self.graph.out_degrees(weight)))
+        return roots, part.of_columns(own, self.place)
 
     @property
     def inverse_weighted(self) -> Array:

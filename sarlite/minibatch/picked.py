@@ -236,7 +236,7 @@ class Estimate:
             return self._inverse_degrees, None
         if reducer == "sum":
             return self._share, None
-        into, out_of = self._edges.inverse_roots
+        into, out_of = self._edges.inverse_roots()
         return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
@@ -256,7 +256,7 @@ class Estimate:
         if reducer == "mean":
             counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_rest)[dst]
         elif reducer == "sym":
-            into, out_of = self._edges.inverse_roots if weight is None else [np.sqrt(self._edges.inverse_weighted)] * 2
+            into, out_of = self._edges.inverse_roots(weight is not None)
             counts *= into[self._rows[dst]] * out_of[self._sources[columns]]
         return counts
 

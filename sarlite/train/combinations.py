@@ -31,7 +31,7 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
     *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
         "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
-        "backward fetch", "edge_weights", "edge_features", "columns")),
+        "backward fetch", "columns")),
     ("remote hec", "relational data", "{option}: relational graphs, as --data {data} is, have no cache of each type's "
      "rows: --remote exact or local"),
     ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.data.part import Part
-from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.data.part import EdgePart
+from sarlite.data.tables import RELATION
+from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import with_added_loops
 from sarlite.types import Array
 
@@ -40,23 +41,20 @@ def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, sign
     return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str, typed: bool = False) -> list[str]:
-    """Return the names of the arrays that the graph gets; of relational data, `typed`, none. Collective.
+def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str) -> list[str]:
+    """Return the names of the arrays that the graph gets, of relational data where any relation has them. Collective.
 
     Raises
     ------
     ConfigError
-        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells; edges of
-        relational data carry values, which no relational model uses.
+        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells.
     """
-    if typed:
-        _refuse(comm, dataset)
-        return []
     return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
 
 
 def _is_used(name, dataset, wanted, spec):
-    how, option, there = getattr(wanted, name), ARRAYS[name], getattr(dataset, name) is not None
+    how, option = getattr(wanted, name), ARRAYS[name]
+    there = any(getattr(edges, name) is not None for edges in dataset.edges.values())
     yes, no = hints = f"{option}=True", f"{option}=False"
     if how is True and not there:
         raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option, hints)
@@ -65,17 +63,8 @@ def _is_used(name, dataset, wanted, spec):
     return there and bool(how)
 
 
-def _refuse(comm, dataset):
-    """Raise on every rank where edges of relational data carry values."""
-    for edges in dataset.edges.values():
-        for name in ARRAYS:
-            if getattr(edges, name) is not None:
-                raise_together(comm, ConfigError(f"{edges.where(name)}: relational models do not use edge values; "
-                                                 f"--data {dataset.source},drop_edge_values leaves them out"))
-
-
-def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:
-    """Return the part's rows of each of `ARRAYS`, of `dtype`, None of those that `names` lack.
+def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:
+    """Return a relation's values on this part's edges, each of `ARRAYS` of `dtype`, None of those that `names` lack.
 
     Raises
     ------
@@ -83,15 +72,15 @@ def read(part: Part, names: list[str], wanted: Wanted, dtype: Any, spec: str) ->
         A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and
         the value.
     """
-    found = {name: part.edge_values(name, dtype) if name in names else None for name in ARRAYS}
+    found = {name: edges.values(name, dtype) if name in names else None for name in ARRAYS}
     weight = found["edge_weight"]
     if weight is not None and len(weight):
         bad = ~np.isfinite(weight) if wanted.signed else ~(np.isfinite(weight) & (weight >= 0))
         if bad.any():
             at = int(np.argmax(bad))
             least = "finite" if wanted.signed else "0 or more, and finite, as their sums are degrees"
-            edge = part.edge_ids()[at]
-            raise DataError(f"data {spec}: edge_weight of edge {edge} is {weight[at]}, but must be {least}", "data")
+            edge, of = edges.ids()[at], "" if edges.table.relation == RELATION else f" of {edges.table.relation}"
+            raise DataError(f"data {spec}: edge_weight of edge {edge}{of} is {weight[at]}, but must be {least}", "data")
     return found
 
 

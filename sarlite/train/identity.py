@@ -9,6 +9,7 @@ from sarlite.graph.edges import destinations, row_chunks
 from sarlite.keys import word
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.weights import EdgeValues
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.load import told_widths
@@ -60,7 +61,8 @@ def _of_one_type(graph, rows):
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):
         if array is not None:
-            values = _mixed(values + _of_edges(graph, array.reshape(graph.n_edges, math.prod(array.shape[1:]))))
+            array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
+            values = _mixed(values + _of_edges(graph, graph.with_edge_values().edge_src_ids, array))  # kept by that copy alone
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]
@@ -76,7 +78,7 @@ def _of_one_type(graph, rows):
 
 def _of_types(nodes, rows):
     """As `_of_one_type`, of the nodes of all types."""
-    graph = nodes.graph.wide()
+    graph = nodes.graph.with_edge_values().wide()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:
@@ -86,6 +88,12 @@ def _of_types(nodes, rows):
             messages = {relation: fn.copy_src(Tensor(found)) for relation, found in codes.items()}
             for name, found in graph.aggregate(messages, "sum").items():
                 sums[name] += _multiples(found.data)
+            for own in graph.out_of(source):
+                weight, features, _ = nodes.graph.edge_values.get(own.relation, EdgeValues())
+                for name, array in (("weight", weight), ("features", features)):
+                    if array is not None:
+                        found = _of_edges(own, own.edge_src_ids, array.reshape(own.n_edges, math.prod(array.shape[1:])))
+                        sums[own.relation[2]] += _mixed(found ^ np.uint64(word(f"{name} of {own.relation}")))
     graph.forget()
     values = {name: _mixed(hashes[name] + sums[name]) for name in graph.node_types}
     for name, x in rows.features.items():
@@ -122,10 +130,9 @@ def difference(there, here):
     return None if there.get("digest") == here["digest"] else "of the same size, but other values"
 
 
-def _of_edges(graph, array):
+def _of_edges(graph, sources, array):
     """The sum over a row's in-edges of a hash of the source's id and the edge's values, mod 2^64: (n_dst,) uint64."""
-    indptr = np.concatenate([[0], np.cumsum(graph.in_degrees)])
-    numbers, sources = graph.plan.local.numbers, graph.with_edge_values().edge_src_ids  # kept by that copy alone
+    indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)
     for low, high in row_chunks(indptr, _EDGES):
         places = slice(int(indptr[low]), int(indptr[high])) if numbers is None else numbers[indptr[low] : indptr[high]]

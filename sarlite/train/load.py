@@ -173,7 +173,7 @@ def _read(comm, source, scratch, seconds, what):
     typed = stored and not graphs
     options = {"relational": True} if stored else {"normalize": source.normalize}
     with divided(comm, source.spec, **options, **_division(source, scratch, seconds)) as dataset:
-        names = edge_values.used(comm, dataset, source.edge_values, source.spec, typed)
+        names = edge_values.used(comm, dataset, source.edge_values, source.spec)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
         rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
@@ -182,17 +182,17 @@ def _read(comm, source, scratch, seconds, what):
         found = _part(comm, source, dataset, rows, memory, part, edges)
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
                                class_names=dataset.class_names, standing=part.in_memory(source.dtype))
-        values = {} if typed else together(comm, partial(edge_values.read, part, names, source.edge_values, source.dtype,
-                                                         source.spec))
+        values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
+                                                   source.spec)) for relation, own in part.relations.items()}
         node_type = NODE if graphs else dataset.target
         first_row, target = part.nodes[node_type].first_row, dataset.target
     found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
     del dataset, part  # which one rank has in memory
     if typed:
-        return found, lambda options: HeteroGraph.from_part(comm, edges, ids, mode=options.mode,
-                                                            prefetch=options.prefetch, rows=options.rows).of(target)
+        return found, lambda options: _typed(comm, edges, ids, names, values, options).of(target)
     members = edges.pop(MEMBERS) if graphs else None
-    ((indptr, indices),), added = edges.values(), None
+    (relation,), added = edges, None
+    (indptr, indices), values = edges[relation], values[relation]
     if source.self_loops:
         indptr, indices, added = add_self_loops(indptr, indices, first_row)
         values = edge_values.with_loops(values, indptr, indices, added, first_row)
@@ -205,6 +205,15 @@ def _read(comm, source, scratch, seconds, what):
     if graphs and NODE not in rows.features:
         raise DataError(f"data {source.spec}: features: none of the type {NODE}", "data")
     return found._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else found, make
+
+
+def _typed(comm, edges, ids, names, values, options):
+    """The graph of relational data, with the values of its edges. Collective."""
+    graph = HeteroGraph.from_part(comm, edges, ids, mode=options.mode, prefetch=options.prefetch, rows=options.rows)
+    if not names:
+        return graph
+    return graph.with_edge_values(*({relation: own[name] for relation, own in values.items() if own[name] is not None}
+                                    for name in edge_values.ARRAYS))
 
 
 def _division(source, scratch, seconds):

@@ -7,11 +7,11 @@ import pytest
 
 from sarlite import HeteroGraph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, message_flow
 from sarlite.tape import ops
 from tests.helpers.exchanges import in_parts
-from tests.helpers.relational import CITES, EDGES, LABELS, MODELS, N_IN, N_NODES, TRAIN, WRITES, WRITTEN, X, close, make
+from tests.helpers.relational import ABOUT, CITES, EDGES, LABELS, MODELS, N_IN, N_NODES, TRAIN, WRITES, WRITTEN, X, close, make
 from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(120)
@@ -176,6 +176,57 @@ def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
         return np.abs(total / n_draws - expected).max(initial=0) / np.abs(expected).max(initial=1)
 
     assert max(threads.run(2, work)) < (1e-13 if edges == "all" else 0.1)
+
+
+WEIGHTS = {r: np.random.default_rng(k).uniform(0.5, 2, len(EDGES[r][0])) for k, r in enumerate((WRITES, CITES))}
+
+
+@pytest.mark.parametrize("reducer", ["sum", "mean", "sym"])
+@pytest.mark.parametrize("evaluation", ["inside", "first"])
+def test_weighted_sums_of_relations_are_the_dense_ones(reducer, evaluation):
+    """On 1 and 3 ranks, over the whole graph and a batch of all in-edges; a relation without weights counts its edges."""
+    relations, n_dst = (WRITES, CITES, ABOUT), N_NODES["paper"]
+    x, w = {name: values(k, n, 4) for k, (name, n) in enumerate(N_NODES.items())}, values(5, 4, 3)
+    expected = np.zeros((n_dst, 3))
+    for r in relations:
+        a = np.zeros((n_dst, N_NODES[r[0]]))
+        np.add.at(a, tuple(reversed([np.asarray(ids) for ids in EDGES[r]])), WEIGHTS.get(r, 1.0))
+        into, out_of = (np.where(a.sum(axis) == 0, 1, a.sum(axis)) for axis in (1, 0))
+        a = {"sum": a, "mean": a / into[:, None], "sym": a / np.sqrt(into[:, None] * out_of)}[reducer]
+        expected += a @ x[r[0]] @ w
+
+    def work(comm=None):
+        graph = make(comm, "random")
+        graph = graph.with_edge_values({r: weight[graph.edge_ids[r]] for r, weight in WEIGHTS.items()})
+        own = {name: rows[graph.node_ids[name]] for name, rows in x.items()}
+        weight = Tensor(w, requires_grad=True)
+
+        def sums(g, h):
+            out = g.aggregate({r: fn.linear(h[r[0]], weight) for r in relations}, reducer, evaluation=evaluation)["paper"]
+            out.sum().backward()
+            return out.data
+
+        close(sums(graph, {name: Tensor(rows) for name, rows in own.items()}), expected[graph.node_ids["paper"]], "whole")
+        (batch,) = NeighborLoader(graph.of("paper"), own, None, slice(None), fanouts=(-1,), batch_size=n_dst)
+        close(sums(*batch.layers(1)[0].enter(batch.x)), expected[batch.dst_ids], "batch")
+
+    work()
+    threads.run(3, work)
+
+
+def test_edge_values_of_relations_are_checked():
+    graph = make()
+    with pytest.raises(ConfigError, match=r"edge values: relation \('paper', 'cites', 'author'\) is none of this graph"):
+        graph.with_edge_values({("paper", "cites", "author"): [1.0]})
+    with pytest.raises(ShapeError, match=r"edge_weight of \('paper', 'cites', 'paper'\): float64 of shape \(3,\)"):
+        graph.with_edge_values({CITES: np.ones(3)})
+    with pytest.raises(DataError, match=r"edge_features of \('paper', 'cites', 'paper'\).*is nan"):
+        graph.with_edge_values(features={CITES: np.full((80, 2), np.nan)})
+    weighted = graph.with_edge_values({CITES: -np.ones(80)})
+    with pytest.raises(DataError, match="weights whose sums are degrees must be 0 or more"):
+        weighted.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "mean")
+    kept = weighted.keeping({CITES: np.arange(80) % 2 == 0})
+    assert len(kept.edge_values[CITES].weight) == 40 and kept.edge_values[CITES].features is None
 
 
 def test_local_is_the_graph_without_its_cut_edges():

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from functools import cache
+from itertools import count
 
 import numpy as np
 import pytest
@@ -125,8 +126,8 @@ REFUSED = {
     "one kind's data": (["--data", "sbm:nodes=100"], "--model rgcn: takes relational graphs, but --data sbm:nodes=100 is of one kind"),
     "rgat's bases": (["--model", "rgat", "--n-bases", "2"], "--n-bases: the model rgat takes no n_bases"),
     "heads": (["--heads", "2"], "--heads: the model rgcn takes no heads"),
-    "minibatches": (["--batch-size", "8", "--fanouts", "2,2"], "--batch-size: does not go with relational graphs"),
-    "mfg": (["--mfg"], "--mfg: does not go with relational graphs"),
+    "a cache": (["--batch-size", "8", "--fanouts", "2,2", "--remote", "hec"], "--remote hec: relational graphs, as --data"),
+    "told costs": (["--mfg", "--dry-run"], "--dry-run: the costs of minibatches and message-flow graphs of relational"),
     "label inputs": (["--label-inputs", "0.5"], "--label-inputs: does not go"),
     "smoothing": (["--correct-and-smooth"], "--correct-and-smooth: does not go"),
     "propagated": (["--propagated", "x"], "--propagated: does not go"),
@@ -159,15 +160,29 @@ def test_the_first_layer_alone_decays(tmp_path):
             assert shares == ({0.5} if ".0." in name else {1.0}), name
 
 
-def test_edge_values_are_refused_by_name(tmp_path):
+def test_edge_values_are_used_or_left_out_as_told(tmp_path):
+    """Weights of one relation change a run, and the data's identity; equal weights change no mean. On 2 ranks as on 1."""
     data = load_relational(SPEC)
-    table = data.edges["paper", "cites", "paper"]
-    table.edge_weight = np.ones(table.n_edges, np.float32)
-    format.write(tmp_path / "d", data)
-    words = "edge_weight: relational models do not use edge values; --data .*,drop_edge_values leaves them out"
-    with pytest.raises(SarliteError, match=words):
-        relational_run(tmp_path / "run", *MODELS["rgcn"], "--data", tmp_path / "d")
-    assert relational_run(tmp_path / "run", *MODELS["rgcn"], "--epochs", "1", "--data", f"{tmp_path / 'd'},drop_edge_values")
+    table, flags = data.edges["paper", "cites", "paper"], [*MODELS["rgcn"], "--epochs", "2"]
+    for name, weight in (("even", np.full(table.n_edges, 2.0)), ("uneven", np.arange(table.n_edges) % 7 + 1.0)):
+        table.edge_weight = weight.astype(np.float32)
+        format.write(tmp_path / name, data)
+    with pytest.raises(SarliteError, match="edge_weight: .*--edge-weights.*leaves them out"):
+        relational_run(tmp_path / "run", *flags, "--data", tmp_path / "even")
+    folders = (tmp_path / f"run{k}" for k in count())
+    run = lambda *flags: relational_run(next(folders), *flags)  # noqa: E731
+    plain = run(*flags, "--data", f"{tmp_path / 'even'},drop_edge_values")
+    assert_same(run(*flags, "--data", tmp_path / "even", "--edge-weights"), plain)
+    found = run(*flags, "--data", tmp_path / "uneven", "--edge-weights")
+    assert [epoch["loss"] for epoch in found] != [epoch["loss"] for epoch in plain]
+    for more in (["--ranks", 2], ["--ranks", 2, "--partition", "random", "--mode", "oneshot"]):
+        assert_same(run(*flags, "--data", tmp_path / "uneven", "--edge-weights", *more), found)
+    with pytest.raises(SarliteError, match="other values"):
+        run(*flags, "--resume", tmp_path / "run3" / "checkpoint.safetensors", "--data", tmp_path / "even", "--edge-weights")
+    table.edge_weight[4] = -1
+    format.write(tmp_path / "negative", data)
+    with pytest.raises(SarliteError, match=r"edge_weight of edge \d+ of \('paper', 'cites', 'paper'\) is -1.0, but must be 0 or more"):
+        run(*flags, "--data", tmp_path / "negative", "--edge-weights")
 
 
 def test_a_target_without_features_has_learned_rows(tmp_path, capsys):

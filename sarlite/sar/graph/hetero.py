@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, raise_together
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
@@ -17,6 +18,7 @@ from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.relational import Relation, RelationalLayer
 from sarlite.sar.graph.shard import own_relations
+from sarlite.sar.graph.weights import EdgeValues, checked
 from sarlite.sar.operators.evaluation import Evaluation, Sizes, evaluate
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
@@ -43,6 +45,7 @@ class RelationGraph(LayerGraph):
         source, _, to = self.relation
         self.src_ids, self.dst_ids = graph.node_ids[source], graph.node_ids[to]
         self.in_degrees, self._edge_ids = graph.in_degrees[self.relation], graph._edge_ids.get(self.relation)
+        self.edge_weight, self.edge_features, self._negative = graph.edge_values.get(self.relation, EdgeValues())
         sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
         n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
         super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), n_dst, sizes, bipartite=True)
@@ -103,6 +106,8 @@ class HeteroGraph(RelationalLayer):
         What aggregations have found together and the next ones use: exchanges, evaluations, sums of constant rows.
     names : dict of str to (n,) array
         What the caller calls the nodes of each type, of the whole graph, where `from_pandas` made it; else empty.
+    edge_values : dict of relation to EdgeValues
+        What `with_edge_values` gave, of some relations.
     """
 
     def __init__(self, comm: Communicator, in_edges: Mapping[Relation, InEdges], node_ids: Mapping[str, Array],
@@ -118,6 +123,7 @@ class HeteroGraph(RelationalLayer):
         self.n_edges = dict(zip(in_edges, map(int, counts)))
         self.kept = Kept(CommState.of(comm))
         self.names: dict[str, Array] = {}
+        self.edge_values: dict[Relation, EdgeValues] = {}
 
     @property
     def ids(self) -> dict[str, Array]:
@@ -226,15 +232,59 @@ class HeteroGraph(RelationalLayer):
 
     def keeping(self, kept: Mapping[Relation, Array]) -> "HeteroGraph":
         """Return the graph with some edges of relations, by a mask each in the order of `in_edges`, and all of others. Collective."""
-        edges, ids = dict(self._edges), self.edge_ids
+        edges, ids, values = dict(self._edges), self.edge_ids, dict(self.edge_values)
         for relation, mask in kept.items():
             own = edges[relation]
             counts = np.bincount(destinations(own.indptr)[mask], minlength=own.n_dst)
             edges[relation] = InEdges(np.concatenate([[0], np.cumsum(counts)]), own.indices[mask])
-            ids[relation] = ids[relation][slice(None) if own.numbers is None else own.numbers][mask]
+            numbers = slice(None) if own.numbers is None else own.numbers
+            ids[relation] = ids[relation][numbers][mask]
+            if relation in values:
+                weight, features, negative = values[relation]
+                weight, features = (None if a is None else a[numbers][mask] for a in (weight, features))
+                values[relation] = EdgeValues(weight, features, negative)
         made = HeteroGraph(self._comm, edges, self.node_ids, ids, self.options, self.profile)
-        made.names = self.names
+        made.names, made.edge_values = self.names, values
         return made
+
+    def with_edge_values(self, weights: Mapping[Relation, Any] | None = None,
+                         features: Mapping[Relation, Any] | None = None) -> "HeteroGraph":
+        """Return this graph with weights and features on the edges of some relations, or without those it has.
+
+        Collective. Within a relation sums count weights as `Graph.with_edge_values` says, degrees being the relation's.
+
+        Parameters
+        ----------
+        weights : dict of relation to (n_edges,) array of numbers, optional
+            One a local in-edge: of a part `weights[graph.edge_ids[relation]]`. The same relations on every rank.
+        features : dict of relation to (n_edges, n_edge_features) array of numbers, optional
+            Rows likewise, for messages: `graph.edge_values[relation].features`.
+
+        Returns
+        -------
+        HeteroGraph
+            It finds its exchanges anew. Its batches and message-flow graphs have their edges' values.
+
+        Raises
+        ------
+        ConfigError, ShapeError, DataError
+            On every rank together: an unknown relation; what `Graph.with_edge_values` refuses, naming the relation.
+        """
+        weights, features = weights or {}, features or {}
+        wanted = [relation for relation in self.relations if relation in weights or relation in features]
+        unknown = [relation for relation in (*weights, *features) if relation not in self.relations]
+        raise_together(self.comm, ConfigError(f"edge values: relation {unknown[0]!r} is none of this graph: "
+                                              f"{', '.join(map(str, self.relations))}") if unknown else None)
+        agree(self.comm, (wanted, [*weights], [*features]), "relations of edge values")
+        made = copy.copy(self)
+        made.kept, made.edge_values = Kept(self.kept.state), {
+            relation: checked(self.comm, weights.get(relation), features.get(relation),
+                              partial(self._ids_of, relation), len(self._edges[relation].indices), f" of {relation}")
+            for relation in wanted}
+        return made
+
+    def _ids_of(self, relation):
+        return self.edge_ids[relation]
 
     def into(self, node_types: Any) -> tuple[Relation, ...]:
         """Return the relations whose destination type is one of these."""

@@ -1,7 +1,8 @@
 """Values on a graph's edges: weights, by which its sums count, and features."""
 
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -55,23 +56,44 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
         On every rank together: not one row an edge, no numbers, a value that is not finite; given on some ranks alone.
         A weight below 0 is refused where a degree is taken, "mean" and "sym".
     """
-    comm = graph.comm
-    weight, features = together(comm, lambda: (_numbers(graph, "edge_weight", weight, 1),
-                                               _numbers(graph, "edge_features", features, 2)))
-    agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], "edge values")
+    given = [name for name, values in (("edge_weight", weight), ("edge_features", features)) if values is not None]
+    together(graph.comm, lambda: check_order(graph, given[0]) if given else None)
     made = copy.copy(graph)
-    made.edge_weight, made.edge_features, made.kept = weight, features, Kept(graph.kept.state)
-    made._negative = None if weight is None else _first_negative(graph, weight)
+    made.edge_weight, made.edge_features, made._negative = checked(graph.comm, weight, features, lambda: graph.edge_ids,
+                                                                   graph.n_edges)
+    made.kept = Kept(graph.kept.state)
     made.__dict__.pop("weighted_degrees", None)
     return made
 
 
-def _numbers(graph, name, values, n_dims):
+class EdgeValues(NamedTuple):
+    """Values on some edges: weights, rows of features, and the (id, value) of the first weight below 0."""
+
+    weight: Array | None = None
+    features: Array | None = None
+    negative: tuple[int, float] | None = None
+
+
+def checked(comm: Any, weight: Any, features: Any, edge_ids: Callable[[], Array], n_edges: int,
+            of: str = "") -> EdgeValues:
+    """Return values on a rank's `n_edges` edges, once they are some; `of` is what an error adds to their name. Collective.
+
+    Raises
+    ------
+    ShapeError, DataError
+        As of `with_edge_values`.
+    """
+    weight, features = together(comm, lambda: (_numbers(f"edge_weight{of}", weight, n_edges, 1),
+                                               _numbers(f"edge_features{of}", features, n_edges, 2)))
+    agree(comm, [None if a is None else (a.shape[1:], str(a.dtype)) for a in (weight, features)], f"edge values{of}")
+    return EdgeValues(weight, features, None if weight is None else _first_negative(comm, weight, edge_ids))
+
+
+def _numbers(name, values, n_edges, n_dims):
     """Finite numbers as float32 or float64, one or one row an edge; None stays None."""
     if values is None:
         return None
-    check_order(graph, name)
-    array, n_edges = outside(name, values), graph.n_edges
+    array = outside(name, values)
     if array.ndim != n_dims or len(array) != n_edges or array.dtype.kind not in "fiub":
         rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
         needed = f"{rows} numbers are needed, one each edge of the graph"
@@ -87,11 +109,11 @@ def check_order(graph: "LayerGraph", name: str) -> None:
                           "the given edges would fit, but as other edges'; drop equal edges before")
 
 
-def _first_negative(graph, weight):
+def _first_negative(comm, weight, edge_ids):
     """(id, value) of an in-edge whose weight is below 0, the same on every rank; None where none is. Collective."""
     at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
-    own = None if at is None else (int(graph.edge_ids[at]), float(weight[at]))
-    return next((found for found in graph.comm.allgather(own) if found is not None), None)
+    own = None if at is None else (int(edge_ids()[at]), float(weight[at]))
+    return next((found for found in comm.allgather(own) if found is not None), None)
 
 
 def weight_as(graph: "LayerGraph", dtype: DType) -> Array:
