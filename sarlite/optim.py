@@ -70,7 +70,7 @@ class Optimizer:
 
     def _step_rows(self, group, decay, lr, kept):
         """Step a group. In a group owned by rows, step the rows that a gradient has touched."""
-        data, grad = group.data, group.grad
+        data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
             return self.update(data, grad, decay, lr, **kept)
@@ -83,7 +83,10 @@ class Optimizer:
 
     def touched(self, group: Group) -> Array:
         """Return the numbers of the rows that have a gradient, in a group owned by rows."""
-        return np.flatnonzero(group.grad.reshape(len(group.grad), -1).any(1))
+        rows = group.touched
+        grad = group.gradient if rows is None else group.gradient[rows]
+        some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)
+        return np.flatnonzero(some) if rows is None else rows[some]
 
     def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
         """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""

@@ -42,6 +42,7 @@ class Group:
                        for p, where in zip(self._parameters, self.slices)]
         for p, (view, grad) in zip(self._parameters, self._views):
             p.data, p.grad = view, grad
+            p.touched = None if self.ids is None else []
 
     @property
     def data(self) -> Array:
@@ -58,21 +59,40 @@ class Group:
 
     @property
     def grad(self) -> Array:
-        for name, p, (_, view) in zip(self.names, self._parameters, self._views):
-            if p.grad is not view:
-                _copy(name, np.zeros_like(view) if p.grad is None else p.grad, view)
-                p.grad = view
-        return self._grad
+        for p in self._parameters:
+            p.touched = None
+        return self.gradient
 
     @grad.setter
     def grad(self, values: Any) -> None:
         self.grad[...] = values
 
+    @property
+    def gradient(self) -> Array:
+        """`grad`, for who leaves rows that are not `touched` as they are."""
+        for name, p, (_, view) in zip(self.names, self._parameters, self._views):
+            if p.gradient is not view:
+                _copy(name, np.zeros_like(view) if p.gradient is None else p.gradient, view)
+                p.grad = view
+        return self._grad
+
+    @property
+    def touched(self) -> Array | None:
+        """The rows that gradients were added to, ascending; None: any, as of replicated parameters."""
+        found = self._parameters[0].touched if self.ids is not None else None
+        if found is None or len(found) == 1:
+            return None if found is None else found[0]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
     def zero_grad(self) -> None:
         """Set the gradient to 0."""
+        touched = self.touched
         for p, (_, view) in zip(self._parameters, self._views):
-            p.grad = view
-        self._grad[...] = 0
+            if p.gradient is not view:
+                p.grad, touched = view, None
+        self._grad[slice(None) if touched is None else touched] = 0
+        if touched is not None:
+            self._parameters[0].touched = []
 
     def changed(self) -> None:
         """Tell the tape that the parameters' values have changed."""

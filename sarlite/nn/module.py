@@ -23,15 +23,22 @@ class Parameter(Tensor):
         gradient is this rank's own, in no allreduce. A checkpoint holds the rows of all ranks, by id. A rank may have
         no rows.
 
+    Attributes
+    ----------
+    touched : list of (k,) int, or None
+        Of a parameter owned by rows the rows that gradients were added to since `Group.zero_grad`: the others are 0.
+        None once a gradient of all rows has come, or a program has read `grad` and so may have changed it anywhere.
+
     Raises
     ------
     ShapeError
         Where `ids` are not one integer for each row.
     """
 
-    __slots__ = ("ids", "flat")
+    __slots__ = ("flat", "ids", "touched")
     ids: Array | None
     flat: Any
+    touched: list[Array] | None
 
     def __init__(self, data: Any, ids: Any = None) -> None:
         super().__init__(data, requires_grad=True)
@@ -39,8 +46,37 @@ class Parameter(Tensor):
         self.replicated = ids is None
         self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
+    @property
+    def grad(self) -> Any:
+        self.touched = None
+        return _grad.__get__(self)
+
+    @grad.setter
+    def grad(self, values: Any) -> None:
+        self.touched = None
+        _grad.__set__(self, values)
+
+    @property
+    def gradient(self) -> Any:
+        """`grad`, for who leaves rows that are not `touched` as they are."""
+        return _grad.__get__(self)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether gradients of some rows may be added as such."""
+        return self.touched is not None
+
+    def add_rows(self, rows: Array, g: Array) -> None:
+        """Add gradients of some rows, each once."""
+        assert self.touched is not None
+        self.gradient[rows] += g
+        self.touched.append(rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays
+
+
+_grad: Any = Tensor.__dict__["grad"]  # what Tensor keeps it in
 
 
 def _parameter(data, ids, requires_grad):

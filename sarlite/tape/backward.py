@@ -4,6 +4,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.tape.primitives import PRIMITIVES, Node, Owned
+from sarlite.tape.row_gradient import RowGradient, as_whole
 
 
 def reachable(sinks, since=-1):
@@ -32,7 +33,7 @@ def pull(seeds, since=-1):
         Gradient by `id` of the sink, for every end reached.
     """
     arrivals = carry(seeds, since)
-    return {key: arrivals.sums[key][0] for key in arrivals.ends}
+    return {key: as_whole(arrivals.sums[key][0]) for key in arrivals.ends}
 
 
 class Holders:
@@ -73,8 +74,14 @@ class Arrivals:
         self.since, self.sums, self.ends = since, {}, {}
 
     def add(self, sink, g, holders):
-        key, g = id(sink), np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
+        key = id(sink)
         before, own = self.sums.get(key, (None, _UNKNOWN))
+        if isinstance(before, RowGradient):
+            before, own = self.sums[key] = before.whole(), Holders()
+        if not isinstance(g, RowGradient):
+            g = np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
+        elif before is not None or not getattr(sink, "takes_rows", False):
+            g, holders = g.whole(), Holders()
         owned = _owned(before, own)
         if before is None:
             self.sums[key] = g, holders
@@ -90,7 +97,8 @@ class Arrivals:
 
     def into(self, sink):
         """The sum at this sink, which a vjp may add to; None where there is none that is owned."""
-        return _owned(*self.sums.get(id(sink), (None, _UNKNOWN)))
+        g, holders = self.sums.get(id(sink), (None, _UNKNOWN))
+        return None if isinstance(g, RowGradient) else _owned(g, holders)
 
     def arrived(self):
         """Yield (end, its gradient, whether the gradient is owned)."""
@@ -176,8 +184,10 @@ def _sum(a, b, out=None):
 
 
 def accumulate(leaf, g, owned):
-    """Add an array to a leaf's `grad`."""
-    if leaf.grad is None:
+    """Add an array to a leaf's `grad`, or the gradients of some rows."""
+    if isinstance(g, RowGradient):
+        leaf.add_rows(*g.by_row())
+    elif leaf.grad is None:
         leaf.grad = g if owned else np.array(g)
     else:
         leaf.grad += g

@@ -11,6 +11,7 @@ from sarlite.tape.arithmetic import astype
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
 from sarlite.tape.numerics import known
 from sarlite.tape.reduce import is_float, scatter_rows
+from sarlite.tape.row_gradient import RowGradient
 from sarlite.types import Array, Axis
 
 # ---- shapes: nothing but shapes is kept
@@ -172,7 +173,7 @@ def _take(needs, x, index):
 
 def _take_vjp(g, needs, residuals):
     index, shape = residuals
-    return scatter_rows(g.reshape(index.size, *shape[1:]), index.reshape(-1), shape[0]), None
+    return RowGradient(index.reshape(-1), g.reshape(index.size, *shape[1:]), shape[0]), None
 
 
 primitive("take", _take, _take_vjp, owned=Owned.YES)

@@ -180,13 +180,14 @@ class TrainingStep:
 
     def _clip(self, flat):
         """Scale all gradients down to `clip_norm`."""
-        norm = gradient_norm(self.comm, flat.grad, [group.grad for group in flat.owned])
+        norm = gradient_norm(self.comm, flat.grad, [group.gradient for group in flat.owned])
         if not np.isfinite(norm):
             raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
                             "rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
         for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
-            group.grad *= factor
+            gradient = group.gradient
+            gradient *= factor
 
     def _backward(self, graph, x, targets, rows, count, loss):
         """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.

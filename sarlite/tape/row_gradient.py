@@ -1,0 +1,46 @@
+"""RowGradient: the gradient of picked rows, which need not become an array of all rows."""
+
+from typing import Any
+
+import numpy as np
+
+from sarlite.tape.reduce import scatter_rows
+from sarlite.types import Array
+
+
+class RowGradient:
+    """What a vjp may return of an array some of whose rows were picked: g[i] is to be added to row index[i].
+
+    It stays as it is on its way to a leaf that takes rows (`Parameter.takes_rows`); anywhere else it becomes an array.
+
+    Parameters
+    ----------
+    index : (k,) int
+    g : (k, ...) array
+    n_rows : int
+        Of the whole array.
+    """
+
+    def __init__(self, index: Array, g: Array, n_rows: int) -> None:
+        self.index, self.g, self.n_rows = index, g, n_rows
+
+    def whole(self) -> Array:
+        """Return the gradient of all rows, (n_rows, ...)."""
+        return scatter_rows(self.g, self.index, self.n_rows)
+
+    def by_row(self) -> tuple[Array, Array]:
+        """Return the rows that have a gradient, ascending, and their gradients."""
+        order = np.argsort(self.index, kind="stable")
+        ascending = self.index[order]
+        new = np.ones(len(order), bool)
+        np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+        if new.all():
+            return ascending, self.g[order]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.cumsum(new) - 1
+        return ascending[new], scatter_rows(self.g, place, np.count_nonzero(new))
+
+
+def as_whole(g: Any) -> Any:
+    """Return a gradient as an array."""
+    return g.whole() if isinstance(g, RowGradient) else g
