@@ -71,7 +71,7 @@ def parse(argv=None):
                     argument_default=argparse.SUPPRESS, description=__doc__)
     own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"), lambda parser: training.add_taken(parser, TAKEN))
     if not own["out"].endswith((".npy", *result_table.SUFFIXES)):
-        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which it will be")
+        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names its format")
     if own["out"].endswith(".parquet"):
         needs("pyarrow", f"--out {own['out']}")
     if own["embeddings"] is not None and own["embeddings"] < 1:

@@ -38,6 +38,8 @@ def main(arguments=None):
     faulthandler.enable(2)  # a crash in C names its place
     try:
         options = _parser().parse_args(arguments)
+        if "all" in getattr(options, "allow_empty", ()):
+            options.allow_empty = SPLITS
         options.run(options)
         sys.stdout.flush()
     except SarliteError as error:
@@ -130,8 +132,8 @@ def _add_method(command):
 
 
 def _add_allow_empty(command):
-    command.add_argument("--allow-empty", action="append", choices=SPLITS, default=[],
-                         help="accept this split with no node; may be repeated")
+    command.add_argument("--allow-empty", action="append", choices=(*SPLITS, "all"), default=[],
+                         help="accept a split without nodes; may be repeated; all: for data without labels")
 
 
 def _convert(options):

@@ -100,10 +100,11 @@ def _checked(found, where):
                                                                    "needs file=, a table of the nodes"))
     for at, edges in enumerate(found["edges"]):
         here = f"{where}: edges {at}"
-        _check_keys(edges, {"file": object, **_EDGES}, here)
+        _check_keys(edges, {"file": object, **_EDGES, "relation": object}, here)
         relation = edges.get("relation")
         if not isinstance(relation, list | tuple) or len(relation) != 3 or not all(isinstance(word, str) for word in relation):
-            raise ConfigError(f"{here}: relation: {relation!r} is no list of source type, name, destination type")
+            raise ConfigError(f"{here}: relation: {relation!r} is no list of source type, name, destination type, "
+                              'such as ["user", "buys", "item"]')
         if "file" not in edges:
             raise ConfigError(f"{here}: file: none is named")
         for name in (relation[0], relation[2]):

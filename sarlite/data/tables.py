@@ -221,7 +221,7 @@ class NodeTable(_Table):
                     raise DataError(f"{self.where(name)}: entry {start + int(np.argmax(odd))} is no truth value")
         empty = [name for name in SPLITS if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
         if empty:
-            flags, first = " ".join(f"--allow-empty {name}" for name in empty), empty[0]
+            flags, first = " ".join(f"--allow-empty {name}" for name in (empty if empty != [*SPLITS] else ["all"])), empty[0]
             raise DataError(f"{self.where(first)}: the {first} split is empty, 0 of {self.n_nodes} nodes; {flags} "
                             f"(allow_empty={empty}) accepts that")
         for one, two in (("train", "val"), ("train", "test"), ("val", "test")):

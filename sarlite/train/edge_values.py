@@ -59,7 +59,7 @@ def _is_used(name, dataset, wanted, spec):
     if how is True and not there:
         raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option, hints)
     if there and how is None:
-        raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes}; {no} leaves them out", "data", hints)
+        raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes} uses them, {no} leaves them out", "data", hints)
     return there and bool(how)
 
 

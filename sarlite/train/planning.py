@@ -271,9 +271,9 @@ def table(rows: Sequence[Row], config: argparse.Namespace, summary: dict[str, An
     """
     size = len(rows[0].costs)
     given = (f", backward {config.backward}" if config.backward else "") + (f", columns {config.columns}" if config.columns > 1 else "")
-    span = "an epoch of batches as the first ones" if config.batch_size else "an epoch but the first"
+    span = "an epoch of batches as the first ones" if config.batch_size else "an epoch after the first"
     head = [f"{config.model} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; {size} "
-            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}"]
+            f"rank{'s' if size > 1 else ''}, prefetch {config.prefetch}{given}; {span}; memory without Python and its libraries"]
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop", "sent by phase"]]
     for row in rows:
         found = record(row, config)

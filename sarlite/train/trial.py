@@ -404,7 +404,7 @@ class _Layers:
         elif self._n_layers:
             found = self._batch.setdefault(id(plan), (self._kind, len(self._batch) % self._n_layers))
         else:
-            raise ConfigError("--columns: the costs of a model are not counted whose messages are computed by rows")
+            raise ConfigError("--columns: costs are not counted for a model whose messages are computed by rows")
         self.rows[found] = plan.n_src
         return found
 

@@ -121,8 +121,9 @@ def test_info(stored, capsys):
 def test_info_of_a_directed_graph(tmp_path, capsys):
     """Node 0 has no incoming edge, node 3 no edge at all."""
     (tmp_path / "e.csv").write_text("0,1\n1,2\n2,2\n")
-    empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
-    assert main(["info", f"edges:{tmp_path}/e.csv,nodes=4", "--json", *empty]) == 0
+    assert main(["info", f"edges:{tmp_path}/e.csv,nodes=4", "--json"]) == 2
+    assert "0 of 4 nodes; --allow-empty all (allow_empty=['train', 'val', 'test']) accepts" in capsys.readouterr().err
+    assert main(["info", f"edges:{tmp_path}/e.csv,nodes=4", "--json", "--allow-empty", "all"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["isolated_nodes"], found["self_loops"], found["symmetric"], found["unlabelled"]) == (1, 1, False, 4)
 

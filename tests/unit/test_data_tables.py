@@ -102,6 +102,8 @@ def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
     assert from_tables({"nodes": {"user": nodes}, "edges": [edges]}).features.ravel().tolist() == [*range(6)]
     with pytest.raises(DataError, match="column 'day' is of datetime64.*, neither numbers nor words; make one of them of it first"):
         from_tables({"nodes": {"user": {**nodes, "features": ["day"]}}, "edges": [edges]})
+    with pytest.raises(ConfigError, match=r"edges 0: relation: 'follows' is no list of .*, such as \["):
+        from_tables({"nodes": {"user": nodes}, "edges": [{**edges, "relation": "follows"}]})
 
 
 def test_columns_parted_by_semicolons_and_splits_that_are_empty(files):
