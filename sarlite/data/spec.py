@@ -311,8 +311,8 @@ def _no_directory(spec, path):
         return DataError(f"data set {spec!r}: {path} is a file; where it {known}:{spec} reads it")
     if "/" not in path and ":" in path:
         return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
-    return DataError(f"{path}: no such directory; a data set that convert wrote is one, or FORM:PATH says how to read "
-                     "files: python -m sarlite.data convert --help")
+    return DataError(f"{path}: no such directory; --data takes a directory that convert wrote, or FORM:PATH to read "
+                     "files: python -m sarlite.data convert --help lists the forms")
 
 
 def _forms():

@@ -69,7 +69,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
-        ("/gone", DataError, "^/gone: no such directory; a data set that convert wrote is one"),
+        ("/gone", DataError, "^/gone: no such directory; --data takes a directory that convert wrote"),
         ("mnist:x", ConfigError, "none of the known forms: .*, sbm:nodes"),
     ],
 )
