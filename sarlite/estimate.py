@@ -42,17 +42,17 @@ _LOADED = 2 << 20  # what loading leaves in a process beside the data, but for M
 _MOST_RANKS = 4096  # that are tried for --memory
 _TRIAL_ROWS = 4000  # of parts that are expected, of which trials are on few ranks
 OWN = {
-    "ranks": ([16, 64, 256, 1024], "numbers of ranks, as 16,64,1024", "N,N,.."),
-    "nodes": (None, "nodes of a graph that is told by counts, in place of --data", "N"),
-    "edges": (None, "its edges, each direction of a symmetrised one, without added self loops", "N"),
-    "features": (None, "its features", "N"),
-    "classes": (None, "its classes", "N"),
-    "train": (0.1, "share of training nodes; as many validate, and test", "SHARE"),
-    "halo": (None, "share of the other parts' nodes that a part needs [of random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
-    "memory": (None, "memory of each rank, such as 64GB: which modes fit, and the fewest ranks on which one does", "SIZE"),
-    "gflops": (None, "10^9 operations a second that a rank's products do [measured here]", "X"),
-    "gb_per_s": (None, "10^9 bytes a second that a rank reads of edges' rows [measured here]", "X"),
-    "network_gbit": (None, "10^9 bits a second that come to a rank [measured between two threads here]", "X"),
+    "ranks": ([16, 64, 256, 1024], "numbers of ranks, such as 16,64,1024", "N,N,.."),
+    "nodes": (None, "number of nodes, for a graph given by numbers in place of --data", "N"),
+    "edges": (None, "number of edges, without added self loops; an undirected edge counts twice", "N"),
+    "features": (None, "number of features", "N"),
+    "classes": (None, "number of classes", "N"),
+    "train": (0.1, "share of training nodes; validation and test have the same share each", "SHARE"),
+    "halo": (None, "share of the other parts' nodes that a part needs [random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
+    "memory": (None, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks a mode fits", "SIZE"),
+    "gflops": (None, "speed of a rank's products, 10^9 operations a second [measured here]", "X"),
+    "gb_per_s": (None, "speed at which a rank reads edges' rows, 10^9 bytes a second [measured here]", "X"),
+    "network_gbit": (None, "speed of the network to a rank, 10^9 bits a second [measured here between two threads]", "X"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",

@@ -1,4 +1,4 @@
-"""`python -m sarlite.predict`: a trained model's outputs, or the rows of one of its layers, for the nodes of a data set."""
+"""Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of the model's layers."""
 
 import argparse
 import contextlib
@@ -41,15 +41,17 @@ from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output
 
 OWN: dict[str, tuple[Any, Any, str]] = {
-    "checkpoint": (None, str, "checkpoint of a run of sarlite.train; the checkpoint says the model and how data are read"),
-    "nodes": (None, str, "nodes to predict, in this order: their ids as the data have them, a line each, or .npy [all nodes]"),
-    "links": (None, str, "of a run with --task link or --edge-labels: pairs of source and destination, CSV, .npy or .parquet; what the "
-              "model says of them, in this order"),
-    "top": (None, int, "of a run with --task link: so many likeliest destinations of each node, which are no links of the data"),
-    "rank": (None, bool, "beside the scores of --links the rank of each destination among all nodes that are no links of the data [no]"),
-    "known": (None, bool, "links of the data may be among --top, and count with --rank [no]"),
-    "embeddings": (None, int, "write the rows of this layer instead, from 1 on; the last layer's rows are no probabilities yet"),
-    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy of these, beside FILE.labels.npy; replaced if there"),
+    "checkpoint": (None, str, "checkpoint of a run of sarlite.train, with the model and all options"),
+    "nodes": (None, str, "nodes to predict, in this order: an id of the data on each line, or .npy [all nodes]"),
+    "links": (None, str, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in this "
+              "order; CSV, .npy or .parquet"),
+    "top": (None, int, "for a run with --task link: the K likeliest destinations of each node, without links of the data"),
+    "rank": (None, bool, "beside each score of --links, write the rank of the destination among all nodes that the data do "
+             "not link to the source [no]"),
+    "known": (None, bool, "let links of the data be among --top, and count with --rank [no]"),
+    "embeddings": (None, int, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet"),
+    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
+            "FILE.labels.npy; an old file is replaced"),
     "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "top": "K", "embeddings": "LAYER", "out": "FILE"}

@@ -284,8 +284,8 @@ def main(argv: list[str] | None = None) -> int:
     """Write the page as the command line says; return the exit status."""
     parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; curves of several runs share their charts")
-    parser.add_argument("--out", default="report.html", metavar="FILE.html", help="the page, replaced if it is there (%(default)s)")
-    parser.add_argument("--trace", metavar="FILE.json", help="what --trace of a run wrote: its timeline")
+    parser.add_argument("--out", default="report.html", metavar="FILE.html", help="the page; an old file is replaced (%(default)s)")
+    parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
     try:
         options = parser.parse_args(argv)
         if len(set(options.runs)) < len(options.runs):

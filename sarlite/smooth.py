@@ -24,7 +24,7 @@ from sarlite.train.settings import graph_of, smoothing_of, source_of
 
 OWN: dict[str, tuple[Any, Any, str]] = {
     "predictions": (None, str, "(n_nodes, n_classes) probabilities in the data's original node order, .npy"),
-    "out": (None, str, "file for the smoothed scores, as the predictions stand; replaced if it is there"),
+    "out": (None, str, "file for the smoothed scores, in the order of the predictions; an old file is replaced"),
 }
 TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "numerics", "threads", "ranks", "seed", "stall-timeout",
          "progress", "verify", *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))

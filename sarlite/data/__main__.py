@@ -61,7 +61,7 @@ def _parser():
     convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=forms)
     convert.set_defaults(run=_convert)
     convert.add_argument("spec", metavar="SPEC")
-    convert.add_argument("directory", metavar="DIR")
+    convert.add_argument("directory", metavar="DIR", help="the directory to write")
     for flag, what in (("--undirected", "add the reverse of every edge; keep each edge once"),
                        ("--self-loops", "add the self loops that are missing"),
                        ("--deduplicate", "keep equal edges once"),
@@ -69,7 +69,7 @@ def _parser():
         convert.add_argument(flag, action="store_true", default=None, help=what)
     convert.add_argument("--features-dtype", choices=("bfloat16",),
                          help="round the nodes' features to bfloat16: half the bytes of float32 [as they are]")
-    _add_memory(convert, "of edges:, tables:, npz: and mag:, read in pieces and sorted on disk, beside DIR")
+    _add_memory(convert, "edges:, tables:, npz: and mag: are read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
     _add_progress(convert)
@@ -77,7 +77,7 @@ def _parser():
     info = commands.add_parser("info", help="describe SPEC", epilog=forms)
     info.set_defaults(run=_info)
     info.add_argument("spec", metavar="SPEC")
-    info.add_argument("--parts", type=int, metavar="N", help="partition into N and describe that too")
+    info.add_argument("--parts", type=int, metavar="N", help="divide into N parts and describe the parts too")
     _add_method(info)
     info.add_argument("--json", action="store_true", help="print one JSON object")
     info.add_argument("--verify", action="store_true", help="compare the hashes of a native data set's files")
@@ -86,11 +86,11 @@ def _parser():
     divided = commands.add_parser("partition", help="write the rows and edges of DIR by part, in place or into DIR2")
     divided.set_defaults(run=_partition)
     divided.add_argument("directory", metavar="DIR")
-    divided.add_argument("--parts", type=int, metavar="N", required=True)
+    divided.add_argument("--parts", type=int, metavar="N", required=True, help="number of parts")
     _add_method(divided)
-    rows = "of the rows of a part: ids ascend [none], or nodes that share neighbours together"
+    rows = "order of a part's rows: none, by id; metis and cluster, nodes that share neighbours together [none]"
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if it would take more")
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS would take more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -104,18 +104,18 @@ def _parser():
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
 
-    told = commands.add_parser("report", help="what parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told = commands.add_parser("report", help="show what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
     told.set_defaults(run=_report)
     told.add_argument("directory", metavar="DIR")
     told.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_memory(told, "the edges are read in pieces whatever it is; too little for a byte a node is refused")
+    _add_memory(told, "edges are read in pieces; less than a byte a node is refused")
     _add_progress(told)
     return top
 
 
 def _add_memory(command, what):
     command.add_argument("--memory", type=byte_size, metavar="SIZE",
-                         help=f"at most so much memory of this process, as 2GiB: {what} [as much as it takes]")
+                         help=f"most memory of this process, such as 2GiB: {what} [no limit]")
 
 
 def _add_progress(command):
@@ -125,10 +125,10 @@ def _add_progress(command):
 
 def _add_method(command):
     command.add_argument("--method", default="metis", metavar="|".join((*METHODS, "FILE")),
-                         help="default metis; FILE has one part a line, or is .npy")
-    even = "what METIS or Fennel makes even [nodes and train, and edges where the degrees are skewed]"
+                         help="how to divide; FILE has the part of each node, one a line, or .npy [metis]")
+    even = "what METIS or Fennel makes even [nodes and train, and edges if the degrees are skewed]"
     command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help=even)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the division [0]")
 
 
 def _add_allow_empty(command):

@@ -88,16 +88,16 @@ _RELATIONAL = ("mag", "relational", *_GRAPHS)
 """Forms of several node types and relations: `load` takes them with `relational`."""
 FORMS = """\
   DIR                     a directory in the native format (python -m sarlite.data convert)
-  planetoid:PATH/NAME     PATH/ind.NAME.x and its seven neighbours
+  planetoid:PATH/NAME     PATH/ind.NAME.x, .y, .tx, .ty, .allx, .ally, .graph and .test.index
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
-                          classes, task, features; or of links ogbl-collab, -ppa, -ddi or -citation2
+                          classes, task, features; or, for links, ogbl-collab, -ppa, -ddi or -citation2
   edges:FILE              a table or two columns: text, .npy, .parquet, .arrow; options src, dst, weight, edge_features,
                           nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header; or of files
                           by node number nodes, names, features, labels, split or {train,val,test}_ids; classes, task,
-                          train, val, seed
-  tables:FILE.toml        tables of nodes and edges that a TOML file names, of one kind or relational
-  pigo:FILE               PIGO's binary CSR; options as of edges, but nodes
+                          train, val, seed; as edges:follows.csv,src=source,dst=target,nodes=users.csv,id=user,labels=segment
+  tables:FILE.toml        a TOML file that names tables of nodes and edges, of one kind or relational
+  pigo:FILE               PIGO's binary CSR; the options of edges, without nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
   reddit:DIR              DGL's reddit_data.npz and reddit_graph.npz; option classes
