@@ -138,7 +138,7 @@ def test_help_is_grouped_and_tells_defaults_and_units(capsys):
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *config.GROUPS]
     for words in ("[gcn 16, sage 256, gat 8, gatv2 8, gin 64, gcnii 64, pna 64, appnp 64, sign 64, rgcn 256, rgat 32]",
                   "[gcn no, sage yes, gat no, gatv2 no, gin yes, pna yes, sign yes]",
-                  "from the rows of its ends [dot; of labels mlp]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
+                  "become a score or label [dot; for labels mlp]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
                   "[sage mean]", "[gcn as dropout, gat as dropout, gatv2 as dropout, appnp as dropout, sign 0.0]"):  # fmt: skip
         assert words in text, words
     entries = {re.match("[a-z-]+", entry)[0]: entry for entry in shown.split("\n  --")[1:]}
