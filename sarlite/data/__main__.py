@@ -90,7 +90,8 @@ def _parser():
     _add_method(divided)
     rows = "order of a part's rows: none, by id; metis and cluster, nodes that share neighbours together [none]"
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS would take more")
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS would take "
+                         "more")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -104,7 +105,8 @@ def _parser():
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
 
-    told = commands.add_parser("report", help="show what the parts of DIR cost: cut, halo rows, balance, edges by pair of parts")
+    told = commands.add_parser("report", help="show what the parts of DIR cost: cut, halo rows, balance, edges by pair "
+                                              "of parts")
     told.set_defaults(run=_report)
     told.add_argument("directory", metavar="DIR")
     told.add_argument("--json", action="store_true", help="print one JSON object")

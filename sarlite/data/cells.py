@@ -54,7 +54,8 @@ def whole_ids(where, column, cells, first=0):
     """Return cells as node numbers, (n,) int64; a DataError names the row of another one."""
     if isinstance(cells, np.ndarray):
         if cells.ndim != 1 or cells.dtype.kind not in "iu":
-            raise DataError(f"{where}: column {column!r}: {_what(cells)} are no node ids, which are whole numbers or words")
+            raise DataError(f"{where}: column {column!r}: {_what(cells)} are no node ids, which are whole numbers or "
+                            "words")
         bad, found = np.flatnonzero((cells < 0) | (cells > np.iinfo(np.int64).max)), cells
     else:
         try:
@@ -65,8 +66,8 @@ def whole_ids(where, column, cells, first=0):
         bad = np.flatnonzero(found < 0) if found is not None else [
             at for at, word in enumerate(cells) if word is None or not _is_node_number(word)]
     if len(bad):
-        raise DataError(f"{where}: row {first + int(bad[0])}, column {column!r}: {cells[bad[0]]!r} is no node number, as "
-                        "those before are; names=edges takes all of them for names")
+        raise DataError(f"{where}: row {first + int(bad[0])}, column {column!r}: {cells[bad[0]]!r} is no node number, "
+                        "as those before are; names=edges takes all of them for names")
     return found.astype(np.int64, copy=False)
 
 
@@ -138,8 +139,8 @@ class Numbers:
             total, count, first = total + np.where(known, x, 0).sum(0), count + known.sum(0), first + len(x)
         if first and not np.all(count):
             at = int(np.argmin(count))
-            raise DataError(f"{self._source.where}: column {at + 1} of {', '.join(self.columns)}: no row has a value, so "
-                            "there is no mean")
+            raise DataError(f"{self._source.where}: column {at + 1} of {', '.join(self.columns)}: no row has a value, "
+                            "so there is no mean")
         return total / np.maximum(count, 1)
 
 

@@ -65,11 +65,11 @@ class Table:
             pieces.close()
 
     def numeric(self, columns):
-        """Return those of some columns whose first cells are numbers."""
+        """Return the columns, among some, whose first cells are numbers."""
         if not columns:
             return []
-        cells = {name: self._first_or_words(name) for name in columns} if self.typed else dict(zip(columns, self.first(columns)))
-        return [name for name, found in cells.items() if are_numbers(found)]
+        cells = map(self._first_or_words, columns) if self.typed else self.first(columns)
+        return [name for name, found in zip(columns, cells) if are_numbers(found)]
 
     def _first_or_words(self, column):
         try:
@@ -85,12 +85,12 @@ def table(source, header=None, asked=(), where="table"):
     ----------
     source : path, or table
         A file: .parquet, .arrow, .feather, .ipc (which pyarrow reads), else text in UTF-8, ending in .gz where it is
-        compressed, parted by tabs, commas, semicolons or blanks. Or a dict of arrays, a table of pandas, polars or pyarrow, or any
-        other with `__arrow_c_stream__` or `__dataframe__` (by pyarrow).
+        compressed, parted by tabs, commas, semicolons or blanks. Or a dict of arrays, a table of pandas, polars or
+        pyarrow, or any other with `__arrow_c_stream__` or `__dataframe__` (by pyarrow).
     header : bool, optional
-        Whether the first line of text names the columns, which else are named 0, 1, ... By default, where it can be
-        told: it has a column that is asked for; or all its words begin with a letter, and below are numbers, or two of
-        its words are such as source and target.
+        Whether the first line of text names the columns; without a header columns are named 0, 1, ... By default the
+        line itself decides: it is a header if it has a column that is asked for; or if all its words begin with a
+        letter, and numbers stand below or two of the words are such as source and target.
     asked : sequence of str
         Columns that will be asked for.
     where : str
@@ -159,7 +159,7 @@ class _Text(Table):
             raise DataError(f"{self.where}: row {row}: {len(odd)} words, expected {width}: {', '.join(odd[:9])}")
 
     def _from_first(self, file):
-        """Return the lines from the first one on that is neither empty nor begins with #, by which the delimiter is told."""
+        """Return the lines from the first that is neither empty nor begins with #; this line shows the delimiter."""
         lines = textfile.lines(file)
         first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
         tab = self._path.suffixes[:1] == [".tsv"] or "\t" in first
@@ -167,7 +167,7 @@ class _Text(Table):
         return chain([first], lines)
 
     def _rows(self, lines, width=None):
-        """Yield the words of each line, but of empty lines; where blanks part them, of those that begin with #."""
+        """Yield the words of each line that is not empty and, where blanks part the words, does not begin with #."""
         if self._delimiter:
             rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
             yield from (row for row in rows if row and (len(row) > 1 or row[0] or width == 1))
@@ -176,8 +176,8 @@ class _Text(Table):
 
 
 def _split(block, delimiter, width):
-    """The words of whole lines, one line's behind the other's; None unless all lines look alike: as many delimiters, and
-    quotes around the same whole words.
+    """The words of whole lines, line after line; None unless all lines have as many delimiters, and quotes around the
+    same whole words.
     """
     block = block if block.endswith("\n") else block + "\n"
     characters = np.frombuffer(block.encode(), np.uint8)
@@ -185,7 +185,8 @@ def _split(block, delimiter, width):
     at = np.flatnonzero((characters == ord(delimiter)) | (characters == end) | (characters == quote))
     marks = characters[at]
     line = marks[: int(np.argmax(marks == end)) + 1]
-    if np.count_nonzero(line != quote) != width or marks.size % line.size or (marks.reshape(-1, line.size) != line).any():
+    alike = marks.size % line.size == 0 and (marks.reshape(-1, line.size) == line).all()
+    if not alike or np.count_nonzero(line != quote) != width:
         return None
     quotes = np.flatnonzero(marks == quote)
     if quotes.size:  # in pairs, each between two marks that are no quotes
@@ -203,8 +204,8 @@ def _is_header(path, first, second, asked):
     names = len(first) > 1 and all(word[:1].isalpha() and not is_number(word) for word in first)
     if not names or any(map(is_number, second)) or len({word.lower() for word in first} & ENDS) > 1:
         return names
-    raise DataError(f"{path}: the first line, {','.join(first)!r}, may be a header or a row: header=true or header=false "
-                    "says which")
+    raise DataError(f"{path}: the first line, {','.join(first)!r}, may be a header or a row: header=true or "
+                    "header=false says which")
 
 
 class _Arrow(Table):
@@ -292,7 +293,8 @@ class _Frame(Table):
         """The cells of a whole column, made once: a piece alone may not tell what they are."""
         if column not in self._made:
             found = self._columns[column]
-            self._made[column] = (_cells if isinstance(found, np.ndarray) else _of_arrow)(self.where, self.names[column], found)
+            cells = _cells if isinstance(found, np.ndarray) else _of_arrow
+            self._made[column] = cells(self.where, self.names[column], found)
         return self._made[column]
 
 
@@ -334,7 +336,8 @@ def _cells(where, name, values):
 
 
 def _none(value):
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    nan = isinstance(value, float) and value != value
+    return nan or value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _other(where, name, kind):

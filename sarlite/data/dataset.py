@@ -141,7 +141,7 @@ class Dataset:
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The only relation, of a set of graphs that between nodes; raises a DataError where there is not one."""
+        """The only relation, in a set of graphs the relation between nodes; a DataError where there are several."""
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:

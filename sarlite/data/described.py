@@ -90,19 +90,21 @@ def _checked(found, where):
     _check_keys(found, _TOP, where)
     for name in ("nodes", "edges"):
         if not found.get(name):
-            raise ConfigError(f"{where}: no {name}: " + ("[nodes.TYPE]" if name == "nodes" else "[[edges]]") + " names a table of them")
+            heading = "[nodes.TYPE]" if name == "nodes" else "[[edges]]"
+            raise ConfigError(f"{where}: no {name}: {heading} names a table of {name}")
     for name, nodes in found["nodes"].items():
         key(name)
         _check_keys(nodes, {"file": object, **_NODES}, f"{where}: nodes.{name}")
         odd = next((word for word in nodes if (word == "count") == ("file" in nodes) and word != "file"), None)
         if odd:
-            raise ConfigError(f"{where}: nodes.{name}: {odd}: " + ("not beside file=, whose rows are the nodes" if "file" in nodes else
-                                                                   "needs file=, a table of the nodes"))
+            why = "needs file=, a table of the nodes" if odd != "count" else "not beside file=, whose rows are the nodes"
+            raise ConfigError(f"{where}: nodes.{name}: {odd}: {why}")
     for at, edges in enumerate(found["edges"]):
         here = f"{where}: edges {at}"
         _check_keys(edges, {"file": object, **_EDGES, "relation": object}, here)
         relation = edges.get("relation")
-        if not isinstance(relation, list | tuple) or len(relation) != 3 or not all(isinstance(word, str) for word in relation):
+        words = relation if isinstance(relation, list | tuple) else ()
+        if len(words) != 3 or not all(isinstance(word, str) for word in words):
             raise ConfigError(f"{here}: relation: {relation!r} is no list of source type, name, destination type, "
                               'such as ["user", "buys", "item"]')
         if "file" not in edges:
@@ -113,8 +115,8 @@ def _checked(found, where):
     labelled = [name for name, nodes in found["nodes"].items() if nodes.get("labels")]
     target = found.get("target") or (labelled or [*found["nodes"]])[0]
     if len(labelled) > 1 or target not in found["nodes"] or labelled not in ([], [target]):
-        raise ConfigError(f"{where}: target: {target!r}, but labels are of {', '.join(labelled) or 'none'}: one type of "
-                          f"{', '.join(found['nodes'])} is the target, and it alone may have labels")
+        raise ConfigError(f"{where}: target: {target!r}, but labels are of {', '.join(labelled) or 'none'}: one type "
+                          f"of {', '.join(found['nodes'])} is the target, and it alone may have labels")
     return {**found, "target": target}
 
 
@@ -169,8 +171,8 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
             tell(name)
             chosen = {option: nodes.get(option) for option in ("id", "split", "task", "classes")}
             chosen |= {option: nodes[option] for option in ("train", "val", "seed") if option in nodes}
-            chosen |= {"features": columns(nodes.get("features")), "labels": columns(nodes.get("labels")), "fill": _fill(nodes),
-                       "masks": {split: nodes.get(f"{split}_mask") for split in SPLITS}}
+            chosen |= {"features": columns(nodes.get("features")), "labels": columns(nodes.get("labels")),
+                       "fill": _fill(nodes), "masks": {split: nodes.get(f"{split}_mask") for split in SPLITS}}
             source = _source(nodes["file"], base)
             listed[name] = listed_nodes(source, chosen, nodes.get("header"), f"nodes.{name}")
             numberings[name] = Numbering(places[name], listed[name].listed_in)
@@ -206,7 +208,8 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
 
 
 def _edges(edges, base):
-    features, chosen = columns(edges.get("features")) or (), {name: edges.get(name) for name in ("src", "dst", "weight")}
+    features = columns(edges.get("features")) or ()
+    chosen = {name: edges.get(name) for name in ("src", "dst", "weight")}
     name = ".".join(edges["relation"])
     source = table(_source(edges["file"], base), edges.get("header"), [*chosen.values(), *features], f"edges {name}")
     return tuple(edges["relation"]), EdgeColumns(source, **chosen, features=features, fill=_fill(edges))
@@ -216,8 +219,8 @@ def _count(name, found, opened, numberings):
     """The number of nodes of a type."""
     if name in numberings:
         return numberings[name].n_nodes
-    ends = [(read.largest()[end], read.source.where) for relation, read in opened for end, of in enumerate(relation[::2])
-            if of == name]
+    ends = [(read.largest()[end], read.source.where) for relation, read in opened
+            for end, of in enumerate(relation[::2]) if of == name]
     largest, where = max(ends, default=(-1, name))
     said = found["nodes"][name].get("count")
     if said is not None and said <= largest:

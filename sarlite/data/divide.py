@@ -24,8 +24,8 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
         The part of each node, by original id, a type after the other as `dataset.nodes` has them.
     n_parts : int
     sink : format.GraphWriter or InMemory
-        Its `of(table)` returns what takes a table's arrays: its `array(field, shape, dtype)` returns what takes rows.
-        Its `finish(dataset, offsets, division)` ends it.
+        `of(table)` returns an object for a table's arrays, whose `array(field, shape, dtype)` returns a writer of rows.
+        `finish(dataset, offsets, division)` ends the sink.
     order : (n_nodes,) int, optional
         The nodes, a type after the other, in the order in which the rows of a part stand; by default ids ascend.
     division : dict, optional

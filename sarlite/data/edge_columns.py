@@ -33,8 +33,8 @@ class EdgeColumns:
         names = source.names
         if None in (src, dst) and (len(names) != 2 or src or dst):
             raise DataError(f"{source.where}: edges: of the columns {', '.join(names)} say which are the ends: "
-                            f"src={names[0] if names else 'COLUMN'},dst={names[1] if len(names) > 1 else 'COLUMN'} (and "
-                            "weight=, edge_features=, where they are used)")
+                            f"src={names[0] if names else 'COLUMN'},dst={names[1] if len(names) > 1 else 'COLUMN'} "
+                            "(and weight=, edge_features=, where they are used)")
         self._ends = (names[0] if src is None else src, names[1] if dst is None else dst)
         used = [*self._ends, *([weight] if weight else []), *features]
         first = source.first(used)

@@ -48,8 +48,8 @@ def streams(path, workspace, finish, graph=None, **options):
         src, dst, weight, edge_features : str
             Columns of the edges, several as a+b. `header` : bool, as of `columns.table`.
         fill : str
-            What missing features and values of edges become: 0 or mean. None may miss without it. Where the table of
-            the nodes is to be read otherwise, `node_fill` and `node_header` say so.
+            What missing features and values of edges become: 0 or mean. Without `fill` no value may be missing.
+            `node_fill` and `node_header` are for the table of the nodes, if it is read in another way.
         classes : int
             By default the largest label + 1.
         features : str
@@ -65,8 +65,8 @@ def streams(path, workspace, finish, graph=None, **options):
             `split`, drawn as `random_split(labels, train, val, seed)`; of a task other than classify all labelled
             nodes are one class.
         names : str
-            A file with the names of the nodes, one a row. "edges": they are known by the edges alone, as they are
-            without it where ids are words.
+            A file with the names of the nodes, one a row. "edges": the edges alone name the nodes, which is the default
+            where ids are words.
         task : str
             What the labels are, as of `raw.read_labels`.
 
@@ -200,7 +200,8 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
     found = {name: (file, len(array)) for name, file, array in there if array is not None}
     if graph is not None:
         (edges, of_values), numbering = _of_graph(graph, path, found), None
-    elif names or any(value is not None for value in of_edges.values()) or not isinstance(path, Path) or has_words(path):
+    elif (names or any(value is not None for value in of_edges.values()) or not isinstance(path, Path)
+          or has_words(path)):
         read, numbering = from_table(path, workspace, {**of_edges, "names": names})
         edges, of_values = read.pieces(), read.columns
     else:
@@ -234,9 +235,9 @@ def _of_graph(graph, path, found):
     if n_nodes is not None:
         found["n"] = path, n_nodes
     values = {} if weight is None else {"edge_weight": weight}
-    pieces = ((src[at : at + _PIECE], dst[at : at + _PIECE], {name: array[at : at + _PIECE] for name, array in values.items()})
-              for at in range(0, max(len(src), 1), _PIECE))
-    return pieces, {name: (array.dtype, ()) for name, array in values.items()}
+    pieces = (slice(at, at + _PIECE) for at in range(0, max(len(src), 1), _PIECE))
+    edges = ((src[piece], dst[piece], {name: array[piece] for name, array in values.items()}) for piece in pieces)
+    return edges, {name: (array.dtype, ()) for name, array in values.items()}
 
 
 def has_words(path):

@@ -194,7 +194,7 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return (path, record, field) of each array's file, names' too; raises as `read_meta`, and where a file is missing."""
+    """Return (path, record, field) of each file, names' too; raises as `read_meta`, and where a file is missing."""
     told, found = read_meta(directory), []
     for place, table in meta.TABLES.items():
         for key, of in told[place].items():

@@ -33,7 +33,7 @@ class LabelColumns:
         self._raw.write(self._rows(cells, first))
 
     def read(self):
-        """Return the labels in the task's form; the number of a model's outputs; the names of classes that are words, or None."""
+        """Return the labels in the task's form; the number of a model's outputs; the names of classes, or None."""
         where, raw = f"{self._source.where}: column {self._columns[0]!r}", self._raw.array()
         if self._task != "classify":
             return *read_labels(np.asarray(raw), where, self._classes, self._task, what=self._what), None
@@ -51,7 +51,8 @@ class LabelColumns:
         for piece in pieces:
             spool.write(whole_labels(values[piece] if words else piece, where, spool.n_rows, self._what))
         labels = spool.array()
-        return labels, len(words) if named else count_classes(labels, where, self._classes), sorted(words) if named else None
+        n_classes = len(words) if named else count_classes(labels, where, self._classes)
+        return labels, n_classes, sorted(words) if named else None
 
     def _rows(self, cells, first):
         where = self._source.where

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite import kernels
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""Of rows that are stored as the upper halves of float32; no arithmetic takes them for other numbers."""
+"""The dtype of rows stored as the upper halves of float32: a record, so that no arithmetic misreads the rows."""
 CHUNK_BYTES = 1 << 25
 COPY_BYTES = 1 << 21
 

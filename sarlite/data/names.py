@@ -67,7 +67,7 @@ class Names:
 
     @classmethod
     def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
-        """Return the names of a data set's nodes as it is, by node type; without the types that are known by numbers."""
+        """Return the names of the nodes of a data set as it is, by node type; types without names are left out."""
         found = {}
         for node_type in dataset.nodes:
             places = (f"names/{key(node_type)}", *(["names"] if node_type == dataset.target else []))
@@ -87,7 +87,7 @@ class Names:
             return [self._name(node).decode() for node in np.asarray(ids).tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes by name, (n,) int64; raises a DataError that tells the first unknown."""
+        """Return the original ids of nodes by name, (n,) int64; raises a DataError that has the first unknown name."""
         names = list(names)
         found = self._find([name.encode() for name in names])
         if (found < 0).any():

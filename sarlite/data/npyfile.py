@@ -128,7 +128,7 @@ def open_map(path, record, field):
 def check_record(source, field, record):
     """Raise a DataError, which names `source` and `field`, unless this is a record as a `Stream` gives one."""
     good = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
-    good = good and all(isinstance(record[name], str) for name in ("dtype", "sha256")) and isinstance(record["shape"], list)
+    good = good and [type(record[name]) for name in ("dtype", "sha256", "shape")] == [str, str, list]
     if not good or not all(type(length) is int and length >= 0 for length in record["shape"]):
         raise DataError(f"{source}: {field}: expected a record of dtype, shape and sha256, found {record!r}")
 

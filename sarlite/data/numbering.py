@@ -1,7 +1,8 @@
-"""Numbers for the nodes of one type that are known by names, in bounded memory: the mapping that `names` keeps and reads.
+"""Numbers for nodes of one type that have names, in bounded memory: the mapping that `names` keeps and reads.
 
-Names are given places as they come: one dictionary tells a name's, and is emptied where it grows too large, so a name may
-have several. At the end places are sorted by the hashes of their names, and those of one name get one number.
+Names get places as they come. A dictionary has the places of names, and is emptied where it grows too large; so a name
+may have several places. At the end places are sorted by the hashes of their names, and the places of one name get one
+number.
 """
 
 import hashlib
@@ -25,8 +26,8 @@ class Numbering:
     workspace : Workspace
         Of the sorts; it takes about 60 bytes a name on disk.
     listed_in : path or str, optional
-        What has the names of all nodes, which `list` takes: node i is the i-th of them. Without it the nodes are those
-        that `places` is given, in the order of their hashes.
+        The file with the names of all nodes, which `list` takes: node i has the i-th name. Without a file the nodes are
+        the names given to `places`, in the order of their hashes.
 
     Attributes
     ----------
@@ -57,7 +58,7 @@ class Numbering:
         self._n_listed += len(names)
 
     def places(self, names):
-        """Return a place for each name, (n,) int64; the same name may have several, but `nodes` gives them one number."""
+        """Return a place for each name, (n,) int64; `nodes` gives all places of a name one number."""
         found, first, new = self._known.of(names)
         self._add(new, np.arange(first, first + len(new)), self._words, self._ends)
         return found

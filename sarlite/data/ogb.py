@@ -1,4 +1,4 @@
-"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, ogbn-products, ogbn-proteins (csv.gz), ogbn-papers100M (npz), and of links."""
+"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), and ogbl-*."""
 
 import gzip
 from pathlib import Path
@@ -24,8 +24,8 @@ _INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogb
 def read(path, classes=None, task=None, features=None):
     """Read an OGB data set of nodes or links from its folder, the one with `raw/` and `split/`.
 
-    One of links, as ogbl-collab, is known by `split/KIND/train.pt`. Its nodes have no labels, and without `node-feat.csv.gz` a column
-    of ones; `raw/` has the edges to train on. `pairs` reads the links of a split.
+    A data set of links, as ogbl-collab, has a file `split/KIND/train.pt`. Its nodes have no labels, and without
+    `node-feat.csv.gz` a column of ones; `raw/` has the edges to train on. `pairs` reads the links of a split.
 
     Parameters
     ----------
@@ -41,8 +41,9 @@ def read(path, classes=None, task=None, features=None):
     Returns
     -------
     RawGraph
-        Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs without a direction,
-        as those of ogbl-collab, -ppa and -ddi, undirected, as OGB's own loader has it. Unlabelled nodes (NaN in papers100M) get -1.
+        Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs
+        without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as OGB's own loader has it. Unlabelled
+        nodes (NaN in papers100M) get -1.
 
     Raises
     ------
@@ -89,7 +90,8 @@ def _of_links(path, train, options):
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     file = raw / "node-feat.csv.gz"
-    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if file.is_file() else np.ones((n_nodes, 1), np.float32)
+    there = file.is_file()
+    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if there else np.ones((n_nodes, 1), np.float32)
     none = np.zeros(n_nodes, bool)
     undirected = "edge" in pickled.load_saved(train)
     return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
@@ -97,8 +99,9 @@ def _of_links(path, train, options):
 
 
 def pairs(path):
-    """Return the links of a split of an ogbl data set, `split/KIND/valid.pt`, (n, 2) integers: its `edge`, or `source_node` and
-    `target_node`. Other arrays, as negatives, are not read.
+    """Return the links of a split of an ogbl data set, `split/KIND/valid.pt`, (n, 2) integers.
+
+    The links are the array `edge`, or `source_node` and `target_node`. Other arrays, as negatives, are not read.
 
     Raises
     ------
@@ -114,7 +117,8 @@ def pairs(path):
             raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are no pairs")
         links = np.stack(ends, 1)
     else:
-        raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but {', '.join(map(str, found))}")
+        raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but "
+                        f"{', '.join(map(str, found))}")
     if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
         raise DataError(f"{path}: links: expected pairs of whole numbers, found {links.dtype} {links.shape}")
     return links

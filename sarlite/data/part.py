@@ -33,7 +33,7 @@ class Part:
     ----------
     dataset : Dataset
     rank, size : int
-        The part and the number of parts: that of the data set, or a divisor of it; neighbouring parts are then one.
+        The part and the number of parts: the data set's number or a divisor; neighbouring parts are then one part.
 
     Attributes
     ----------

@@ -86,7 +86,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
         return read_parts(method, n_nodes, n_parts)
     if dataset.of_graphs:
         if balance != "auto":
-            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and nodes")
+            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and "
+                              "nodes")
         return _by_graphs(dataset, n_parts, method, seed)
     if method == "fennel":
         budget.check(10 * n_nodes + _block_bytes(dataset), n_bytes, f"a partition of {n_nodes:,} nodes")

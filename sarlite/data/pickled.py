@@ -57,7 +57,7 @@ def load(path):
 
 
 def load_saved(path):
-    """Return the arrays by name of a dict that `torch.save` wrote, in its form of zip files or the one before; read-only.
+    """Return the arrays by name of a dict that `torch.save` wrote, as a zip file or in the form before; read-only.
 
     Tensors are no arrays, and are refused, as `load` refuses them.
 
@@ -86,7 +86,7 @@ def _zipped(path, size):
 
 
 def _fourth(data):
-    """The fourth of pickles that follow each other: before it come a number that says whose they are, a version, and of what machine."""
+    """The fourth of four pickles; the first three are a magic number, a version, and facts of the machine."""
     file, ends = io.BytesIO(data), [0]
     for _ in range(3):
         for _ in pickletools.genops(file):  # which ends behind a STOP

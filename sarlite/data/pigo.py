@@ -35,7 +35,7 @@ class Csr(NamedTuple):
 
 
 def streams(path, workspace, finish, **tables):
-    """Give a graph, with what stands in files of their own as `edge_list.streams` does; directed, from row to column."""
+    """Give a graph, directed from row to column; other files are read as by `edge_list.streams`."""
     return edge_list.streams(path, workspace, finish, graph=_edges, **tables)
 
 
@@ -60,8 +60,8 @@ def read_csr(path):
 
     Notes
     -----
-    Nothing says whether a file has weights: it has where 4 or 8 bytes an edge (float32, float64) are behind the node
-    ids.
+    No field says whether a file has weights. A file has weights if 4 or 8 bytes an edge (float32, float64) follow the
+    node ids.
     """
     first, _ = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"))
     if first["magic"] != MAGIC:

@@ -30,7 +30,7 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
         As `partition.measures`, of all types together; of several types "types": each one's nodes by part. With `tiles`
         "tiles": the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p needs;
         "row_imbalance": the largest part's edges over the mean; "stage_imbalance": the largest tile of each column,
-        added up, over the edges of a part: what rounds in lockstep, as of mode broadcast, take longer than even ones.
+        added up, over the edges of a part: by how much rounds in lockstep, as in mode broadcast, outlast even rounds.
         JSON can hold it.
 
     Raises

@@ -183,7 +183,8 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
     order = "stored" if wanted.order == stored_order(dataset) else wanted.order
     parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
                                   progress=progress, seconds=seconds)
-    with progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, names=dataset.names, step=step) as out:
+    with (progress.step("write the parts", dataset.n_bytes) as step,
+          format.GraphWriter(directory, names=dataset.names, step=step) as out):
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 

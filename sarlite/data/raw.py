@@ -196,7 +196,8 @@ def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
         found = labels if labels.dtype == np.float64 else narrowed(labels)
         return found, 1 if found.ndim == 1 else found.shape[1]
-    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first, what), 1 if labels.ndim == 1 else labels.shape[1]
+    columns = labels.reshape(len(labels), -1)
+    return _zeros_and_ones(columns, where, first, what), columns.shape[1]
 
 
 def _zeros_and_ones(labels, where, first, what):
@@ -215,12 +216,13 @@ def strata(labels, task):
 
 
 def whole_labels(labels, where, first=0, what="node"):
-    """Return one integer label a node, or what a row is, from row `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
+    """Return one integer label a row, from row `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label a {what}, found shape {labels.shape}{_SAY.format(what=what)}")
+        raise DataError(f"{where}: labels: expected one label a {what}, found shape "
+                        f"{labels.shape}{_SAY.format(what=what)}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)

@@ -1,4 +1,4 @@
-"""What a model says of nodes, as a table that other programs read: text or Parquet, a row a node."""
+"""A model's outputs for nodes or links, as a table that other programs read: text or Parquet."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ def headings(task, n_columns, class_names, embeddings):
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, pairs=False):
     """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
 
-    Of links, and of their labels, source and destination in place of id; of links score, and the rank where there is one.
+    A table of links has source and destination in place of id; links have a score, and a rank where there is one.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
     labels : (n, ...) int array or None
         The most likely classes, or 0 and 1.
     numbers : (n, ...) float array
-        Probabilities, or what the model says else.
+        Probabilities, or the model's other outputs.
     task : str
     class_names : list of str, optional
-        What stands for the classes.
+        The names of the classes.
     embeddings : bool
         Whether the numbers are rows of a layer.
     pairs : bool

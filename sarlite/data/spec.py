@@ -95,7 +95,7 @@ FORMS = """\
   edges:FILE              a table or two columns: text, .npy, .parquet, .arrow; options src, dst, weight, edge_features,
                           nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header; or of files
                           by node number nodes, names, features, labels, split or {train,val,test}_ids; classes, task,
-                          train, val, seed; as edges:follows.csv,src=source,dst=target,nodes=users.csv,id=user,labels=segment
+                          train, val, seed; as edges:follows.csv,src=from,dst=to,nodes=users.csv,id=user,labels=team
   tables:FILE.toml        a TOML file that names tables of nodes and edges, of one kind or relational
   pigo:FILE               PIGO's binary CSR; the options of edges, without nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes

@@ -40,7 +40,8 @@ def read(path, options, workspace, tell, about, drop_edge_values=False):
     nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source)
              for name, n in stored.n_nodes.items()]
     made = Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
-    return made, {name: array for node_type in stored.names for name, array in _mapping(stored, node_type, workspace).items()}
+    mappings = (_mapping(stored, node_type, workspace) for node_type in stored.names)
+    return made, {name: array for mapping in mappings for name, array in mapping.items()}
 
 
 def _mapping(stored, node_type, workspace):

@@ -131,7 +131,8 @@ def both_ways(pieces, relation, reverse, n_nodes, n_edges, workspace, source, co
     for src, dst, values in pieces:
         for reversed_, sorter in zip(directions.values(), sorters):
             keys = packed(src, dst) if reversed_ else packed(dst, src)
-            sorter.add(keys, edge_ids=np.arange(first, first + src.size, dtype=ids), **{name: values[name] for name in columns})
+            of_edges = {name: values[name] for name in columns}
+            sorter.add(keys, edge_ids=np.arange(first, first + src.size, dtype=ids), **of_edges)
         first += src.size
     while sorters:
         (name, _), place = directions.popitem(), places.pop()

@@ -137,8 +137,8 @@ class NodeTable(_Table):
     """
 
     FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}
-    EXPECTED: ClassVar = {"features": (2, (*_FLOAT, "bfloat16")), "labels": (1, ("int64",)), **dict.fromkeys(SPLITS, (1, ("bool",))),
-                          "ids": (1, _INT)}
+    EXPECTED: ClassVar = {"features": (2, (*_FLOAT, "bfloat16")), "labels": (1, ("int64",)),
+                          **dict.fromkeys(SPLITS, (1, ("bool",))), "ids": (1, _INT)}
 
     node_type: str
     n_nodes: int
@@ -219,11 +219,13 @@ class NodeTable(_Table):
                 odd = piece.view(np.uint8) > 1  # a bool of another byte counts, and inverts, as neither
                 if odd.any():
                     raise DataError(f"{self.where(name)}: entry {start + int(np.argmax(odd))} is no truth value")
-        empty = [name for name in SPLITS if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
+        empty = [name for name in SPLITS if name not in allow_empty
+                 and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
         if empty:
-            flags, first = " ".join(f"--allow-empty {name}" for name in (empty if empty != [*SPLITS] else ["all"])), empty[0]
-            raise DataError(f"{self.where(first)}: the {first} split is empty, 0 of {self.n_nodes} nodes; {flags} "
-                            f"(allow_empty={empty}) accepts that")
+            words = empty if len(empty) < len(SPLITS) else ["all"]
+            flags = " ".join(f"--allow-empty {name}" for name in words)
+            raise DataError(f"{self.where(empty[0])}: the {empty[0]} split is empty, 0 of {self.n_nodes} nodes; "
+                            f"{flags} (allow_empty={empty}) accepts that")
         for one, two in (("train", "val"), ("train", "test"), ("val", "test")):
             first, n_both = None, 0
             for (start, piece), (_, other) in zip(pieces(getattr(self, one)), pieces(getattr(self, two))):

@@ -7,7 +7,7 @@ from sarlite.types import Array
 
 TASKS = ("classify", "multilabel", "regress")
 MISSING = 255
-"""A value of multilabel's that is not known."""
+"""The value of an unknown label of task multilabel."""
 _FORMS = {  # task: shape in words, numbers of dimensions, dtypes
     "classify": ("(n_nodes,)", (1,), ("int64",)),
     "multilabel": ("(n_nodes, n_labels)", (2,), ("uint8",)),

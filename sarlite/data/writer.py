@@ -141,13 +141,14 @@ def _check_replaceable(directory, overwrite):
         raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
     other = _other_file(directory)
     if other is not None:
-        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format; it is not replaced")
+        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format; it is not "
+                          "replaced")
     if not overwrite:
         raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")
 
 
 def _is_ours(directory):
-    """Tell whether a directory's `meta.json` is of the native format, of this version or an older one, whole or damaged."""
+    """Tell whether a directory has a `meta.json` of the native format, of any version, whole or damaged."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = regular(Path(directory) / META)
         meta = json.loads(path.read_bytes())
@@ -156,7 +157,7 @@ def _is_ours(directory):
 
 
 def _other_file(directory):
-    """The first file below a directory that a data set in the native format does not have, as a path; None without one."""
+    """The first file below a directory that no data set in the native format has, as a path, or None."""
     for path in sorted(directory.rglob("*")):
         place = path.relative_to(directory)
         if path.is_symlink() or (not path.is_dir() and not (place == Path(META) or place.suffix == ".npy")):
