@@ -233,7 +233,8 @@ class Incoming(Transfer):
 
     def _wake(self):
         with suppress(MPI.Exception):  # it is done already
-            self._requests[0].Cancel()  # alone: the thread that wakes cancels the others, and Open MPI must not be asked twice
+            # The first one alone: the thread that wakes cancels the others, and Open MPI must not be asked twice.
+            self._requests[0].Cancel()
         return True
 
     def _pop(self, status=None):

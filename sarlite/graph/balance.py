@@ -1,7 +1,7 @@
 """Parts made even.
 
-METIS balances one weight a node. Here is which counts that weight mixes, and how nodes are moved and swapped where
-METIS leaves a count uneven. """
+METIS balances one weight a node. This file says which counts the weight mixes, and moves and swaps nodes where METIS
+leaves a count uneven. """
 
 import numpy as np
 

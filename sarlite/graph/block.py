@@ -63,7 +63,7 @@ class Edges:
 
     @cached_property
     def labels(self):
-        """(n_edges,) `eid`, as an array also where that is None."""
+        """(n_edges,) `eid` as an array, also where `eid` is None."""
         return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
 
     @cached_property
@@ -73,7 +73,7 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """(n_edges,) the position in `indices` of each edge of the transpose; edge values alone need it."""
+        """(n_edges,) the position in `indices` of each edge of the transpose; only edge values need it."""
         return self._transposed()[2]
 
     @cached_property
@@ -117,7 +117,7 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """The same edges, as an object of their own where its transposes cost little: they go when the object goes."""
+        """The same edges as a new object, where transposes cost little: the transposes go with the object."""
         return self
 
     @cached_property
@@ -155,7 +155,7 @@ class Edges:
         return _gather(values, self.dst)
 
     def at_edge(self, values):
-        """Return (n_edges, ...): each edge's own of the part's edge values; `values` itself where they are in order."""
+        """Return (n_edges, ...): each edge's value among the part's; `values` itself where the edges are in order."""
         return values if self.eid is None else _gather(values, self.eid)
 
     def sum_to_dst(self, values, out, **scale):

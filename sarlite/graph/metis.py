@@ -1,6 +1,6 @@
 """METIS, and the graph as METIS takes it.
 
-A large graph is divided by a process of its own, which signals reach and which holds nobody up.
+A process of its own divides a large graph: signals end that process, and no thread waits inside METIS.
 """
 
 import json

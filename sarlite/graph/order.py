@@ -17,7 +17,7 @@ METHODS = ("metis", "cluster")
 
 
 def cluster_size(n_nodes):
-    """Return about how many nodes a cluster has: 1,000, a mebibyte of 256 float32 features; an eighth of a smaller graph.
+    """Return about how many nodes a cluster has: 1,000, a mebibyte of 256 float32 features; in a small graph an eighth.
 
     From 250 to 2,000 nodes made no measurable difference.
     """
@@ -40,7 +40,7 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
     seed : int
         Used by "metis" alone. The same arguments give the same order.
     cluster_nodes : int, optional
-        About how many nodes a cluster of "metis" has, and how many one of "cluster" has at most; `cluster_size`.
+        About how many nodes a cluster has with "metis", and the most with "cluster"; by default `cluster_size`.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
 
     Notes
     -----
-    Memory and time of "metis" are those of `partition` into a part a cluster; of "cluster" see `by_cluster`.
+    Memory and time: for "metis" as for `partition` with one part a cluster; for "cluster" see `by_cluster`.
     Source: Karypis and Kumar 1998, as for `partition`.
     """
     check_method(method)

@@ -25,7 +25,7 @@ class Relational(NamedTuple):
     edges : dict of (source type, name, destination type) to (src, dst)
         Each relation, then their reverses.
     features : dict of str to (n, n_features) float32
-        Of the type with labels alone.
+        Only of the type with labels.
     target : str
         The type with labels.
     labels, train, val, test : (n,)
@@ -56,7 +56,7 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
     """Draw papers, authors, institutions and fields, joined by four relations and their reverses.
 
-    Most edges stay within a class.     An edge picks its source in proportion to the nodes' weights, and its
+    Most edges stay within a class. An edge picks its source in proportion to the nodes' weights, and its
     destination too: with probability `homophily` among the nodes of the source's class. Papers alone have features,
     `centre[class] + noise * normal`, and labels. The classes of the other types show in their edges alone.
 

@@ -73,8 +73,8 @@ def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
 
     Notes
     -----
-    METIS knows one weight a node. Where it leaves a type, or the training nodes of a type, uneven, nodes of them that
-    cut the fewest edges move, until no part has more than `SLACK` times its share, rounded up. """
+    METIS knows one weight a node, and may leave a type or a type's training nodes uneven. Then the nodes that cut the
+    fewest edges move, until no part has more than `SLACK` times its share, rounded up. """
     balancing.check(balance)
     if method in BALANCED and (n_parts == 1 or graph.indices.size == 0 or graph.indptr.size - 1 <= n_parts):
         method = "contiguous"

@@ -1,9 +1,9 @@
 """The native kernels with checked arguments. `native` is the only module that imports the compiled `sarlite._native`.
 
 Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call; but rows
-that `spmm`, `edge_dot`, `attend` and `attend_backward` gather may be bfloat16 (`narrow`) where values are float32. `indptr`
-is int64. `indices`, `eid`, `label`, `arg` and `index` are int32 or int64, the same for all index arrays of a call.
-"Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is
+that `spmm`, `edge_dot`, `attend` and `attend_backward` gather may be bfloat16 (`narrow`) where values are float32.
+`indptr` is int64. `indices`, `eid`, `label`, `arg` and `index` are int32 or int64, the same for all index arrays of a
+call. "Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is
 `indptr[a : b + 1]` with the whole `indices`. The entries of `indices`, `rows` and `eid` are trusted: a check would cost
 a pass over the edges, and graphs check them once, when they are built. Every call releases the GIL.
 

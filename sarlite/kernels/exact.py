@@ -147,8 +147,8 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     indptr, indices, x, rows, eid, weight, src_scale
         As for `spmm`.
     out : (n_out, levels, ...) float64, or (n_out, ...), x's dtype
-        The sums on the grid; or, where these are all edges of a row, `scale` times its sum, rounded once. Accumulates, or
-        overwrites the rows of the CSR.
+        The sums on the grid; or, where these are all edges of a row, `scale` times its sum, rounded once. Accumulates,
+        or overwrites the rows of the CSR.
     grid : (levels, ...) float64
     scale : (n_out,) float64, optional
         Of sums that are rounded.

@@ -19,7 +19,8 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
     rows : (m,) int32 or int64, optional
         The rows of a that are multiplied, in this order: ``a[rows] @ b``, without a copy of all of them.
     fused : bool
-        Whether each product is added in one rounding also on a processor that has no such instruction, where that is slow.
+        Whether each product is added in one rounding also on a processor that has no such instruction, where that is
+        slow.
 
     Raises
     ------
@@ -29,16 +30,16 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
     Notes
     -----
     O(m n k) time, and a copy of b, whose n is rounded up to a multiple of 32; with `rows` copies of 126 rows a thread.
-    A row of the result depends on the same row of a, and on b, alone: neither on threads nor on the other rows, and with
-    `fused` not on the instruction set: a value is a sum of sums of 256 products in ascending order. Source:
+    A row of the result depends on the same row of a, and on b, alone: neither on threads nor on the other rows, and
+    with `fused` not on the instruction set: a value is a sum of sums of 256 products in ascending order. Source:
     Goto and van de Geijn 2008. """
-    rows, (m, k) = _taken(a, rows)
+    rows, (m, k) = _matrix(a, rows)
     n = check("b", b, dtype=a.dtype, shape=(None, None)).shape[0 if trans_b else 1]
     check("b", b, shape=(n, k) if trans_b else (k, n))
     check("out", out, dtype=a.dtype, shape=(m, n), out=True, rows_apart=True)
     check_apart(out, a=a, b=b)
     taken = 0 if rows is None else threads() * lib.SAR_GEMM_BLOCK * k
-    workspace = _lines(k * _whole(n) + taken, a.dtype)
+    workspace = _aligned(k * _whole(n) + taken, a.dtype)
     call(f"sar_gemm_forward_{FLOATS[a.dtype]}", *_at(out), workspace, *_at(a), rows, b, trans_b, accumulate,
          fused, m, n, k)
 
@@ -61,20 +62,20 @@ def gemm_backward(a, g, out, *, rows=None):
 
     Notes
     -----
-    O(m n k) time. Each thread sums its share of the rows, which takes threads * (2 m * n + 40,448) values of memory, with
-    `rows` 256 m more a thread. The shares are added in thread order: the same bits for the same number of threads.
+    O(m n k) time. Each thread sums its share of the rows, which takes threads * (2 m * n + 40,448) values of memory,
+    with `rows` 256 m more a thread. The shares are added in thread order: the same bits for the same number of threads.
     """
-    rows, (k, m) = _taken(a, rows)
+    rows, (k, m) = _matrix(a, rows)
     n = check("g", g, dtype=a.dtype, shape=(k, None), rows_apart=True).shape[1]
     check("out", out, dtype=a.dtype, shape=(m, n), out=True)
     check_apart(out, a=a, g=g)
     n_threads = team(m * n * k)
     taken = 0 if rows is None else lib.SAR_GEMM_DEPTH * m
-    workspace = _lines(n_threads * (lib.SAR_GEMM_OWN + 2 * _whole(m * n) + taken), a.dtype)
+    workspace = _aligned(n_threads * (lib.SAR_GEMM_OWN + 2 * _whole(m * n) + taken), a.dtype)
     call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, *_at(a), rows, *_at(g), n_threads, m, n, k)
 
 
-def _taken(a, rows):
+def _matrix(a, rows):
     """Check a matrix and the numbers of its rows; return the numbers as int64, and the shape of a[rows]."""
     n, width = check("a", a, dtype=FLOATS, shape=(None, None), rows_apart=True).shape
     if rows is None:
@@ -94,7 +95,7 @@ def _whole(n):
     return -(-n // lib.SAR_GEMM_COLUMNS) * lib.SAR_GEMM_COLUMNS
 
 
-def _lines(n, dtype):
+def _aligned(n, dtype):
     """An array of n values that are not set, which begins at a cache line."""
     memory = np.empty(n * dtype.itemsize + 63, np.uint8)
     begin = -memory.ctypes.data % 64

@@ -15,7 +15,7 @@ except ImportError as error:
     raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
 
 MAX_THREADS = 1024
-"""More than any machine has; a slip ends the process, where OpenMP cannot start them."""
+"""More threads than any machine has. OpenMP ends the process where it cannot start the threads."""
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
 BFLOAT16 = np.dtype(np.uint16)  # NumPy has none: the bits
@@ -224,7 +224,7 @@ def threads() -> int:
 
 
 def team(work):
-    """Return the threads of a kernel with a private sum for each thread, which a little work is not worth."""
+    """Return the number of threads of a kernel with a private sum for each thread: 1 where there is little work."""
     return threads() if work > 32768 else 1
 
 

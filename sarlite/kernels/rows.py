@@ -185,7 +185,7 @@ def dropout(x, ids, key, p, out):
     ids : (n,) int64
         Global row ids.
     key : int
-        TableRows modulo 2^64.
+        Taken modulo 2^64.
     p : float
         Probability of dropping, in [0, 1).
     out : x's shape and dtype

@@ -142,7 +142,7 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         "uniform": min(k, degree) distinct edges, each as likely. "replace": k draws, none from a row without edges.
         "labor": the edges with the k smallest variates of their sources; parallel edges have a variate each.
     key : int
-        TableRows modulo 2^64.
+        Taken modulo 2^64.
     loops : (n,) bool, optional
         Rows with an added self loop, an edge from the row of the same number: it is always picked and does not count.
     dst_ids : (n,) int64, optional

@@ -9,6 +9,6 @@ from sarlite.nn.norm import BatchNorm, LayerNorm, exact_moments
 from sarlite.nn.random import Random
 from sarlite.nn.readout import GraphPredictor, Readout
 
-__all__ = ["MLP", "Activation", "BatchNorm", "ComplEx", "DistMult", "Dot", "Dropout", "Embedding", "Flat", "GraphPredictor", "Group",
-           "LayerNorm", "Linear", "LinkPredictor", "Module", "Parameter", "Random", "Readout", "RotatE", "TransE",
-           "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip
+__all__ = ["MLP", "Activation", "BatchNorm", "ComplEx", "DistMult", "Dot", "Dropout", "Embedding", "Flat",
+           "GraphPredictor", "Group", "LayerNorm", "Linear", "LinkPredictor", "Module", "Parameter", "Random",
+           "Readout", "RotatE", "TransE", "exact_moments", "flatten", "glorot", "whole"]  # fmt: skip

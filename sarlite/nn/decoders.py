@@ -1,6 +1,6 @@
 """Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder.
 
-A decoder made with `n_out` makes so many numbers of a link, of which it has a learned row each: scores of classes, or values.
+With `n_out` a decoder makes `n_out` numbers for a link, scores of classes or values, and has a learned row for each.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,26 @@ from sarlite.types import DType
 __all__ = ["DECODERS", "MLP", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
 
 GAMMA = 12.0
-"""What distances are subtracted from, so that near ends have a score above 0 (Sun et al. 2019)."""
+"""Distances are subtracted from this number, so that near ends have a score above 0 (Sun et al. 2019)."""
 _LEAST = 1e-12
 
 
 class Dot(Module):
     """Score sum_k h_k t_k, of tensors that broadcast: heads (n, 1, width), tails (n, c, width) to (n, c)."""
 
-    def __init__(self, width: int = 0, n_out: int | None = None, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
-        """Take what other decoders are made with; there is no parameter, so no number of outputs either."""
+    def __init__(self, width: int = 0, n_out: int | None = None, *, rng: Random | None = None,
+                 dtype: DType = np.float32) -> None:
+        """Take the arguments of other decoders. There is no parameter, and so no number of outputs."""
         if n_out is not None:
-            raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, complex, "
-                              "transe and rotate have a learned row for each", "decoder")
+            raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, "
+                              "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
         return (head * tail).sum(-1)
 
 
 class _Relation(Module):
-    """A decoder with one learned row of `width` numbers, the relation's, or `n_out`; pairs (real, imaginary) where `paired`."""
+    """A decoder with one learned row of `width` numbers, or `n_out` rows; (real, imaginary) pairs where `paired`."""
 
     paired = False
 
@@ -66,7 +67,8 @@ def _check_rows(decoder, head, width):
 class DistMult(_Relation):
     """Score sum_k h_k r_k t_k (Yang et al. 2015); r begins at 1, as `Dot`."""
 
-    def __init__(self, width: int, n_out: int | None = None, *, rng: Random | None = None, dtype: DType = np.float32) -> None:
+    def __init__(self, width: int, n_out: int | None = None, *, rng: Random | None = None,
+                 dtype: DType = np.float32) -> None:
         self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ class RotatE(_Relation):
 
 
 class MLP(Module):
-    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows side by side, and a layer of outputs."""
+    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows, and a layer of outputs."""
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
         self.n_out = n_out
@@ -138,14 +140,15 @@ DECODERS: dict[str, Callable[..., Module]] = {
 
 
 class LinkPredictor(Module):
-    """Scores the candidates of a `LinkGraph`: a model makes a row of each node, a decoder a number of each pair of rows.
+    """Scores the candidates of a `LinkGraph`: a model makes a row for each node, a decoder a number for each pair.
 
     Parameters
     ----------
     encoder : callable Module
         encoder(graph, x) -> (n_dst, width), such as any of `sarlite.models`.
     decoder : callable Module
-        decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c); or of one candidate, c = 1, numbers of a link, (n, n_out).
+        decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c); or, for one candidate, c = 1, n_out numbers a
+        link, (n, n_out).
 
     Raises
     ------
@@ -164,7 +167,7 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: Any, h: Any) -> Tensor:
-        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates), or (graph.n_dst, n_out). Collective."""
+        """Return the candidates' scores, (graph.n_dst, graph.n_candidates), or (graph.n_dst, n_out). Collective."""
         if not isinstance(graph, LinkGraph):
             raise ConfigError(f"a LinkPredictor scores the links of a LinkGraph, but graph is a {type(graph).__name__}")
         return graph.score(self.decoder, self.encoder(graph.nodes, h))

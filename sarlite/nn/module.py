@@ -92,7 +92,7 @@ def _checked_ids(ids, shape):
 
 
 class Module:
-    """A part of a model. Its parameters and modules are its attributes, or stand in lists, tuples and dicts that are.
+    """A part of a model. Parameters and modules are attributes, or stand in attributes that are lists, tuples or dicts.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class Readout(Module):
 
 
 class GraphPredictor(Module):
-    """A model of graphs: a model makes a row of each node, a readout one of each graph, and then relu(r + b) W + c.
+    """A model of graphs: a model makes a row for each node, a readout a row r for each graph; then relu(r + b) W + c.
 
     Parameters
     ----------
