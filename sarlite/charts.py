@@ -41,8 +41,8 @@ class Chart:
                        for at, name in enumerate(self.legend()))
         width, height = self.size()
         return (f'<figure{" class=wide" * self.wide}><figcaption>{html.escape(self.title)}</figcaption>{keys}'
-                f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(self.title)}">{"".join(self.marks())}'
-                '</svg></figure>')
+                f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(self.title)}">'
+                f'{"".join(self.marks())}</svg></figure>')
 
     def legend(self) -> Sequence[str]:
         """Return the names of the colours, in their order."""
@@ -94,10 +94,10 @@ class Lines(Chart):
             every = -(-len(points) // MOST_POINTS)
             drawn = [*points[::every], points[-1]]
             path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*point) for point in drawn))
-            last = f"{name}: {points[-1][1]:.6g} at {points[-1][0]:g}"
-            yield f'<polyline class="line" stroke="{colour(number)}" points="{path}"><title>{html.escape(last)}</title></polyline>'
-            end = place(*points[-1])
-            yield f'<circle cx="{end[0]:.1f}" cy="{end[1]:.1f}" r="2.5" fill="{colour(number)}"><title>{html.escape(last)}</title></circle>'
+            title = f"<title>{html.escape(f'{name}: {points[-1][1]:.6g} at {points[-1][0]:g}')}</title>"
+            yield f'<polyline class="line" stroke="{colour(number)}" points="{path}">{title}</polyline>'
+            x, y = place(*points[-1])
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour(number)}">{title}</circle>'
 
 
 class Bars(Chart):
@@ -133,8 +133,9 @@ class Bars(Chart):
             for number, of_run in enumerate(self.values.values()):
                 if name in of_run:
                     length = of_run[name] / most * (WIDTH - left - right)
-                    yield f'<rect x="{left}" y="{y + 2}" width="{length:.1f}" height="{self.ROW - 4}" fill="{colour(number)}"/>'
-                    yield f'<text x="{left + length + 4:.1f}" y="{y + 12}">{html.escape(self.told(of_run[name]))}</text>'
+                    size, words = f'width="{length:.1f}" height="{self.ROW - 4}"', html.escape(self.told(of_run[name]))
+                    yield f'<rect x="{left}" y="{y + 2}" {size} fill="{colour(number)}"/>'
+                    yield f'<text x="{left + length + 4:.1f}" y="{y + 12}">{words}</text>'
                 y += self.ROW
             y += 6
 
@@ -157,8 +158,8 @@ class Matrix(Chart):
 
     MOST_NAMED = 12
 
-    def __init__(self, title: str, values: Sequence[Sequence[float]], told: Callable[[float], str], names: Sequence[str],
-                 axes: tuple[str, str]) -> None:
+    def __init__(self, title: str, values: Sequence[Sequence[float]], told: Callable[[float], str],
+                 names: Sequence[str], axes: tuple[str, str]) -> None:
         super().__init__(f"{title} (rows: {axes[0]}, columns: {axes[1]})")
         self.values, self.told, self.names, self.axes = values, told, names, axes
         self.side = (WIDTH - LEFT) / max(len(values), 5)
@@ -176,11 +177,12 @@ class Matrix(Chart):
                 yield f'<text x="{LEFT + (i + 0.5) * side:.1f}" y="{BOTTOM - 6}" text-anchor="middle">{name}</text>'
             for j, value in enumerate(row):
                 words = f"{self.axes[0]} {self.names[i]}, {self.axes[1]} {self.names[j]}: {self.told(value)}"
-                yield (f'<rect x="{LEFT + j * side:.2f}" y="{y:.2f}" width="{side:.2f}" height="{side / 2:.2f}" fill="{colour(0)}" '
-                       f'fill-opacity="{0.05 + 0.6 * value / most:.3f}"><title>{html.escape(words)}</title></rect>')
+                yield (f'<rect x="{LEFT + j * side:.2f}" y="{y:.2f}" width="{side:.2f}" height="{side / 2:.2f}" '
+                       f'fill="{colour(0)}" fill-opacity="{0.05 + 0.6 * value / most:.3f}">'
+                       f'<title>{html.escape(words)}</title></rect>')
                 if named:
-                    yield (f'<text class="cell" x="{LEFT + (j + 0.5) * side:.1f}" y="{y + side / 4 + 4:.1f}" text-anchor="middle">'
-                           f'{html.escape(self.told(value))}</text>')
+                    yield (f'<text class="cell" x="{LEFT + (j + 0.5) * side:.1f}" y="{y + side / 4 + 4:.1f}" '
+                           f'text-anchor="middle">{html.escape(self.told(value))}</text>')
 
 
 class Timeline(Chart):
@@ -199,9 +201,10 @@ class Timeline(Chart):
     def __init__(self, title: str, spans: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(title)
         self.rows = [*dict.fromkeys(sorted((span["rank"], span["thread"]) for span in spans))][:16]
-        kept = sorted((span for span in spans if (span["rank"], span["thread"]) in self.rows), key=lambda span: -span["length"])
-        self.spans = kept[:MOST_SPANS]
-        self.names = [*dict.fromkeys(span["name"] for span in self.spans if not span["name"].startswith(("epoch", "step")))]
+        kept = [span for span in spans if (span["rank"], span["thread"]) in self.rows]
+        self.spans = sorted(kept, key=lambda span: -span["length"])[:MOST_SPANS]
+        names = dict.fromkeys(span["name"] for span in self.spans)
+        self.names = [name for name in names if not name.startswith(("epoch", "step"))]
 
     def legend(self) -> Sequence[str]:
         return self.names[:COLOURS]
@@ -219,8 +222,9 @@ class Timeline(Chart):
             if span["name"] in self.names:
                 y = self.rows.index((span["rank"], span["thread"])) * self.ROW
                 told = f'{span["name"]}, rank {span["rank"] - 1}: {span["length"] / 1e3:.3g} ms'
-                yield (f'<rect x="{LEFT + (span["start"] - first) * scale:.2f}" y="{y + 1}" width="{max(span["length"] * scale, 0.2):.2f}" '
-                       f'height="{self.ROW - 3}" fill="{colour(self.names.index(span["name"]))}"><title>{html.escape(told)}</title></rect>')
+                x, width = LEFT + (span["start"] - first) * scale, max(span["length"] * scale, 0.2)
+                yield (f'<rect x="{x:.2f}" y="{y + 1}" width="{width:.2f}" height="{self.ROW - 3}" '
+                       f'fill="{colour(self.names.index(span["name"]))}"><title>{html.escape(told)}</title></rect>')
         for tick in ticks(0, length / 1e3, 8):
             at = LEFT + tick * 1e3 * scale
             yield f'<text x="{at:.1f}" y="{len(self.rows) * self.ROW + 14}" text-anchor="middle">{tick:g}</text>'

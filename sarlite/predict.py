@@ -1,4 +1,4 @@
-"""Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of the model's layers."""
+"""Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of its layers."""
 
 import argparse
 import contextlib
@@ -43,26 +43,28 @@ from sarlite.train.trainer_arguments import check_output
 OWN: dict[str, tuple[Any, Any, str]] = {
     "checkpoint": (None, str, "checkpoint of a run of sarlite.train, with the model and all options"),
     "nodes": (None, str, "nodes to predict, in this order: an id of the data on each line, or .npy [all nodes]"),
-    "links": (None, str, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in this "
-              "order; CSV, .npy or .parquet"),
-    "top": (None, int, "for a run with --task link: the K likeliest destinations of each node, without links of the data"),
-    "rank": (None, bool, "beside each score of --links, write the rank of the destination among all nodes that the data do "
-             "not link to the source [no]"),
+    "links": (None, str, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in "
+                         "this order; CSV, .npy or .parquet"),
+    "top": (None, int, "for a run with --task link: the K likeliest destinations of each node, without links of the "
+                       "data"),
+    "rank": (None, bool, "beside each score of --links, write the rank of the destination among all nodes that the "
+                         "data do not link to the source [no]"),
     "known": (None, bool, "let links of the data be among --top, and count with --rank [no]"),
-    "embeddings": (None, int, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet"),
-    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
-            "FILE.labels.npy; an old file is replaced"),
+    "embeddings": (None, int, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities "
+                              "yet"),
+    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes "
+                       "in FILE.labels.npy; an old file is replaced"),
     "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "top": "K", "embeddings": "LAYER", "out": "FILE"}
-TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order", "balance", "threads",
-         "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
-"""Options of `sarlite.train` that this command has too. The checkpoint says those of data and model where they are not given."""
+TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order",
+         "balance", "threads", "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
+"""Options of `sarlite.train` that this command has too. The checkpoint has the options of data and model."""
 _KEPT = (*resume.LASTING, *MODEL_OPTIONS, "data")
 
 
 def parse(argv=None):
-    """Return the options as a Namespace: `OWN`, those of `sarlite.train` with their defaults, and as `given` those of the command line.
+    """Return the options: `OWN`, the options of `sarlite.train`, and as `given` the options of the command line.
 
     Raises
     ------
@@ -71,9 +73,11 @@ def parse(argv=None):
     """
     parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.csv [options]",
                     argument_default=argparse.SUPPRESS, description=__doc__)
-    own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"), lambda parser: training.add_taken(parser, TAKEN))
+    own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"),
+                           lambda parser: training.add_taken(parser, TAKEN))
     if not own["out"].endswith((".npy", *result_table.SUFFIXES)):
-        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names its format")
+        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
+                          "its format")
     if own["out"].endswith(".parquet"):
         needs("pyarrow", f"--out {own['out']}")
     if own["embeddings"] is not None and own["embeddings"] < 1:
@@ -95,14 +99,16 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
     Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
-    pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64: scores, and
-    ranks of the destinations among all nodes, where ties count half. Of a run with --edge-labels a row is of a pair.
+    pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64:
+    scores, and ranks of the destinations among all nodes, where ties count half. Of a run with --edge-labels a row is
+    of a pair.
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
-    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns, behind
-    the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time. Of --top a
-    table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where there are no more.
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns,
+    behind the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
+    Of --top a table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where
+    there are no more.
 
     Raises
     ------
@@ -169,9 +175,10 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
 
 
 def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_names):
-    """Write arrays as a table, by way of .npy files in a private folder beside it, of which rank 0 makes it. Collective."""
+    """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
     with contextlib.ExitStack() as held:
-        folder = comm.bcast(together(comm, lambda: str(held.enter_context(scratch.beside(config.out))) if comm.rank == 0 else None))
+        made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
+        folder = comm.bcast(None if made is None else str(made))
         files = [f"{folder}/{at}.npy" for at in range(len(arrays))]
         for file, array in zip(files, arrays):
             node_rows.write(comm, file, places, array, n_rows)
@@ -196,9 +203,11 @@ def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_
 
 def _tell_ranks(comm, found):
     """Print on rank 0 what all ranks found. Collective."""
-    reciprocal, first, tenth, n = comm.allreduce(np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)]))
+    sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
+    *sums, n = comm.allreduce(sums)
     if comm.rank == 0 and n:
-        print(f"rank among all nodes: mrr {reciprocal / n:.4f}, hits@1 {first / n:.4f}, hits@10 {tenth / n:.4f}", flush=True)
+        mrr, first, tenth = (value / n for value in sums)
+        print(f"rank among all nodes: mrr {mrr:.4f}, hits@1 {first:.4f}, hits@10 {tenth:.4f}", flush=True)
 
 
 def _pairs(nodes, tails, scores):
@@ -225,14 +234,15 @@ def _options(config, meta):
             raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
     if (labelled or options.task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
         wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
-        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}, so one of them says what is wanted")
+        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}, so one of them says "
+                          "what is wanted")
     if config.links is not None and config.nodes is not None:
         raise ConfigError(f"--nodes {config.nodes}: --links says which pairs are wanted")
     return options
 
 
 def _as_trained(values, meta):
-    """What is made of values on edges: those that training did not use are refused, unless this command says of them."""
+    """Which edge values are used: values that training did not use are refused, unless this command's flags say."""
     reason = "training used none" if "used" in meta else \
         "the checkpoint does not say whether training used any, so it is taken that it did not"
     own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
@@ -241,8 +251,10 @@ def _as_trained(values, meta):
 
 def _paths(config, task):
     """The files to write: one, or labels, and at last probabilities."""
-    alone = config.embeddings is not None or task in ("regress", "link") and config.top is None or not config.out.endswith(".npy")
-    return [config.out] if alone else [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
+    one = config.embeddings is not None or (task in ("regress", "link") and config.top is None)
+    if one or not config.out.endswith(".npy"):
+        return [config.out]
+    return [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
 def _try(paths):
@@ -255,17 +267,19 @@ def _try(paths):
 
 
 def _check_links(config, meta, told):
-    """Raise a CheckpointError where files tell other splits of links than in training: test edges would bring messages."""
+    """Raise a CheckpointError where splits of links are not training's: test edges would bring messages."""
     if meta["data"].get("links") != told:
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its files of --link-val, --link-test or --link-split tell other splits now")
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its files of --link-val, --link-test or --link-split "
+                              "tell other splits now")
 
 
 def _check_data(config, options, meta, part, n_train):
-    """Raise where the data are none that the model was trained for; of data without labels the classes are not known."""
+    """Raise where the model does not fit the data; data without labels fit any number of classes."""
     if options.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
-                              f"as --label-inputs {options.label_inputs} said, but --data {options.data} have {lacking}")
+                              f"as --label-inputs {options.label_inputs} said, but --data {options.data} have "
+                              f"{lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
     classes = None if part.task == "link" else part.n_classes  # of which links and their labels know nothing
@@ -273,12 +287,14 @@ def _check_data(config, options, meta, part, n_train):
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
         said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} have {told}")
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} "
+                              f"have {told}")
 
 
 def _wanted(comm, file, end, graph, at_once):
-    """Of this rank's rows, the places in the files and their own numbers; how many rows the files have; and, on rank 0 where
-    some were asked for, whose these are. Collective."""
+    """The places of this rank's rows in the files; the rows' own numbers; how many rows the files have; and on rank 0
+    the ids of --nodes. Collective.
+    """
     ids = np.asarray(graph.dst_ids) - end.first
     if file is None:
         rows = np.flatnonzero((ids >= 0) & (ids < end.n))
@@ -303,7 +319,8 @@ def _nodes(file, n_nodes, names):
         return names.read(file, "nodes")
     found = textfile.read(file, "nodes", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
-        raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of {found.dtype}")
+        raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of "
+                        f"{found.dtype}")
     found = found.reshape(-1)
     bad = np.flatnonzero((found < 0) | (found >= n_nodes))
     if len(bad):
@@ -312,7 +329,10 @@ def _nodes(file, n_nodes, names):
 
 
 def _computed(comm, config, run, part, tensors, meta):
-    """The model, and its output for this rank's rows, or a layer's, (n_local, ...); with --top and --rank the encoder's. Collective."""
+    """The model, and this rank's rows, (n_local, ...): outputs, a layer's rows or, for --top and --rank, the encoder's.
+
+    Collective.
+    """
     rows, n_out, training = part.rows, meta["data"]["classes"], run.training
     n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
     if part.task == "link":
@@ -346,7 +366,8 @@ def _computed(comm, config, run, part, tensors, meta):
 
 def _with_labels(comm, training, part, x, n_classes):
     """The input of a model that sees labels: all of the training nodes', as in evaluation."""
-    train, others = np.flatnonzero(part.rows.train), np.flatnonzero(np.asarray(part.rows.val) | np.asarray(part.rows.test))
+    train = np.flatnonzero(part.rows.train)
+    others = np.flatnonzero(np.asarray(part.rows.val) | np.asarray(part.rows.test))
     inputs, ids = LabelInputs(training.label_inputs, n_classes), np.asarray(part.graph.dst_ids)
     shown = ShownLabels(inputs, comm, x, train, ids[train], np.asarray(part.rows.labels)[train], others, training.seed)
     shown.show_all()
@@ -374,7 +395,7 @@ class _Layers:
     def rows(self, output, model):
         """The layer's rows; the last one's are the output."""
         if self._layer > self._entered:
-            has = f"has {self._entered} layers" if self._entered else "does not go through graph.layers, so its layers are not known"
+            has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
             raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
         return output if self._kept is None else self._kept
 

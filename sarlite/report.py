@@ -16,21 +16,24 @@ from sarlite.train.report import duration
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d0d4d9; --dim: #656c76;
-  --c0: #1f6feb; --c1: #d9480f; --c2: #2b8a3e; --c3: #9c36b5; --c4: #0b7285; --c5: #a37200; --c6: #c2255c; --c7: #5c5f66; }
+  --c0: #1f6feb; --c1: #d9480f; --c2: #2b8a3e; --c3: #9c36b5; --c4: #0b7285; --c5: #a37200; --c6: #c2255c;
+  --c7: #5c5f66; }
 @media (prefers-color-scheme: dark) { :root { --back: #15181c; --text: #e3e6ea; --faint: #3a4048; --dim: #9aa3ad;
-  --c0: #6cb0ff; --c1: #ff9d5c; --c2: #69db7c; --c3: #da9bf0; --c4: #5fd3e0; --c5: #ffd43b; --c6: #faa2c1; --c7: #adb5bd; } }
+  --c0: #6cb0ff; --c1: #ff9d5c; --c2: #69db7c; --c3: #da9bf0; --c4: #5fd3e0; --c5: #ffd43b; --c6: #faa2c1;
+  --c7: #adb5bd; } }
 @media print { :root { --back: #fff; --text: #000; --faint: #bbb; --dim: #444; } figure { break-inside: avoid; } }
-body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1100px;
-  padding: 0 1rem; }
+body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 1100px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--faint); }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1rem 2rem; }
 figure { margin: 0; } figcaption { font-weight: 600; } figure.wide, table { grid-column: 1 / -1; }
-svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; } svg .cell { fill: var(--text); }
+svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; }
+svg .cell { fill: var(--text); }
 .grid { stroke: var(--faint); stroke-width: 1; } .line { fill: none; stroke-width: 1.8; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; } code, pre { font-size: 13px; white-space: pre-wrap; }
-.key { white-space: nowrap; margin-right: .8em; } .key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em;
-  border-radius: 2px; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+code, pre { font-size: 13px; white-space: pre-wrap; } .key { white-space: nowrap; margin-right: .8em; }
+.key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; border-radius: 2px; }
 """
 
 
@@ -153,7 +156,8 @@ def _chart_of(key):
     split, _, rest = key.partition("_")
     if split in ("train", "val", "test") and rest:
         return rest.replace("_", " "), split
-    return {"seconds": "seconds of an epoch's steps", "lr": "learning rate"}.get(key, key), "train" if key == "loss" else ""
+    chart = {"seconds": "seconds of an epoch's steps", "lr": "learning rate"}.get(key, key)
+    return chart, "train" if key == "loss" else ""
 
 
 def _counted(runs):
@@ -181,7 +185,8 @@ def _pairs(runs):
                 yield Matrix(f"bytes of rows, {phase}{of}", _square(values), readable, [*map(str, range(len(values)))],
                              ("from rank", "to rank")).html()
             if tiles := run.summary.get("tiles"):
-                yield Matrix(f"edges of each tile{of}", _square(tiles), "{:,.0f}".format, [*map(str, range(len(tiles)))],
+                parts = [*map(str, range(len(tiles)))]
+                yield Matrix(f"edges of each tile{of}", _square(tiles), "{:,.0f}".format, parts,
                              ("part of destinations", "of sources")).html()
 
 
@@ -201,7 +206,8 @@ def _outcome(run, several):
             title = f"{split}{f', {run.name}' if several else ''}"
             if found["kind"] == "confusion":
                 names = found.get("classes") or [*map(str, range(len(values)))]
-                yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names, ("true class", "predicted class")).html()
+                yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names,
+                             ("true class", "predicted class")).html()
             else:
                 edges = [*map(_number, found["edges"])]
                 centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
@@ -260,9 +266,12 @@ def _versions(run):
 
 
 def _table(heads, rows):
-    cells = "".join("<tr>" + "".join(f'<td class="{"number" if isinstance(cell, int | float) else "text"}">{_text(cell)}</td>'
-                                     for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{cells}</table>"
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{lines}</table>"
+
+
+def _cell(value):
+    return f'<td class="{"number" if isinstance(value, int | float) else "text"}">{_text(value)}</td>'
 
 
 def _text(value):
@@ -276,15 +285,16 @@ def spans_of(path: str) -> list[dict[str, Any]]:
     """Return the complete events of a file of `--trace`."""
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
-        return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]), "start": float(event["ts"]),
-                 "length": float(event["dur"])} for event in events if event["ph"] == "X"]
+        return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]),
+                 "start": float(event["ts"]), "length": float(event["dur"])} for event in events if event["ph"] == "X"]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the page as the command line says; return the exit status."""
     parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; curves of several runs share their charts")
-    parser.add_argument("--out", default="report.html", metavar="FILE.html", help="the page; an old file is replaced (%(default)s)")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; several runs share their charts")
+    parser.add_argument("--out", default="report.html", metavar="FILE.html",
+                        help="the page; an old file is replaced (%(default)s)")
     parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
     try:
         options = parser.parse_args(argv)

@@ -21,13 +21,14 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
     Parameters
     ----------
     data : Data, or HeteroData
-        Of a Data the weights `edge_weight` and the features `edge_attr` become the graph's edge values; of a HeteroData no edge
-        value is read.
+        Of a Data the weights `edge_weight` and the features `edge_attr` become the graph's edge values; of a HeteroData
+        no edge value is read.
 
     Returns
     -------
     Graph, or HeteroGraph
-        Its edges are those of `edge_index`, in their order: `graph.aggregate` sums from edge_index[0] to edge_index[1], as PyG does.
+        Its edges are those of `edge_index`, in their order: `graph.aggregate` sums from edge_index[0] to edge_index[1],
+        as PyG does.
 
     Raises
     ------
@@ -51,7 +52,7 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any) -> Graph | HeteroGraph:
-    """Make a whole graph from a DGL graph: of one kind of nodes and edges a Graph, else a HeteroGraph. No edge data are read.
+    """Make a whole graph from a DGL graph: a Graph if of one kind, else a HeteroGraph. Edge data are not read.
 
     Parameters
     ----------

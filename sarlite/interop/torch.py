@@ -1,4 +1,4 @@
-"""PyTorch beside sarlite: sarlite's modules as torch modules, and torch modules inside sarlite's. Memory is shared both ways."""
+"""PyTorch beside sarlite: sarlite's modules as torch modules, and the other way round. Memory is shared both ways."""
 
 from typing import Any
 
@@ -21,17 +21,20 @@ class TorchModule(torch.nn.Module):
         Its parameters become torch parameters of the same names and memory: a torch optimizer's step changes both.
     graph : Graph, or what else the module takes first
     rng : nn.Random, optional
-        The one that the module was made with. Each forward pass in training then goes a step on, so that dropout draws anew.
+        The one that the module was made with. Each forward pass in training then goes a step on, so that dropout draws
+        anew.
 
     Notes
     -----
-    Inputs and outputs share memory with sarlite's. They are on the CPU; the gradient is not differentiable again. On ranks every call
-    is collective, and so is the backward pass; gradients of parameters are this rank's share, which the ranks must add up.
+    Inputs and outputs share memory with sarlite's. They are on the CPU; the gradient is not differentiable again. On
+    ranks every call is collective, and so is the backward pass; gradients of parameters are this rank's share, which
+    the ranks must add up.
     """
 
     def __init__(self, module: nn.Module, graph: Any, rng: nn.Random | None = None) -> None:
         super().__init__()
-        self.graph, self.rng, self._module = graph, rng, [module]  # in a list: torch is not to see what is no torch module
+        self.graph, self.rng = graph, rng
+        self._module = [module]  # in a list, as torch must not take it for a torch module
         self._own = [parameter for _, parameter in module.named_parameters()]
         self._theirs, self._versions = [], [0] * len(self._own)
         for name, parameter in module.named_parameters():
@@ -93,7 +96,8 @@ class _Call(torch.autograd.Function):
         finally:
             for leaf, grad in zip(ctx.leaves, before):
                 leaf.grad = grad
-        return None, None, None, None, *(grad if needed else None for grad, needed in zip(grads, ctx.needs_input_grad[4:]))
+        needs = ctx.needs_input_grad[4:]
+        return None, None, None, None, *(grad if needed else None for grad, needed in zip(grads, needs))
 
 
 class FromTorch(nn.Module):
@@ -107,18 +111,20 @@ class FromTorch(nn.Module):
     Raises
     ------
     ConfigError
-        The module keeps buffers, as batch norm does, which checkpoints of sarlite would lose and ranks would not share; or it returns
-        something else than one tensor.
+        The module keeps buffers, as batch norm does, which checkpoints of sarlite would lose and ranks would not share;
+        or it returns something else than one tensor.
 
     Notes
     -----
-    The module computes a rank's rows alone. Its own random numbers, as of torch's dropout, are not the same on any number of ranks.
+    The module computes a rank's rows alone. Its own random numbers, as of torch's dropout, are not the same on any
+    number of ranks.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         buffers = [name for name, _ in module.named_buffers()]
         if buffers:
-            raise ConfigError(f"FromTorch: {type(module).__name__} keeps buffers, {', '.join(buffers)}, which checkpoints would lose")
+            raise ConfigError(f"FromTorch: {type(module).__name__} keeps buffers, {', '.join(buffers)}, which "
+                              "checkpoints would lose")
         self.torch = _Holder(module)
         self.parameters_ = [nn.Parameter(p.detach().numpy()) for p in self.torch.parameters]
 
@@ -147,7 +153,8 @@ def _forward(needs, *arrays, holder):
     with torch.set_grad_enabled(any(needs)):
         out = holder.module(*inputs)
     if not isinstance(out, torch.Tensor):
-        raise ConfigError(f"FromTorch: {type(holder.module).__name__} returned a {type(out).__name__}, but must return one tensor")
+        raise ConfigError(f"FromTorch: {type(holder.module).__name__} returned a {type(out).__name__}, but must return "
+                          "one tensor")
     return out.detach().numpy(), (out, [*inputs, *holder.parameters])
 
 
