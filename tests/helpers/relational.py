@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from sarlite import HeteroGraph, Tensor, nn
+from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.models import RGAT, RGCN, RGATConv, RGCNConv
 from sarlite.tape import ops
 from tests.helpers import references
@@ -190,3 +191,46 @@ def check_model(comm, case, parts, **options):
         assert own_rows.keys() == rows.keys() and rows
         for name, (row_ids, gradient) in own_rows.items():
             close(gradient, rows[name][1][row_ids], f"{case}: gradient of {name}")
+
+
+# ---- batches
+
+
+def gradients(model, graph, x, labels, rows, count):
+    """The loss, and gradients by name: of replicated parameters arrays, of learned rows dicts by id."""
+    flat = nn.flatten(model)
+    flat.zero_grad()
+    logits = model(graph, x)
+    loss = ops.cross_entropy(logits, labels, rows, count)
+    loss.backward()
+    owned = {name: dict(zip(p.ids.tolist(), p.grad.copy())) for name, p in model.named_parameters() if p.ids is not None}
+    return loss.item(), flat.grad.copy(), owned, logits.data.copy()
+
+
+def check_batches(comm, case, parts, **options):
+    """All in-edges of a batch of all training rows are the whole graph. Collective."""
+    graph, found = make(comm, parts, **options), []
+    nodes = graph.of("paper")
+    ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}
+    labels, rows = LABELS[ids], np.flatnonzero(TRAIN[ids])
+    for batch in (None, *NeighborLoader(nodes, x, labels, rows, fanouts=(-1, -1), batch_size=100),
+                  message_flow(nodes, rows, 2, x, labels)):
+        rng = nn.Random(5)
+        model = MODELS[case](nodes, rng)
+        if batch is None:
+            tensors = {name: Tensor(own, constant=True) for name, own in x.items()}
+            *sums, logits = gradients(model, nodes, tensors, labels, rows, TRAIN.sum())
+            found.append((*sums, logits[rows]))
+        else:
+            assert batch.n_global == TRAIN.sum()
+            *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
+            found.append((*sums, logits[batch.rows] if len(rows) else logits))
+            order = np.argsort(batch.outputs[batch.rows])  # seeds stand in the order of a variate
+            found[-1] = (*found[-1][:-1], found[-1][-1][order])
+    (loss, grad, owned, logits), *others = found
+    for other in others:
+        np.testing.assert_allclose(other[0], loss, rtol=1e-12)
+        close(other[1], grad, "gradient")
+        close(other[3], logits, "logits")
+        for name, own in owned.items():
+            close(np.array([*other[2][name].values()]), np.array([*own.values()]), f"gradient of {name}")

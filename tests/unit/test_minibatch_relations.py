@@ -8,27 +8,31 @@ import pytest
 from sarlite import HeteroGraph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.minibatch import HEC, NeighborLoader, message_flow
-from sarlite.tape import ops
+from sarlite.minibatch import HEC, NeighborLoader
 from tests.helpers.exchanges import in_parts
-from tests.helpers.relational import ABOUT, CITES, EDGES, LABELS, MODELS, N_IN, N_NODES, TRAIN, WRITES, WRITTEN, X, close, make
+from tests.helpers.relational import (
+    ABOUT,
+    CITES,
+    EDGES,
+    LABELS,
+    MODELS,
+    N_IN,
+    N_NODES,
+    TRAIN,
+    WRITES,
+    WRITTEN,
+    X,
+    check_batches,
+    close,
+    gradients,
+    make,
+)
 from tests.helpers.strategies import values
 
 pytestmark = pytest.mark.timeout(120)
 POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot", 0), (3, "uneven", "sar", 1),
           (4, "contiguous", "sa", 1), (4, "uneven", "broadcast", 0)]
 FANOUTS = {"uniform": (2, 3), "replace": (2, 2), "labor": (3, 2), "full": (-1, -1)}
-
-
-def gradients(model, graph, x, labels, rows, count):
-    """The loss, and gradients by name: of replicated parameters arrays, of learned rows dicts by id."""
-    flat = nn.flatten(model)
-    flat.zero_grad()
-    logits = model(graph, x)
-    loss = ops.cross_entropy(logits, labels, rows, count)
-    loss.backward()
-    owned = {name: dict(zip(p.ids.tolist(), p.grad.copy())) for name, p in model.named_parameters() if p.ids is not None}
-    return loss.item(), flat.grad.copy(), owned, logits.data.copy()
 
 
 def passes(graph, case, how="uniform", node_type="paper", **options):
@@ -85,39 +89,10 @@ def test_seeds_of_any_type(node_type):
     assert_one_ranks(threads.run(3, work), one_rank("rgcn", "uniform", node_type))
 
 
-def whole_graph(comm, case, parts, **options):
-    """All in-edges of a batch of all training rows are the whole graph. Collective."""
-    graph, found = make(comm, parts, **options), []
-    nodes = graph.of("paper")
-    ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}
-    labels, rows = LABELS[ids], np.flatnonzero(TRAIN[ids])
-    for batch in (None, *NeighborLoader(nodes, x, labels, rows, fanouts=(-1, -1), batch_size=100),
-                  message_flow(nodes, rows, 2, x, labels)):
-        rng = nn.Random(5)
-        model = MODELS[case](nodes, rng)
-        if batch is None:
-            tensors = {name: Tensor(own, constant=True) for name, own in x.items()}
-            *sums, logits = gradients(model, nodes, tensors, labels, rows, TRAIN.sum())
-            found.append((*sums, logits[rows]))
-        else:
-            assert batch.n_global == TRAIN.sum()
-            *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
-            found.append((*sums, logits[batch.rows] if len(rows) else logits))
-            order = np.argsort(batch.outputs[batch.rows])  # seeds stand in the order of a variate
-            found[-1] = (*found[-1][:-1], found[-1][-1][order])
-    (loss, grad, owned, logits), *others = found
-    for other in others:
-        np.testing.assert_allclose(other[0], loss, rtol=1e-12)
-        close(other[1], grad, "gradient")
-        close(other[3], logits, "logits")
-        for name, own in owned.items():
-            close(np.array([*other[2][name].values()]), np.array([*own.values()]), f"gradient of {name}")
-
-
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", MODELS)
 def test_all_in_edges_are_the_whole_graph(case, n_ranks, parts, mode, prefetch):
-    threads.run(n_ranks, whole_graph, case, parts, mode=mode, prefetch=prefetch)
+    threads.run(n_ranks, check_batches, case, parts, mode=mode, prefetch=prefetch)
 
 
 def test_picks_are_so_many_of_each_relation_and_go_by_ids():
