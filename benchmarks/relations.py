@@ -8,6 +8,9 @@ have 4 relations and their reverses, as `graph.relational.mag` draws them: `mag`
 sarlite computes of each layer the node types that the labels depend on: of the last one type, of the first all but
 institutions. DGL's `HeteroGraphConv` computes all. Features never change, so sarlite keeps the first layer's sums.
 
+With `--batches N` a run is N minibatches of 1,000 seeds and fan-outs 10, 10 a relation, features gathered from one table
+a type; DGL's side is `relations_dgl.py`.
+
 Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have
 no gradient), three in the second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's
 sums and the hidden rows once each time that they are written or read. Gathered: a row of 64 values for each edge of the
@@ -16,15 +19,18 @@ second layer, forward and backward.
 
 import os
 import sys
+from itertools import count
 from pathlib import Path
 
 import harness
 import limits
 import numpy as np
 import peers
+import sampling
 
 from sarlite import HeteroGraph, Trainer, nn, optim
 from sarlite.graph.relational import TYPES, mag
+from sarlite.minibatch import NeighborLoader
 from sarlite.models import RGCN
 from sarlite.models.rgcn import needed
 from sarlite.profile import Memory
@@ -32,7 +38,8 @@ from sarlite.sar.operators.relations import sets_of
 from sarlite.train.loop import set_threads
 
 ABLE = ("dgl",)
-N_IN, HIDDEN, CLASSES = 128, 256, 64
+N_IN, HIDDEN, CLASSES, FANOUTS, BATCH = 128, 256, 64, (10, 10), 1000
+SCRIPT = str(Path(__file__).with_name("relations_dgl.py"))
 NODES, EDGES = 300_000, 8_000_000
 
 
@@ -70,13 +77,16 @@ def load(file):
     return graph
 
 
-def make_trainer(graph):
+def make_trainer(graph, n_batches=0):
     draw, rng = np.random.default_rng(1), nn.Random(0)
     nodes = graph.of(next(iter(TYPES)))
     x = {name: draw.standard_normal((n, N_IN), dtype=np.float32) for name, n in graph.n_nodes.items()}
     labels, train = draw.integers(0, CLASSES, nodes.n_dst), np.flatnonzero(draw.random(nodes.n_dst) < 0.5)
-    model = RGCN(dict.fromkeys(x, N_IN), CLASSES, nodes, hidden=HIDDEN, rng=rng)
-    return Trainer(nodes, model, x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    model, loader = RGCN(dict.fromkeys(x, N_IN), CLASSES, nodes, hidden=HIDDEN, rng=rng), None
+    if n_batches:
+        train = np.sort(draw.permutation(nodes.n_dst)[: n_batches * BATCH])
+        loader = NeighborLoader(nodes, x, labels, train, fanouts=FANOUTS, batch_size=BATCH)
+    return Trainer(nodes, model, x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng, batches=loader)
 
 
 def allowed(file, limit):
@@ -103,9 +113,9 @@ def worker(args):
     set_threads(args.threads)
     (name,) = args.cases
     graph = load(path(args.graphs, name))
-    trainer = make_trainer(graph)
+    trainer, epochs = make_trainer(graph, args.batches), count()
     memory = Memory()
-    harness.print_measurement(harness.timed(trainer.step, args.repeats), memory)
+    harness.print_measurement(harness.timed(lambda: trainer.epoch(next(epochs)), args.repeats), memory, batches=args.batches)
     for found in graph.evaluations:
         harness.note(f"{found.relation[1]}: {found.n_in} to {found.n_out}, weight {found.name} "
                      f"({harness.mib(found.inside_bytes)} MiB inside, {harness.mib(found.first_bytes)} MiB first)")
@@ -115,7 +125,10 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     if args.worker:
         return worker(args)
-    others, limit, rows = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib), []
+    others, rows = peers.find(args.peers, ABLE), []
+    if args.batches:
+        return batches(args, {name: [command[0], SCRIPT] for name, command in others.items()})
+    limit = limits.measure(args.threads, args.gib)
     for name in args.cases:
         file, own = path(args.graphs, name), [__file__, "--worker", "--graphs", args.graphs, "--cases", name]
         rows += peers.compare(args, {"case": "rgcn", "graph": name}, own, ["rgcn", file], others, allowed(file, limit))
@@ -123,10 +136,21 @@ def main(argv=None):
     return None
 
 
+def batches(args, others):
+    """Report minibatches."""
+    rows, counts = [], ["--repeats", args.repeats, "--batches", args.batches, "--threads", args.threads]
+    for name in args.cases:
+        file, row = path(args.graphs, name), {"case": "rgcn", "graph": name, "kind": "uniform", "threads": args.threads}
+        own = [__file__, "--worker", "--graphs", args.graphs, "--cases", name, *counts]
+        rows.append(sampling.beside(row, args.rounds, own, [file, *counts], others))
+    harness.report("R-GCN, 1,000 seeds a batch, time a batch", rows, sampling.columns("peak_mib", "peer_peak_mib"), args.json)
+
+
 def arguments():
     parser = harness.suite_parser(__doc__)
     parser.add_argument("--cases", type=harness.words, default=["mag"], metavar="LIST",
                         help="graphs: mag, or mag/NUMBER (default: mag)")
+    parser.add_argument("--batches", type=int, default=0, metavar="N", help="measure N minibatches in place of an epoch")
     return parser
 
 
