@@ -1,7 +1,5 @@
 """Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
 of the seeds.
-
-Rows and gradients travel by the mode of the graph, on a plan made for each layer.
 """
 
 from collections.abc import Sequence
@@ -10,13 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.graph.part import EdgesByOwner, InEdges
+from sarlite.minibatch.layers import TypedRows
 from sarlite.minibatch.part_edges import PartEdges, share
-from sarlite.minibatch.picked import PickedGraph, PickedRelations, one_block
-from sarlite.minibatch.sampler import Layer, Sampled, Sampler
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.schedule.needs import Needs
-from sarlite.sar.schedule.schedule import Schedule
+from sarlite.minibatch.sampler import Sampler
 from sarlite.types import Array
 
 
@@ -79,46 +73,6 @@ class Cooperative(Sampler):
         return rows, found._replace(n_src=len(rows), exchange=exchange)
 
 
-class TypedRows:
-    """The rows of a layer by type: each type's are numbered by themselves, in their order.
-
-    Parameters
-    ----------
-    part : PartEdges
-    rows : (n,) int
-        The part's column of each row: local rows, and maybe halo rows behind them.
-    n_dst : int
-        The first rows, which are destinations.
-
-    Attributes
-    ----------
-    n_rows, n_dst : (n_types,) int
-    """
-
-    def __init__(self, part: PartEdges, rows: Array, n_dst: int) -> None:
-        self.rows, n = rows, len(part.types)
-        self._types = None if n == 1 else part.type_of(rows)
-        self.n_rows, self.n_dst = ([len(of)] if self._types is None else np.bincount(self._types[: len(of)], minlength=n).tolist()
-                                   for of in (rows, rows[:n_dst]))
-        self._numbers = None
-        if self._types is not None:
-            order = np.argsort(self._types, kind="stable")
-            self._numbers = np.empty(len(rows), np.int64)
-            self._numbers[order] = np.arange(len(rows)) - np.repeat(np.cumsum(self.n_rows) - self.n_rows, self.n_rows)
-
-    def numbers_of(self, places: Array) -> Array:
-        """Return the number among the rows of its type of each of these rows of the layer."""
-        return places if self._numbers is None else self._numbers[places].astype(places.dtype)
-
-    def of(self, kind: int, places: Any = slice(None)) -> Array:
-        """Return the part's column of each row of a type, among the rows at these places."""
-        return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
-
-    def keep(self, kind: int, places: Array) -> Array:
-        """Return those of some places whose rows are of a type, by the rows' numbers."""
-        return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
-
-
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False) -> Sampler:
     """Return the sampler of a part.
@@ -141,103 +95,3 @@ def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int =
     if comm is None or comm.size == 1:
         return Sampler(part.sets, fanouts, kind, seed, **options)
     return Cooperative(comm, part, fanouts, kind, seed, **options)
-
-
-def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph of a layer that `make_sampler`'s sampler found, whose `rows` are the local source rows.
-
-    Of a node type it has a graph for each relation, and those out of one type are fed by one fetch.
-    """
-    joined = np.concatenate([rows, layer.halo]) if len(layer.halo) else rows
-    typed, first, out_of = TypedRows(part, joined, layer.n_dst), 0, []
-    for source, relations in enumerate(part.relations):
-        sets = range(first, first := first + len(relations))
-        if relations:
-            out_of.append(_out_of(part, layer, typed, source, sets, lasting))
-    if isinstance(part.graph, Graph):
-        return out_of[0][0]
-    local, dst = slice(len(rows)), slice(layer.n_dst)
-    ids = [{name: part.ids_of(typed.of(kind, span)) for kind, name in enumerate(part.types)} for span in (local, dst)]
-    return PickedRelations(part, out_of, *ids)
-
-
-class BatchRows(NamedTuple):
-    """Which rows a batch has, as `Batch` takes them.
-
-    Attributes
-    ----------
-    part_rows : (n_src,) int, or of a node type a dict of such by type
-    outputs : (n_dst,) int
-    rows : (n_seeds,) int64
-    """
-
-    part_rows: Any
-    outputs: Array
-    rows: Array
-
-
-def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
-    """Return the rows of what was sampled; the outputs of several types stand one type after the other."""
-    n_dst = sampled.layers[-1].n_dst
-    if isinstance(part.graph, Graph):
-        return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
-    typed, names = TypedRows(part, sampled.rows, n_dst), part.types
-    part_rows = {name: typed.of(kind) - part.first[kind] for kind, name in enumerate(names)}
-    wanted = [names.index(name) for name in part.graph.node_types]
-    outputs = [typed.of(kind, slice(n_dst)) - part.first[kind] + part.graph.first[names[kind]] for kind in wanted]
-    starts = np.zeros(len(names), np.int64)
-    starts[wanted] = np.cumsum([0, *map(len, outputs)])[:-1]
-    rows = starts[part.type_of(sampled.rows[sampled.numbers])] + typed.numbers_of(sampled.numbers)
-    return BatchRows(part_rows, np.concatenate(outputs), rows)
-
-
-def _out_of(part, layer, typed, source, sets, lasting):
-    """The graphs of the relations out of a type, which are these sets of edges."""
-    picked = [layer.sets[k]._replace(columns=typed.numbers_of(layer.sets[k].columns)) for k in sets]
-    own, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
-    there = part.relations[source][0].schedule
-    if layer.exchange is None:
-        plan, transport, order = one_block(part, picked, own, lasting), part.alone, ()
-    else:
-        found = _needs(part, layer, typed, source, picked, own, halo, lasting)
-        plan, transport = there.mode.lay_out(found, there.transport.prefetch), there.transport
-        shares = share(halo, part.owners(halo - part.n_local))
-        order = np.concatenate([shares[q] for q in found.order])
-    schedule, n, graphs = Schedule(plan, transport, there.mode, rows=there.rows), len(part.types), []
-    for place, (k, found) in enumerate(zip(sets, picked)):
-        edges, sizes = part.sets[k], None
-        if layer.exchange is not None:
-            total = layer.exchange.sizes.sum(0)
-            sizes = int(total[source]), int(total[n + edges.to]), int(total[2 * n + k])
-        dst_rows = own[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
-        graphs.append(PickedGraph(edges, found, own, dst_rows, schedule, place=place, halo=halo, brought=order, sizes=sizes,
-                                  lasting=lasting))
-    return graphs
-
-
-def _needs(part, layer, typed, source, picked, rows, halo, lasting):
-    """What the mode lays out of the rows of a type."""
-    rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
-    src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
-    src_ids[rank] = part.ids_of(rows)
-    offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, source])])
-    needs = exchange.needs
-    if len(part.types) > 1:
-        kinds, each = part.type_of(layer.halo), part.owners(layer.halo - part.n_local)
-        needs = [own[of == source] for own, of in zip(needs, share(kinds, each))]
-    asked = [typed.keep(source, own) for own in exchange.asked]
-    first = len(rows) + np.asarray(starts)  # column of each owner's first row
-    cuts = [_by_owner(own, first, rank, size, lasting) for own in picked]
-    return Needs(rank, offsets, cuts, needs, asked, src_ids)
-
-
-def _by_owner(picked, first, rank, size, lasting):
-    """The picks by the owners of their sources, whose columns begin at `first`."""
-    owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
-    owner = owner.astype(np.min_scalar_type(size))
-    order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
-    ends = np.searchsorted(owner[order], np.arange(size + 2))
-    where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]
-    where[rank] = order[: ends[1]]
-    edges = [picked.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
-    return EdgesByOwner(InEdges(picked.indptr, picked.columns), where, edges, lasting=lasting, grouped=False)

@@ -6,7 +6,8 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import batch_rows, layer_graph, make_sampler
+from sarlite.minibatch.exact import make_sampler
+from sarlite.minibatch.layers import batch_rows, layer_graph
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
@@ -68,7 +69,8 @@ def _layers(graph, rows, n_layers):
     """The batch's rows, and the layers' graphs, of all in-edges."""
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
-    return batch_rows(part, sampled), [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    graphs = [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
+    return batch_rows(part, sampled), graphs
 
 
 def _checked(graph, rows, n_layers, labels):

@@ -14,8 +14,9 @@ from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import Cooperative, batch_rows, layer_graph, make_sampler
+from sarlite.minibatch.exact import Cooperative, make_sampler
 from sarlite.minibatch.hec import HEC, CachedLayer, Caches
+from sarlite.minibatch.layers import batch_rows, layer_graph
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
@@ -60,9 +61,9 @@ class Loader(ABC):
         self.train, self.batch_size, _ = checked
 
     def _checked(self, x, labels, train, batch_size):
-        self.x, self.labels, n = input_rows(self.graph, x), None if labels is None else as_array(labels), self.graph.n_dst
-        if self.labels is not None and self.labels.shape[:1] != (n,):
-            raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {n} rows")
+        self.x, self.labels = input_rows(self.graph, x), None if labels is None else as_array(labels)
+        if self.labels is not None and self.labels.shape[:1] != (self.graph.n_dst,):
+            raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {self.graph.n_dst} rows")
         return row_numbers("train", train, self.graph.n_dst), whole("batch_size", batch_size, 1)
 
     @abstractmethod
@@ -226,8 +227,8 @@ class NeighborLoader(Loader):
     when it is asked for. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
-                 seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
+    def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int],
+                 batch_size: int, seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
                  sample_ahead: int = 1, one_variate: bool = False) -> None:
         check_graph(graph, "minibatches")
         comm = graph.comm
@@ -389,7 +390,8 @@ def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote):
     operator.index(seed)
     if isinstance(graph, NodeType):
         if isinstance(remote, HEC):
-            raise ConfigError(f"remote {remote!r}: a node type has no cache of each type's rows: remote is exact or local")
+            raise ConfigError(f"remote {remote!r}: a node type has no cache of each type's rows: remote is exact or "
+                              "local")
     else:
         check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone
     whole("sample_ahead", sample_ahead, 0)

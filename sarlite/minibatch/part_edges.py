@@ -316,8 +316,8 @@ class RelationEdges(EdgeSet):
         return self.graph.edges_of(self.graph.plan.local).numbers
 
     def find(self, rows: Array, ids: Array) -> Array:
-        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these global
-        ids: row by row none, one, or several edges. Rows count from the type's first.
+        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these
+        global ids: row by row none, one, or several edges. Rows count from the type's first.
         """
         indptr, columns = self.edges.indptr, self.edges.indices
         starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))

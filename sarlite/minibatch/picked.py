@@ -379,8 +379,8 @@ class _OneBlock(Edges):
     offset = source = 0
 
     def __init__(self, picked, part, rows, lasting):
-        self.indptr, self.indices, self.n_dst, self.lasting = picked.indptr, picked.columns, len(picked.indptr) - 1, lasting
-        self._part, self._of = part, rows
+        self.indptr, self.indices, self.n_dst = picked.indptr, picked.columns, len(picked.indptr) - 1
+        self._part, self._of, self.lasting = part, rows, lasting
 
     @property
     def n_src(self):

@@ -25,7 +25,10 @@ class RelationalLayer:
     relations: tuple[Relation, ...]
 
     def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
-        """Return the graphs of some relations, a list for each source type, which one fetch serves. Collective at first."""
+        """Return the graphs of some relations, a list for each source type, which one fetch serves.
+
+        Collective at first.
+        """
         raise NotImplementedError
 
     def of(self, node_type: str) -> Any:

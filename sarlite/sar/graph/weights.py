@@ -76,7 +76,9 @@ class EdgeValues(NamedTuple):
 
 def checked(comm: Any, weight: Any, features: Any, edge_ids: Callable[[], Array], n_edges: int,
             of: str = "") -> EdgeValues:
-    """Return values on a rank's `n_edges` edges, once they are some; `of` is what an error adds to their name. Collective.
+    """Return values on a rank's `n_edges` edges, once they are checked. Collective.
+
+    `of` is what an error adds to the values' name.
 
     Raises
     ------
