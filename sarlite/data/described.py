@@ -97,7 +97,8 @@ def _checked(found, where):
         _check_keys(nodes, {"file": object, **_NODES}, f"{where}: nodes.{name}")
         odd = next((word for word in nodes if (word == "count") == ("file" in nodes) and word != "file"), None)
         if odd:
-            why = "needs file=, a table of the nodes" if odd != "count" else "not beside file=, whose rows are the nodes"
+            why = "not beside file=, whose rows are the nodes"
+            why = why if odd == "count" else "needs file=, a table of the nodes"
             raise ConfigError(f"{where}: nodes.{name}: {odd}: {why}")
     for at, edges in enumerate(found["edges"]):
         here = f"{where}: edges {at}"
