@@ -220,12 +220,15 @@ class Sampler:
 
     def _picked(self, own, rows, layer, step, without):
         """The picks of a set for those of `rows` that are its destinations; columns are not numbered yet."""
-        indptr, columns, positions = self._pick(own, rows[own.places(rows)], layer, step)
+        rows = rows[own.places(rows)] - rows.dtype.type(own.first)
+        indptr, columns, positions = self._pick(own, rows, layer, step)
         if without is None:
             return Picked(indptr, columns, positions)
-        kept = ~np.isin(positions, without)
-        starts = np.concatenate([[0], np.cumsum(kept)])[indptr]
-        return Picked(starts, columns[kept], positions[kept], without, np.diff(indptr) - np.diff(starts))
+        out, kept = _left_out(own.edges, rows, indptr, positions, without), np.ones(len(positions), bool)
+        kept[out] = False
+        n_left_out = np.bincount(np.searchsorted(indptr, out, side="right") - 1, minlength=len(rows))
+        indptr = indptr - np.concatenate([[0], np.cumsum(n_left_out)])
+        return Picked(indptr, columns[kept], positions[kept], without, n_left_out)
 
     def _pick(self, own, rows, layer, step):
         k, edges, first = self.fanouts[layer], own.edges, own.first
@@ -238,9 +241,8 @@ class Sampler:
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
         dst_ids = None if dst_ids is None else dst_ids[first : first + edges.n_dst]
-        return kernels.sample(edges.indptr, edges.indices, rows - rows.dtype.type(first) if first else rows, k,
-                              kind=kind, key=found, loops=edges.added_loops, dst_ids=dst_ids, src_ids=self._ids,
-                              numbering=self._numbering)
+        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops,
+                              dst_ids=dst_ids, src_ids=self._ids, numbering=self._numbering)
 
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
@@ -252,6 +254,16 @@ class Sampler:
             raise DataError(f"seeds[{wrong[0]}] is {seeds[wrong[0]]}, but rows are 0 .. {n - 1}")
         rows = seeds if self.targets is None else self.targets[seeds]
         return np.ascontiguousarray(rows, self._numbering.dtype)
+
+
+def _left_out(edges, rows, indptr, positions, without):
+    """Which picks are of edges that are left out; only the picks of such edges' rows are looked at."""
+    concerned = np.zeros(edges.n_dst, bool)
+    concerned[np.searchsorted(edges.indptr, without, side="right") - 1] = True
+    at = np.flatnonzero(concerned[rows])
+    counts = indptr[at + 1] - indptr[at]
+    picks = np.repeat(indptr[at] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    return picks[np.isin(positions[picks], without)]
 
 
 def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
