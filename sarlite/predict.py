@@ -138,35 +138,40 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     part.graph.profile.on_progress = tick
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
-    ends = (Ends(0, part.graph.n_nodes, part.target, part.names.get(part.target)),)
+    ends, several = [(Ends(0, part.graph.n_nodes, part.target, part.names.get(part.target)),)], None
     if part.task == "link":
         linked = together(comm, lambda: run.links.linked(part.graph, part.names))
-        ends, part = linked.ends, part._replace(graph=linked.nodes)
+        ends, several, part = linked.ends, linked.several, part._replace(graph=linked.nodes)
+        together(comm, lambda: _check_several(config, several, ends))
     if options.task == "link":
         splits = run.links.splits(linked)
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told))
         filtered = (config.top is not None or config.rank) and not config.known
-        known = run.links.known(linked, splits, run.training.seed) if filtered else np.empty(0, np.int64)
+        known = run.links.known(linked, splits, run.training.seed) if filtered else [np.empty(0, np.int64) for _ in ends]
         part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
     if config.links is not None:
-        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, ends, part.graph, at_once)
+        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, ends, several, part.graph, at_once)
         part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
     else:
-        places, rows, n_rows, nodes = _wanted(comm, config.nodes, ends[0], part.graph, at_once)
+        wanted = [_wanted(comm, config.nodes, own[0], part.graph, at_once) for own in (ends[:1] if config.top is None else ends)]
+        places, rows, n_rows, nodes = wanted[0]
     with errors_of(options.model), using(named(run.training.numerics, comm)):
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.rank:
             with no_grad():
-                arrays = [ranks(part.graph, model.decoder, found, pairs.heads[:, 0], pairs.tails[:, 0], ends[1], known)]
+                arrays = [_ranks(part.graph, model.decoder, found, pairs, ends, known)]
             _tell_ranks(comm, arrays[0][:, 1])
         elif config.top is None:
             arrays = [array[rows] for array in _arrays(config, options.task, found)]
         else:
             with no_grad():
-                arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[1], known, config.top)
+                if several:
+                    places, n_rows, nodes, arrays = _top(part.graph, model.decoder, found, wanted, ends, known, config.top)
+                else:
+                    arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[0][1], known[0], config.top)
     if not config.out.endswith(".npy"):
-        _write_table(comm, config, options.task, arrays, places, n_rows, ends, nodes, meta.get("class_names"))
+        _write_table(comm, config, options.task, arrays, places, n_rows, ends, several, nodes, meta.get("class_names"))
         return
     for path, array in zip(_paths(config, options.task), arrays):
         node_rows.write(comm, path, places, array, n_rows)
@@ -174,7 +179,46 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
             print(f"{path}: {n_rows:,} rows of {' x '.join(map(str, array.shape[1:])) or 1}, {array.dtype}", flush=True)
 
 
-def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_names):
+def _check_several(config, several, ends):
+    """Raise a ConfigError where something is asked of several relations that is not done yet."""
+    if several and config.top is not None and config.out.endswith(".npy"):
+        raise ConfigError(f"--out {config.out}: --top of several relations is a table")
+    sources = {own[0].node_type for own in ends}
+    if several and config.nodes is not None and len(sources) > 1:
+        raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, {', '.join(sorted(sources))}")
+
+
+def _of_relation(decoder, number):
+    """The decoder of one of several relations, which ranks and the likeliest destinations are asked of."""
+    return lambda head, tail: decoder(head, tail, np.full(len(head), number))
+
+
+def _ranks(graph, decoder, h, pairs, ends, known):
+    """What `ranks` returns of pairs, within each one's relation. Collective."""
+    heads, tails = pairs.heads[:, 0], pairs.tails[:, 0]
+    if pairs.relations is None:
+        return ranks(graph, decoder, h, heads, tails, ends[0][1], known[0])
+    found = np.empty((len(heads), 2))
+    for at, own in enumerate(ends):
+        of = pairs.relations == at
+        found[of] = ranks(graph, _of_relation(decoder, at), h, heads[of], tails[of], own[1], known[at])
+    return found
+
+
+def _top(graph, decoder, h, wanted, ends, known, k):
+    """Relation after relation the likeliest destinations: places in the files and their number of rows; on rank 0 sources and numbers
+    of relations; and arrays. Collective."""
+    n, places, nodes, arrays = 0, [], [], []
+    for at, ((where, rows, n_rows, asked), own) in enumerate(zip(wanted, ends)):
+        if graph.comm.rank == 0:
+            nodes.append(np.stack([np.arange(n_rows) if asked is None else asked, np.full(n_rows, at)], 1))
+        arrays.append(top(graph, _of_relation(decoder, at), h, np.arange(len(h))[rows], own[1], known[at], k))
+        places.append(n + where)
+        n += n_rows
+    return np.concatenate(places), n, np.concatenate(nodes) if nodes else None, [np.concatenate(own) for own in zip(*arrays)]
+
+
+def _write_table(comm, config, task, arrays, places, n_rows, ends, several, nodes, class_names):
     """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
     with contextlib.ExitStack() as held:
         made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -185,9 +229,18 @@ def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_
 
         def ids(first, last):
             numbers = np.arange(first, last) if nodes is None else nodes[first:last]
-            columns = [end.names.of(column) if end.names else column
-                       for column, end in zip(numbers.T if numbers.ndim == 2 else [numbers], ends)]
-            return columns if numbers.ndim == 2 else columns[0]
+            if numbers.ndim == 1:
+                return [_named(numbers, ends[0][0])]
+            if not several:
+                return [_named(column, end) for column, end in zip(numbers.T, ends[0])]
+            found = np.empty((len(numbers), 3), object)
+            for at, own in enumerate(ends):
+                of = numbers[:, 2] == at
+                found[of] = np.array([_named(numbers[of, 0], own[0]), [several[at]] * of.sum(), _named(numbers[of, 1], own[1])], object).T
+            return found.T.tolist()
+
+        headings = ("id",) if config.links is None and config.top is None else \
+            ("source", "relation", "destination") if several else ("source", "destination")
 
         def write():
             nonlocal nodes
@@ -195,10 +248,14 @@ def _write_table(comm, config, task, arrays, places, n_rows, ends, nodes, class_
             if config.top is not None:
                 nodes, labels, numbers = _pairs(nodes, *labels, numbers)
             result_table.write(config.out, ids, labels[0] if labels else None, numbers, task, class_names,
-                               config.embeddings is not None, pairs=config.links is not None or config.top is not None)
+                               config.embeddings is not None, headings)
             print(f"{config.out}: {len(numbers):,} rows", flush=True)
 
         together(comm, lambda: write() if comm.rank == 0 else None)
+
+
+def _named(ids, end):
+    return end.names.of(ids) if end.names else ids
 
 
 def _tell_ranks(comm, found):
@@ -211,10 +268,12 @@ def _tell_ranks(comm, found):
 
 
 def _pairs(nodes, tails, scores):
-    """The pairs of nodes and their likeliest destinations, (n, 2), no labels, and the pairs' scores."""
+    """The pairs of nodes and their likeliest destinations, (n, 2), or with a relation's number, (n, 3), no labels, and the scores."""
     there = tails != NOBODY
-    heads = np.repeat(np.arange(len(tails)) if nodes is None else nodes, np.count_nonzero(there, 1))
-    return np.stack([heads, tails[there]], 1), [], scores[there]
+    heads = np.repeat(np.arange(len(tails)) if nodes is None else nodes, np.count_nonzero(there, 1), axis=0)
+    if heads.ndim == 1:
+        return np.stack([heads, tails[there]], 1), [], scores[there]
+    return np.stack([heads[:, 0], tails[there], heads[:, 1]], 1), [], scores[there]
 
 
 def _options(config, meta):

@@ -24,17 +24,18 @@ def headings(task, n_columns, class_names, embeddings):
     return ["class"] if task == "classify" else [f"label_{name}" for name in names], [f"p_{name}" for name in names]
 
 
-def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, pairs=False):
+def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, ends=("id",)):
     """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
 
-    A table of links has source and destination in place of id; links have a score, and a rank where there is one.
+    A table of links has source and destination in place of id, and between them relation where links are of several
+    relations; links have a score, and a rank where there is one.
 
     Parameters
     ----------
     path : path
         Ending in .csv or .parquet (by pyarrow). What stands there is replaced.
     ids : callable
-        ids(first, last) returns the ids of rows, a list of str or of int; of pairs two, of sources and destinations.
+        ids(first, last) returns columns of rows, each a list of str or of int.
     labels : (n, ...) int array or None
         The most likely classes, or 0 and 1.
     numbers : (n, ...) float array
@@ -44,8 +45,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
         The names of the classes.
     embeddings : bool
         Whether the numbers are rows of a layer.
-    pairs : bool
-        Whether a row is of a pair of nodes.
+    ends : sequence of str
+        Names of these columns.
 
     Raises
     ------
@@ -54,12 +55,12 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
     """
     n, wide = len(numbers), _columns(numbers)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
-    names = [*(("source", "destination") if pairs else ("id",)), *of_labels, *of_numbers]
+    names = [*ends, *of_labels, *of_numbers]
     with writing(path), whole(path) as (_, file):
         put = (_text if str(path).endswith(".csv") else _parquet)(file, path, names)
         for at in range(0, max(n, 1), _ROWS):
             rows = slice(at, min(at + _ROWS, n))
-            columns = [*ids(rows.start, rows.stop)] if pairs else [ids(rows.start, rows.stop)]
+            columns = [*ids(rows.start, rows.stop)]
             if labels is not None:
                 found = np.asarray(labels[rows])
                 named = class_names if task == "classify" else None

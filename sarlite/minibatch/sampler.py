@@ -220,7 +220,8 @@ class Sampler:
 
     def _picked(self, own, rows, layer, step, without):
         """The picks of a set for those of `rows` that are its destinations; columns are not numbered yet."""
-        rows = rows[own.places(rows)] - rows.dtype.type(own.first)
+        rows = rows[own.places(rows)]
+        rows = rows - rows.dtype.type(own.first) if own.first else rows
         indptr, columns, positions = self._pick(own, rows, layer, step)
         if without is None:
             return Picked(indptr, columns, positions)

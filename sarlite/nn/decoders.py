@@ -1,6 +1,7 @@
 """Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder.
 
 With `n_out` a decoder makes `n_out` numbers for a link, scores of classes or values, and has a learned row for each.
+Called with numbers of relations, (n,), a decoder scores each row of candidates with the learned row of the row's relation.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from sarlite.nn.module import Module, Parameter
 from sarlite.nn.random import Random
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
-from sarlite.types import DType
+from sarlite.types import Array, DType
 
 __all__ = ["DECODERS", "MLP", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
 
@@ -33,8 +34,8 @@ class Dot(Module):
             raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, "
                               "complex, transe and rotate have a learned row for each", "decoder")
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        return (head * tail).sum(-1)
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        return (head * tail).sum(-1)  # of any relation
 
 
 class _Relation(Module):
@@ -51,15 +52,19 @@ class _Relation(Module):
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
-    def _check(self, head: Tensor) -> None:
-        _check_rows(self, head, self.relation.shape[-1])
+    def _row(self, head: Tensor, relation: Array | None) -> Tensor:
+        """The relation's row, or all rows; of rows of candidates with a relation each (n, 1, width)."""
+        _check(self, head, self.relation.shape[-1], relation, self.relation.ndim == 2)
+        return self.relation if relation is None else self.relation[relation][:, None]
 
 
 def _shape(width, n_out):
     return (width,) if n_out is None else (whole("n_out", n_out, 1), width)
 
 
-def _check_rows(decoder, head, width):
+def _check(decoder, head, width, relation, several):
+    if relation is not None and not several:
+        raise ConfigError(f"{type(decoder).__name__}: made for one relation; of several n_out says of how many", "decoder")
     if head.shape[-1] != width:
         raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")
 
@@ -71,9 +76,8 @@ class DistMult(_Relation):
                  dtype: DType = np.float32) -> None:
         self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        self._check(head)
-        return (self.relation * (head * tail)).sum(-1)  # the same bits where both ends are exchanged
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        return (self._row(head, relation) * (head * tail)).sum(-1)  # the same bits where both ends are exchanged
 
 
 class ComplEx(_Relation):
@@ -81,18 +85,16 @@ class ComplEx(_Relation):
 
     paired = True
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        self._check(head)
-        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self.relation, tail))
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
 
 class TransE(_Relation):
     """Score gamma - sum_k |h_k + r_k - t_k|, gamma = 12 (Bordes et al. 2013)."""
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        self._check(head)
-        return GAMMA - abs(head + self.relation - tail).sum(-1)
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        return GAMMA - abs(head + self._row(head, relation) - tail).sum(-1)
 
 
 class RotatE(_Relation):
@@ -103,9 +105,8 @@ class RotatE(_Relation):
 
     paired = True
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        self._check(head)
-        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self.relation, tail))
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
         one, other = a * c - b * d - real, a * d + b * c - imaginary
@@ -120,9 +121,12 @@ class MLP(Module):
         self.head, self.tail = (Linear(width, width, bias, rng=rng, dtype=dtype) for bias in (True, False))
         self.out = Linear(width, 1 if n_out is None else whole("n_out", n_out, 1), rng=rng, dtype=dtype)
 
-    def __call__(self, head: Tensor, tail: Tensor) -> Tensor:
-        _check_rows(self, head, len(self.head.weight))
+    def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        _check(self, head, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
+        if relation is not None:
+            weight, bias = self.out.weight.T[relation], self.out.bias[relation]  # type: ignore[index]
+            return (weight[:, None] * hidden).sum(-1) + bias[:, None]
         found = _by_row(self.out, hidden)
         return found.reshape(found.shape[:2] if self.n_out is None else (len(found), self.n_out))
 
@@ -148,7 +152,7 @@ class LinkPredictor(Module):
         encoder(graph, x) -> (n_dst, width), such as any of `sarlite.models`.
     decoder : callable Module
         decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c); or, for one candidate, c = 1, n_out numbers a
-        link, (n, n_out).
+        link, (n, n_out). With links of several relations the decoder gets the relations' numbers, (n,) int64, too.
 
     Raises
     ------

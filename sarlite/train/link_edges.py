@@ -35,12 +35,13 @@ class Ends(NamedTuple):
 
 
 class LinkEdges(NamedTuple):
-    """A rank's edges that are links.
+    """A rank's edges that are links: of a graph, or of one relation.
 
     Attributes
     ----------
+    relation : Relation, or None
     nodes : Graph or NodeType
-        What the encoder computes on; a `NodeType` is of the types at both ends.
+        What the encoder computes on; a `NodeType` is of the types at all links' ends.
     sources : (n_edges,) int64
         Ids.
     rows : (n_edges,) int64
@@ -48,20 +49,21 @@ class LinkEdges(NamedTuple):
     places : slice or (n_edges,) int
         Where the edges stand in the order of the graph's `edge_ids`.
     heads, tails : Ends
-    others : list of (sources, rows)
-        Of relations between the same types the other way round, whose edges tell of the links.
+    others : dict by relation of (sources, rows)
+        Relations between the same types the other way round, whose edges tell of the links.
     keeping : callable
-        (mask, [mask of others, ..]) -> nodes whose graph has these edges; collective.
+        masks by relation -> nodes whose graph has these edges; collective.
     """
 
+    relation: Relation | None
     nodes: Any
     sources: Array
     rows: Array
     places: Any
     heads: Ends
     tails: Ends
-    others: list[tuple[Array, Array]]
-    keeping: Callable[[Array, list[Array]], Any]
+    others: dict[Relation, tuple[Array, Array]]
+    keeping: Callable[[dict[Any, Array]], Any]
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -69,13 +71,17 @@ class LinkEdges(NamedTuple):
         return self.sources, self.nodes.dst_ids[self.rows]
 
 
-def check(graph: Any, relation: Relation | None) -> None:
+def check(graph: Any, relation: Relation | list[Relation] | None) -> None:
     """Raise a ConfigError where a graph has no links yet."""
     if isinstance(graph, HeteroGraph):
         if relation is None and len(graph.relations) > 1:
             raise ConfigError(f"relation: which of {_told(graph.relations)} is predicted?", "relation")
-        if relation is not None and tuple(relation) not in graph.relations:
-            raise ConfigError(f"relation {_dotted(relation)} is none of {_told(graph.relations)}", "relation")
+        several = relations_of(graph, relation)
+        for one in several:
+            if one not in graph.relations:
+                raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
+        if len(set(several)) < max(len(several), 1):
+            raise ConfigError(f"relation: {_told(several) or 'none'}, but each that is predicted is listed once", "relation")
     elif not isinstance(graph, Graph):
         raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
     elif relation is not None:
@@ -84,26 +90,43 @@ def check(graph: Any, relation: Relation | None) -> None:
         raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
 
 
-def ends_of(graph: Any, relation: Relation | None) -> tuple[Any, Ends, Ends]:
-    """Return the nodes that the encoder computes on, and those at either end."""
+def relations_of(graph: HeteroGraph, relation: Any) -> list[Relation]:
+    """Return the relations that are predicted, of one, a list of several, or None for the only one."""
+    if relation is None:
+        return list(graph.relations[:1])
+    return [tuple(one) for one in relation] if is_several(relation) else [tuple(relation)]
+
+
+def is_several(relation: Any) -> bool:
+    """Whether a relation to predict is a list of relations, not one."""
+    return relation is not None and not (len(relation) and all(isinstance(word, str) for word in relation))
+
+
+def ends_of(graph: Any, relation: Any) -> tuple[Any, list[tuple[Ends, Ends]]]:
+    """Return the nodes that the encoder computes on, and for each relation those at either end."""
     if isinstance(graph, Graph):
         both = Ends(0, graph.n_nodes)
-        return graph, both, both
-    source, _, to = _one(graph, relation)
-    nodes = graph.of(*dict.fromkeys((source, to)))
-    return nodes, *(Ends(nodes.first[name], graph.n_nodes[name], name) for name in (source, to))
+        return graph, [(both, both)]
+    several = relations_of(graph, relation)
+    nodes = graph.of(*dict.fromkeys(name for source, _, to in several for name in (source, to)))
+    ends = {name: Ends(nodes.first[name], graph.n_nodes[name], name) for name in nodes.node_types}
+    return nodes, [(ends[source], ends[to]) for source, _, to in several]
 
 
-def link_edges(graph: Any, relation: Relation | None) -> LinkEdges:
-    """Return the edges of a graph, or of one relation, as links. Collective."""
-    return _of_graph(graph) if isinstance(graph, Graph) else _of_relation(graph, _one(graph, relation))
+def link_edges(graph: Any, relation: Any) -> list[LinkEdges]:
+    """Return the edges of a graph, or of each relation, as links. Collective."""
+    nodes, ends = ends_of(graph, relation)
+    if isinstance(graph, Graph):
+        return [_of_graph(graph, *ends[0])]
+    return [_of_relation(graph, nodes, one, *own) for one, own in zip(relations_of(graph, relation), ends)]
 
 
-def _of_graph(graph):
-    edges, (nodes, *ends) = graph.in_edges(), ends_of(graph, None)
+def _of_graph(graph, *ends):
+    edges = graph.in_edges()
     places = slice(None) if edges.numbers is None else edges.numbers
     sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
-    return LinkEdges(nodes, sources, destinations(edges.indptr), places, *ends, [], lambda kept, _: _with_edges(graph, edges, places, kept))
+    return LinkEdges(None, graph, sources, destinations(edges.indptr), places, *ends, {},
+                     lambda kept: _with_edges(graph, edges, places, kept[None]))
 
 
 def _with_edges(graph, edges, places, kept):
@@ -120,16 +143,11 @@ def _with_edges(graph, edges, places, kept):
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 
 
-def _of_relation(graph, relation):
-    nodes, *ends = ends_of(graph, relation)
+def _of_relation(graph, nodes, relation, *ends):
     back = [other for other in graph.relations if other != relation and (other[2], other[0]) == (relation[0], relation[2])]
-    found = {one: _ids(graph, nodes, one) for one in (relation, *back)}
     numbers = graph.in_edges(relation).numbers
-
-    def keeping(kept, others):
-        return graph.keeping({relation: kept, **dict(zip(back, others))}).of(*nodes.node_types)
-
-    return LinkEdges(nodes, *found[relation], slice(None) if numbers is None else numbers, *ends, [found[one] for one in back], keeping)
+    return LinkEdges(relation, nodes, *_ids(graph, nodes, relation), slice(None) if numbers is None else numbers, *ends,
+                     {one: _ids(graph, nodes, one) for one in back}, lambda kept: graph.keeping(kept).of(*nodes.node_types))
 
 
 def _ids(graph, nodes, relation):
@@ -141,10 +159,6 @@ def _ids(graph, nodes, relation):
     found = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
     before = nodes.node_types[: nodes.node_types.index(to)]
     return found + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
-
-
-def _one(graph, relation):
-    return graph.relations[0] if relation is None else tuple(relation)
 
 
 def _dotted(relation):

@@ -14,8 +14,8 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.train import edge_labels, link_splits
 from sarlite.train.edge_labels import EdgeLabels
-from sarlite.train.link_edges import Ends, ends_of
-from sarlite.train.link_scores import read_pairs
+from sarlite.train.link_edges import Ends, ends_of, is_several
+from sarlite.train.link_scores import read_links, read_pairs
 from sarlite.train.link_splits import TEST, VAL
 from sarlite.train.links import Links, known_links, labelled_links, split_links, without_links
 from sarlite.train.negatives import SAMPLERS
@@ -23,12 +23,18 @@ from sarlite.types import Array
 
 
 class Linked(NamedTuple):
-    """Whose links they are: a graph, or a relation of one; `nodes` are what the encoder computes on, and `ends` their types."""
+    """Whose links they are: a graph, one relation of it, or a list of several; `nodes` are what the encoder computes on, and `ends`
+    of each relation the types at either end."""
 
     graph: Graph | HeteroGraph
-    relation: Relation | None
+    relation: Relation | list[Relation] | None
     nodes: Any
-    ends: tuple[Ends, ...]
+    ends: list[tuple[Ends, Ends]]
+
+    @property
+    def several(self) -> list[str] | None:
+        """Names of several relations, as user.buys.item."""
+        return [".".join(one) for one in self.relation] if self.relation and is_several(self.relation) else None
 
 
 class LinkOptions(NamedTuple):
@@ -46,7 +52,7 @@ class LinkOptions(NamedTuple):
     split : str, optional
         A table that tells each edge's split or time, as of `link_splits.read`.
     relation : str, optional
-        Of relational data: user.buys.item; by default the only relation.
+        Of relational data: user.buys.item, several with commas between, or "all"; by default the only relation.
     labels : str, optional
         A table of labels of pairs, as of `edge_labels.read`, which are predicted in place of links.
     disjoint, negatives, eval_negatives, filtered
@@ -72,19 +78,35 @@ class LinkOptions(NamedTuple):
 
     def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
         """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another relation."""
-        whole, relation = graph, None
-        if not isinstance(graph, Graph):
-            whole, found = graph.graph, [one for one in graph.graph.relations if self.relation in (None, ".".join(one))]
-            if len(found) != 1:
-                told = ", ".join(".".join(one) for one in whole.relations)
-                raise ConfigError(f"link_relation: which of {told} is predicted?" if self.relation is None else
-                                  f"link_relation {self.relation} is none of {told}", "link_relation")
-            (relation,) = found
-        nodes, *ends = ends_of(whole, relation)
-        return Linked(whole, relation, nodes, tuple(end._replace(names=names.get(end.node_type)) for end in ends))
+        whole, relation = (graph, None) if isinstance(graph, Graph) else (graph.graph, self.predicted(graph.graph))
+        nodes, ends = ends_of(whole, relation)
+        named = {end.node_type: end._replace(names=names.get(end.node_type)) for own in ends for end in own}
+        found = Linked(whole, relation, nodes, [(named[one.node_type], named[other.node_type]) for one, other in ends])
+        if found.several:
+            given = {"edge_labels": self.labels, "link_split": self.split}
+            given |= {name: one for name, one in (("negative_sampler", self.sampler), ("eval_negative_sampler", self.eval_sampler))
+                      if one not in (None, *SAMPLERS)}
+            for name, value in given.items():
+                if value is not None:
+                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.relation} has it, it is not done yet",
+                                      name)
+        return found
+
+    def predicted(self, graph: HeteroGraph) -> Relation | list[Relation]:
+        """Return the relation that is predicted, or a list of several; a ConfigError of another one."""
+        known = {".".join(one): one for one in graph.relations}
+        words = list(known) if self.relation in (None, "all") else [self.relation] if self.relation in known else self.relation.split(",")
+        wrong = next((word for word in words if word not in known), None)
+        if wrong is not None or (self.relation is None and len(words) > 1):
+            raise ConfigError(f"link_relation: which of {', '.join(known)} is predicted?" if wrong is None else
+                              f"link_relation {wrong} is none of {', '.join(known)}", "link_relation")
+        if len(set(words)) < len(words):
+            raise ConfigError(f"link_relation {self.relation}: each relation is listed once", "link_relation")
+        return known[words[0]] if len(words) == 1 else [known[word] for word in words]
 
     def splits(self, linked: Linked) -> tuple[Any, Any]:
-        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0. Collective.
+        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0, of several relations by
+        relation. Collective.
 
         Raises
         ------
@@ -97,8 +119,10 @@ class LinkOptions(NamedTuple):
         def read():
             if linked.graph.comm.rank:
                 return np.empty((0, 2), np.int64), np.empty(0, np.int64)
-            return link_splits.read(self.val, self.test, self.split, linked.ends)
+            return link_splits.read(self.val, self.test, self.split, linked.ends[0])
 
+        if linked.several:
+            return tuple(together(linked.graph.comm, lambda: [_by_relation(linked, one) for one in (self.val, self.test)]))
         pairs, split = together(linked.graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
@@ -121,7 +145,7 @@ class LinkOptions(NamedTuple):
                 return one
             if not Path(one).exists():
                 raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
-            return read_pairs(one, linked.ends) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
+            return read_pairs(one, linked.ends[0]) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
 
         return together(linked.graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
 
@@ -133,7 +157,8 @@ class LinkOptions(NamedTuple):
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
         """Return the links that are labelled, of what `read_labels` returned. Collective."""
-        return labelled_links(linked.graph, labels.pairs, labels.labels, relation=linked.relation, split=labels.split)
+        relation: Any = linked.relation
+        return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
         """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective.
@@ -144,7 +169,7 @@ class LinkOptions(NamedTuple):
             On every rank: what `edge_labels.read` says.
         """
         comm = linked.graph.comm
-        told: Any = (self.labels, task, self.val, self.test, seed, linked.ends)
+        told: Any = (self.labels, task, self.val, self.test, seed, linked.ends[0])
         own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)
         others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
         return own or others
@@ -153,11 +178,21 @@ class LinkOptions(NamedTuple):
         """Return the nodes whose graph lacks the links to validate and to test on. Collective."""
         return without_links(linked.graph, *splits, seed, relation=linked.relation)
 
-    def known(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> Array:
-        """Return the links of all splits, as `known_links`. Collective."""
+    def known(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> list[Array]:
+        """Return the links of all splits by relation, as `known_links`. Collective."""
         return known_links(linked.graph, *splits, seed, relation=linked.relation)
 
-    def decoded(self, encoder: Any, rng: Random, dtype: str, n_out: int | None = None) -> LinkPredictor:
-        """Return an encoder with the decoder behind it, of labels of `n_out` outputs."""
-        decoder = DECODERS[self.decoder or ("dot" if n_out is None else "mlp")]
-        return LinkPredictor(encoder, decoder(self.width, n_out, rng=rng, dtype=np.dtype(dtype)))
+    def decoded(self, encoder: Any, rng: Random, dtype: str, nodes: Any, n_out: int) -> LinkPredictor:
+        """Return an encoder with the decoder behind it: of labels with `n_out` outputs, of several relations of `nodes` with a row each."""
+        relation = None if isinstance(nodes, Graph) or self.labels else self.predicted(nodes.graph)
+        kind = self.decoder or ("mlp" if self.labels else "dot")
+        rows = n_out if self.labels else len(relation) if relation and is_several(relation) and kind != "dot" else None
+        return LinkPredictor(encoder, DECODERS[kind](self.width, rows, rng=rng, dtype=np.dtype(dtype)))
+
+
+def _by_relation(linked, given):
+    """The links of a file by relation, on rank 0; what is no file are none."""
+    found = np.empty((0, 3), np.int64)
+    if isinstance(given, str) and not linked.graph.comm.rank:
+        found = read_links(given, linked.ends, linked.several)
+    return {one: found[found[:, 2] == at, :2] for at, one in enumerate(linked.relation)}

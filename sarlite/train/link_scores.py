@@ -21,14 +21,14 @@ from sarlite.types import Array
 HEADER = ["source", "destination"]
 
 
-def asked(comm: Communicator, file: str, ends: Sequence[Ends], graph: Any, at_once: int) -> tuple[Array, LinkGraph, int, Array | None]:
+def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None, graph: Any,
+          at_once: int) -> tuple[Array, LinkGraph, int, Array | None]:
     """Return the pairs of a file whose sources this rank owns. Collective.
 
     Parameters
     ----------
-    file : path
-        As `read_pairs` takes it, with `ends`.
-    ends : (Ends, Ends)
+    file, ends, several
+        As `read_links` takes them.
     graph : Graph or NodeType
         What the encoder computes on.
     at_once : int
@@ -42,28 +42,72 @@ def asked(comm: Communicator, file: str, ends: Sequence[Ends], graph: Any, at_on
         Of one candidate a row.
     int
         Pairs of the file.
-    (n, 2) int64, or None
-        All pairs, on rank 0.
+    (n, 3) int64, or None
+        All pairs and the numbers of their relations, on rank 0.
 
     Raises
     ------
     DataError
-        On every rank, as `read_pairs`.
+        On every rank, as `read_links`.
     """
-    pairs = together(comm, lambda: read_pairs(file, ends) if comm.rank == 0 else None)
+    pairs = together(comm, lambda: read_links(file, ends, several) if comm.rank == 0 else None)
     n, own_ids = comm.bcast(None if pairs is None else len(pairs)), graph.dst_ids
-    order = np.argsort(own_ids, kind="stable")
-    places, heads, tails = ([np.empty(0, np.int64)] for _ in range(3))
+    order, first = np.argsort(own_ids, kind="stable"), np.array([[one.first, other.first, 0] for one, other in ends])
+    places, heads, tails, relations = ([np.empty(0, np.int64)] for _ in range(4))
     for at in range(0, n, at_once):
-        piece = np.empty((min(at_once, n - at), 2), np.int64) if pairs is None else pairs[at : at + at_once].copy()
-        piece = comm.broadcast(piece, 0) + [end.first for end in ends]
+        piece = np.empty((min(at_once, n - at), 3), np.int64) if pairs is None else pairs[at : at + at_once].copy()
+        piece = comm.broadcast(piece, 0)
+        piece += first[piece[:, 2]]
         spots = np.minimum(np.searchsorted(own_ids, piece[:, 0], sorter=order), max(len(own_ids) - 1, 0))
         own = np.flatnonzero(own_ids[order[spots]] == piece[:, 0]) if len(own_ids) else places[0]
         places.append(at + own)
         heads.append(order[spots[own]])
         tails.append(piece[own, 1])
-    rows = RowNumbers(comm, own_ids)(np.concatenate(tails))
-    return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None], at_once=AT_ONCE), n, pairs
+        relations.append(piece[own, 2])
+    rows, of = RowNumbers(comm, own_ids)(np.concatenate(tails)), np.concatenate(relations) if several else None
+    return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None], at_once=AT_ONCE, relations=of), n, pairs
+
+
+def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None) -> Array:
+    """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the relation's number.
+
+    Parameters
+    ----------
+    file : path
+        Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line, parted by commas;
+        the first line may be a header, of names such as source, relation and destination.
+    ends : list by relation of (Ends, Ends)
+    several : list of str, optional
+        Names of several relations, as user.buys.item.
+
+    Raises
+    ------
+    DataError
+        Naming the file and the line or the pair: it cannot be read, or an id is no node, or a name no relation.
+    """
+    if several is None:
+        pairs = read_pairs(file, ends[0])
+        return np.column_stack([pairs, np.zeros(len(pairs), np.int64)])
+    cells_of: list[list[str]] = []
+    numbers_of: list[int] = []
+    for numbers, lines in named.lines(file, "links"):
+        for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
+            if len(cells) != 3:
+                raise DataError(f"{file}: links: line {number}: {len(cells)} cells, expected three: source, relation and destination")
+            if not cells_of and {cells[0].lower(), cells[2].lower()} <= ENDS:
+                continue
+            if cells[1] not in several:
+                raise DataError(f"{file}: links: line {number}: relation {cells[1]!r} is none of {', '.join(several)}")
+            cells_of.append(cells[::2])
+            numbers_of.append(several.index(cells[1]))
+    found = np.empty((len(cells_of), 3), np.int64)
+    found[:, 2] = numbers_of
+    for at, own in enumerate(ends):
+        places = np.flatnonzero(found[:, 2] == at)
+        for column, end in enumerate(own):
+            words = [cells_of[place][column] for place in places]
+            found[places, column] = ids_of(f"{file}: links of {several[at]}", HEADER[column], words, 0, end)
+    return found
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:

@@ -118,10 +118,11 @@ def digest(comm: Communicator, *given: Any) -> str | None:
     Parameters
     ----------
     *given : (n, 2) array, or else
-        Of each use, as of a split. What is no pairs, such as a share, is told by the options.
+        Of each use, as of a split; of several relations a dict. What is no pairs, such as a share, is told by the options.
     """
-    rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use)])
-            for use, pairs in enumerate(given, VAL) if isinstance(pairs, np.ndarray)]
+    rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use + 10 * at)])
+            for use, own in enumerate(given, VAL) if isinstance(own, (dict, np.ndarray))
+            for at, pairs in enumerate(own.values() if isinstance(own, dict) else [own])]
     if not rows:
         return None
     return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))

@@ -12,7 +12,7 @@ from sarlite.keys import splitmix64
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import check, ends_of, link_edges
+from sarlite.train.link_edges import check, ends_of, is_several, link_edges
 from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
 from sarlite.train.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
@@ -26,7 +26,8 @@ class Links(NamedTuple):
     ----------
     graph : LinkGraph
         A row for each of this rank's links, of all splits: the link, and negatives. `graph.nodes` has the edges along
-        which messages pass in evaluation. Training draws its own negatives each step.
+        which messages pass in evaluation. Training draws its own negatives each step. `graph.relations` are of several
+        relations the numbers of the links'.
     labels : (graph.n_dst, ...) array
         Zeros, (graph.n_dst,) int64: the column of the candidate that is a link; or what the links are labelled with.
     train, val, test : (k,) int64
@@ -34,7 +35,7 @@ class Links(NamedTuple):
     heads, tails : (graph.n_dst,) int64
         Ids of the links' ends, as of `graph.nodes.dst_ids`.
     undirected : bool
-        Whether each edge's reverse is an edge, too: then both are one link.
+        Whether each edge's reverse is an edge, too: then both are one link. Of several relations whether it is so in all.
     """
 
     graph: LinkGraph
@@ -47,8 +48,8 @@ class Links(NamedTuple):
     undirected: bool
 
 
-def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *, relation: Relation | None = None, split: Any = None,
-                disjoint: float = 0.0, negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
+def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *, relation: Relation | list[Relation] | None = None,
+                split: Any = None, disjoint: float = 0.0, negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
     """Divide a graph's edges into links to train, validate and test on, and leave the latter two out of its messages.
 
@@ -60,7 +61,9 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     relation : (source type, name, destination type), optional
         Of a `HeteroGraph`: whose edges are the links; by default the only one. Ids of pairs are of these types' nodes.
         What is left out of the relation's messages is left out, the other way round, of all relations from the destination
-        type to the source type.
+        type to the source type. Or a list of several relations, each of which is predicted: a link's negatives are of its
+        relation's types, and the decoder is made with n_out, the number of relations. `val`, `test`, `split` and `sampler`
+        that are arrays then are dicts of arrays by relation.
     val, test : float, or (k, 2) array of ids
         The share of each. A link's split is drawn by the ids of its ends, so shares hold on average. Edges between the
         same two nodes, in either direction, are of one split, so that none tells of another. Self loops are no links.
@@ -105,15 +108,15 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     comm = graph.comm
     arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
     agree(comm, arguments, "relation, disjoint, negatives, eval_negatives, seed or filtered")
-    nodes, *ends = ends_of(graph, relation)
+    nodes, ends = ends_of(graph, relation)
     eval_sampler = sampler if eval_sampler is None else eval_sampler
-    samplers = together(comm, lambda: [_sampler(ends, one) for one in (sampler, eval_sampler)])
-    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for one in samplers], "sampler or eval_sampler")
+    samplers = together(comm, lambda: [[_sampler(own, _given(one, relation, at)) for one in (sampler, eval_sampler)]
+                                       for at, own in enumerate(ends)])
+    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for own in samplers for one in own], "sampler or eval_sampler")
     raise_together(comm, _odd_id(nodes))
     with graph.profile.phase("setup"):
-        edges = link_edges(graph, relation)
-        split_of = _splits(edges, together(comm, lambda: _checked_splits(edges, val, test, split)), seed)
-        return _split(edges, split_of, *arguments[1:], *samplers)
+        found, splits = _told(graph, val, test, seed, split, relation)
+        return _split(found, splits, is_several(relation), samplers, *arguments[1:])
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
@@ -154,7 +157,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     told = together(comm, lambda: _checked_labels(graph, relation, pairs, labels, val, test, split, seed))
     said = (relation, told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed)
     agree(comm, said, "relation, labels, val, test, split or seed")
-    nodes, *_ = ends_of(graph, relation)
+    nodes, _ = ends_of(graph, relation)
     raise_together(comm, _odd_id(nodes))
     pairs, labels, split = told
     with graph.profile.phase("setup"):
@@ -172,8 +175,10 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 def _checked_labels(graph, relation, pairs, labels, val, test, split, seed):
     check(graph, relation)
+    if is_several(relation):
+        raise ConfigError("relation: labels are of pairs of one relation", "relation")
     whole("seed", seed, 0)
-    pairs, labels = _pairs(ends_of(graph, relation)[1:], "pairs", pairs), np.asarray(labels)
+    pairs, labels = _pairs(ends_of(graph, relation)[1][0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
     if split is None:
@@ -188,29 +193,44 @@ def _checked_labels(graph, relation, pairs, labels, val, test, split, seed):
     return pairs, labels, None if split is None else split.astype(np.int64)
 
 
-def without_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Relation | None = None) -> Any:
+def without_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> Any:
     """Return `split_links(graph, val, test, seed=seed, split=split, relation=relation).graph.nodes`, and make nothing else.
 
     Collective.
     """
-    edges, split_of = _told(graph, val, test, seed, split, relation)
-    known = _known(edges, split_of) if edges.others else np.empty(0, np.int64)
-    kept, *others = (kept for kept, _ in _messages(edges, split_of, known, seed, 0.0))
-    return edges.keeping(kept, others)
+    found, splits = _told(graph, val, test, seed, split, relation)
+    knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64) for edges, split_of in zip(found, splits)]
+    kept, _ = _messages(found, splits, knowns, seed, 0.0)
+    return found[0].keeping(kept)
 
 
-def known_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Relation | None = None) -> Array:
-    """Return local row of the head * n_nodes + id of the tail of all links of all splits, ascending. Collective.
+def known_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> list[Array]:
+    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending. Collective.
 
-    Of a relation rows, ids and n_nodes are those of `link_edges.ends_of`.
+    Rows, ids and n_nodes are those of `link_edges.ends_of`.
     """
-    return _known(*_told(graph, val, test, seed, split, relation))
+    return [_known(*one) for one in zip(*_told(graph, val, test, seed, split, relation))]
 
 
 def _told(graph, val, test, seed, split, relation):
-    """The edges, and what tells the splits. Collective."""
-    edges = link_edges(graph, relation)
-    return edges, _splits(edges, together(graph.comm, lambda: _checked_splits(edges, val, test, split)), seed)
+    """The edges of each relation, and what tells their splits. Collective."""
+    found = link_edges(graph, relation)
+    checked = together(graph.comm, lambda: [_checked_splits(edges, *(_given(one, relation, at) for one in (val, test, split)))
+                                            for at, edges in enumerate(found)])
+    return found, [_splits(edges, told, seed) for edges, told in zip(found, checked)]
+
+
+def _given(value, relation, at):
+    """What is given of one of the relations; of several a dict by relation, of which those left out have no pairs."""
+    if not isinstance(value, dict):
+        if is_several(relation) and np.ndim(value):
+            raise ConfigError("several relations: pairs and splits are dicts by relation")
+        return value
+    several = [tuple(one) for one in relation] if is_several(relation) else []
+    wrong = [one for one in value if one not in several]
+    if wrong:
+        raise ConfigError(f"pairs and splits by relation: {wrong[0]!r} is none of {several}")
+    return value.get(several[at], np.empty((0, 2), np.int64))
 
 
 def _known(edges, split_of):
@@ -237,30 +257,39 @@ def _odd_id(nodes):
     return ConfigError(f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id {wrong[0]}") if len(wrong) else None
 
 
-def _split(edges, split_of, disjoint, negatives, eval_negatives, seed, filtered, sampler, eval_sampler):
-    nodes = edges.nodes
+def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
+    nodes = found[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
-    heads, tails, rows, undirected = _out_links(edges, split_of.listed()[0], numbers)
-    known = heads * n + tails
-    (train, target), *others = _messages(edges, split_of, known, seed, disjoint)
-    messages = training = edges.keeping(train, [kept for kept, _ in others])
+    links = [_out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(found, splits)]
+    knowns = [heads * n + tails for heads, tails, *_ in links]
+    kept, targets = _messages(found, splits, knowns, seed, disjoint)
+    messages = training = found[0].keeping(kept)
     if disjoint:
-        training = edges.keeping(train & ~target, [kept & ~own for kept, own in others])
+        training = found[0].keeping({one: mask & ~targets[one] for one, mask in kept.items()})
 
-    split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
-    drawn = numbers, ids, edges.heads, edges.tails
-    to_eval = Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed, "link negatives of evaluation")
-    to_train = Negatives(*drawn, known[split == TRAIN], sampler, seed, "link negatives")
-    chosen = (split != TRAIN) | target
-    if undirected:
-        chosen &= (ids[heads] < tails) == _coin(ids[heads], tails, seed)
-    heads, tails, rows, split = heads[chosen], tails[chosen], rows[chosen], split[chosen]
+    rows, to_train, to_eval = [], [], []
+    for at, (edges, split_of, own, known, (sampler, eval_sampler)) in enumerate(zip(found, splits, links, knowns, samplers)):
+        heads, tails, tail_rows, undirected = own
+        split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
+        drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
+        to_eval.append(Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed, f"link negatives of evaluation{more}"))
+        to_train.append(Negatives(*drawn, known[split == TRAIN], sampler, seed, f"link negatives{more}"))
+        chosen = (split != TRAIN) | target
+        for other, of in zip(found, splits):  # what another relation holds out is not trained on the other way round
+            if other.relation in edges.others:
+                chosen &= (split != TRAIN) | (of(ids[heads], tails) == TRAIN)
+        if undirected:
+            chosen &= (ids[heads] < tails) == _coin(ids[heads], tails, seed)
+        rows.append(np.stack([heads, tails, tail_rows, split, np.full(len(heads), at)])[:, chosen])
 
-    draw = Candidates(training, heads, tails, rows, to_train, negatives)
-    pairs = Candidates(messages, heads, tails, rows, to_eval, eval_negatives).pairs(0, np.arange(len(heads)))
-    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE)
+    heads, tails, tail_rows, split, relations = np.concatenate(rows, 1)
+    of = heads, tails, tail_rows
+    relations = relations if several else None
+    draw = Candidates(training, *of, to_train, negatives, relations)
+    pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
+    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations)
     return Links(made, np.zeros(len(heads), np.int64), *(np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)),
-                 ids[heads], tails, undirected)
+                 ids[heads], tails, all(own[3] for own in links))
 
 
 def _checked_splits(edges, val, test, split):
@@ -316,15 +345,20 @@ def _splits(edges, told, seed):
     return ToldSplits(comm, edges.nodes.n_nodes, one, other.astype(np.int64))
 
 
-def _messages(edges, split_of, known, seed, disjoint):
-    """Which edges bring messages in evaluation, and which of these are targets in training: of the links themselves, of which self
-    loops are none; then of the relations the other way round, whose edges are concerned where they are known links."""
-    ids, found = edges.nodes.dst_ids, [_of_ends(*edges.ends, split_of, seed, disjoint)]
-    for sources, rows in edges.others:
-        kept, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
-        links = among(known, rows * edges.nodes.n_nodes + sources)
-        found.append((kept | ~links, target & links))
-    return found
+def _messages(found, splits, knowns, seed, disjoint):
+    """By relation which edges bring messages in evaluation, and which of these are targets in training: of the links themselves, of
+    which self loops are none; and of the relations the other way round, whose edges are concerned where they are known links."""
+    kept: dict[Any, Array] = {}
+    targets: dict[Any, Array] = {}
+    for edges, split_of, known in zip(found, splits, knowns):
+        ids, told = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
+        for relation, (sources, rows) in edges.others.items():
+            own, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
+            links = among(known, rows * edges.nodes.n_nodes + sources)
+            told[relation] = own | ~links, target & links
+        for relation, (own, target) in told.items():
+            kept[relation], targets[relation] = own & kept.get(relation, True), target | targets.get(relation, False)
+    return kept, targets
 
 
 def _of_ends(one, other, split_of, seed, disjoint):

@@ -9,7 +9,6 @@ from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
-from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.train.link_edges import Ends
 from sarlite.types import Array
@@ -204,24 +203,28 @@ class Candidates:
 
     Parameters
     ----------
-    nodes : Graph
+    nodes : Graph or NodeType
         The edges along which messages pass.
     heads, tails, rows : (n_links,) int64
         The links': local rows of the heads; ids of the tails, and their row numbers.
-    negatives : Negatives, optional
-        Without them links have labels, and pass messages in their own steps, too.
+    negatives : list of Negatives, optional
+        Each relation's. Without them links have labels, and pass messages in their own steps, too.
     n : int
         Negatives of each link.
+    relations : (n_links,) int64, optional
+        Of links of several relations the number of each one's.
     """
 
-    def __init__(self, nodes: Graph, heads: Array, tails: Array, rows: Array, negatives: Negatives | None = None, n: int = 0) -> None:
+    def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None, n: int = 0,
+                 relations: Array | None = None) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
+        self.relations = relations
         self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":
         """Return the same, whose negatives are drawn by another channel."""
         other = copy(self)
-        other.negatives = self.negatives and self.negatives.on(comm)
+        other.negatives = self.negatives and [negatives.on(comm) for negatives in self.negatives]
         return other
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
@@ -229,10 +232,13 @@ class Candidates:
         heads, rows = self.first + self.heads[of, None], self.rows[of, None]
         if self.negatives is None:
             return heads, rows
-        drawn = self.negatives(self.heads[of], self.tails[of], self.n, step)
-        if self.negatives.of_pairs:
+        drawn = np.empty((2, len(of), self.n), np.int64)
+        for number, negatives in enumerate(self.negatives):
+            own = slice(None) if self.relations is None else self.relations[of] == number
+            drawn[:, own] = negatives(self.heads[of][own], self.tails[of][own], self.n, step)
+        if self.negatives[0].of_pairs:
             heads = np.concatenate([heads, drawn[0]], 1)
         return heads, np.concatenate([rows, drawn[1]], 1)
 
     def __call__(self, step: int, of: Array) -> LinkGraph:
-        return LinkGraph(self.nodes, *self.pairs(step, of))
+        return LinkGraph(self.nodes, *self.pairs(step, of), relations=None if self.relations is None else self.relations[of])

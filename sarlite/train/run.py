@@ -137,7 +137,7 @@ def new_model(comm, run, part, rng):
 def make_predictor(run, n_in, n_out, rng, nodes):
     """Return the model of a run of links: that of its nodes, and the decoder, of labels of `n_out` outputs."""
     encoder = make_model(run.model, n_in, run.links.width, rng, nodes, run.batches)
-    return run.links.decoded(encoder, rng, run.model.dtype, n_out if run.links.labels else None)
+    return run.links.decoded(encoder, rng, run.model.dtype, nodes, n_out)
 
 
 def make_graph_predictor(run, n_in, n_out, rng, graphs):

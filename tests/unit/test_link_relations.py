@@ -1,6 +1,7 @@
 """Links of a relation: they leak nothing along reverses, negatives are of the relation's types, and N changes nothing."""
 
 import csv
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.models import RGAT, RGCN
 from sarlite.nn.decoders import DECODERS
+from sarlite.tape import Tensor
 from sarlite.train.links import labelled_links, split_links
 from sarlite.train.tasks import Task
 from tests.helpers.predicting import predict_here
@@ -27,6 +29,8 @@ EDGES = {SELLS: DRAW.integers(0, 12, (2, 40)), BUYS: PAIRS.T, BACK: np.concatena
          FOLLOWS: DRAW.integers(0, 30, (2, 90))}  # fmt: skip
 FEATURES = {"user": DRAW.standard_normal((30, 5)), "item": DRAW.standard_normal((20, 4))}
 LINKS = {tuple(pair) for pair in PAIRS.tolist()}
+LIKED = {tuple(pair) for pair in PAIRS[::3].tolist()}
+SEVERAL = [BUYS, FOLLOWS, BACK, LIKES]
 
 
 def graph_of(comm, mode="sar"):
@@ -112,6 +116,7 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
     task, n_out = Task("link" if labels is None else "classify"), None if labels is None else 3
     if labels is None:
         links = split_links(graph, 0.15, 0.2, relation=relation, seed=3, **options)
+        n_out = len(relation) if isinstance(relation, list) and decoder != "dot" else None
     else:
         own = slice(comm.rank, None, comm.size)
         links = labelled_links(graph, PAIRS[own], labels[own], 0.2, 0.2, relation=relation, seed=3)
@@ -129,6 +134,9 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
 @pytest.mark.parametrize("options", [
     {}, {"model": RGAT, "mode": "oneshot", "sampler": "per-source"}, {"mode": "broadcast", "decoder": "distmult", "disjoint": 0.3},
     {"mode": "sa", "decoder": "mlp", "relation": FOLLOWS}, {"decoder": "complex", "labels": PAIRS.sum(1) % 3},
+    {"decoder": "distmult", "relation": SEVERAL}, {"decoder": "rotate", "relation": SEVERAL, "sampler": "in-batch", "mode": "oneshot"},
+    {"decoder": "complex", "relation": SEVERAL, "sampler": "per-source", "disjoint": 0.3, "eval_negatives": 7},
+    {"decoder": "mlp", "relation": SEVERAL[::-1]}, {"decoder": "transe", "relation": SEVERAL[:1]}, {"relation": SEVERAL, "mode": "sa"},
 ])  # fmt: skip
 def test_training_is_the_same_on_any_number_of_ranks(options):
     losses, scores, gradients, counts = trained(Solo(), **options)
@@ -139,6 +147,105 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
             np.testing.assert_allclose([*other[1].values()], [*scores.values()], rtol=1e-12)
             np.testing.assert_allclose(other[2], gradients, rtol=0, atol=1e-12 * np.abs(gradients).max())
             assert other[3] == counts
+
+
+def several_of(comm, sampler, told=False):
+    """Each candidate of several relations as (relation, source, destination) in its own types, by row, in evaluation and in a step;
+    the splits' links; and the edges by relation that bring messages."""
+    val, test = ({BUYS: PAIRS[:5]}, {FOLLOWS: [[1, 2], [3, 4]]}) if told else (0.15, 0.2)
+    links = split_links(graph_of(comm), val, test, relation=SEVERAL, seed=3, negatives=2, eval_negatives=5, sampler=sampler)
+    nodes, found = links.graph.nodes, []
+    ids = np.concatenate(comm.allgather(nodes.dst_ids))
+    step = links.graph.draw(1, links.train)
+    for graph in (links.graph, step):
+        first = np.array([[nodes.first[one[0]], nodes.first[one[2]]] for one in SEVERAL])[graph.relations]
+        pairs = np.stack(np.broadcast_arrays(ids[graph.heads] - first[:, :1], ids[graph.tails] - first[:, 1:]), 2).tolist()
+        found.append([(SEVERAL[of], *map(tuple, row)) for of, row in zip(graph.relations.tolist(), pairs)])
+    splits = [[found[0][row][:2] for row in rows] for rows in (links.train, links.val, links.test)]
+    own = [set(part) for part in (*found, *splits)] + [pairs_of(nodes.graph, one) for one in EDGES]
+    return [set.union(*every) for every in zip(*comm.allgather(own))]
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch"])
+def test_several_relations_have_negatives_of_their_own_and_leak_nothing(sampler):
+    scored, step, train, val, test, *messages = found = several_of(Solo(), sampler)
+    messages = dict(zip(EDGES, messages))
+    edges = {relation: {pair for pair in pairs_of(graph_of(Solo()), relation) if relation != FOLLOWS or pair[0] != pair[1]}
+             for relation in SEVERAL}
+    assert {(row[0], row[1]) for row in scored} == {(one, pair) for one in SEVERAL for pair in edges[one]} == train | val | test
+    assert {relation for relation, *_ in step} == set(SEVERAL)
+    for relation, _, *negatives in scored | step:
+        assert all(0 <= head < N[relation[0]] and 0 <= tail < N[relation[2]] for head, tail in negatives)
+    wrong = [pair for relation, _, *negatives in scored for pair in negatives if pair in edges[relation]]
+    assert not wrong and any(pair in edges[BUYS] for relation, _, *negatives in scored for pair in negatives if relation == LIKES)
+    assert len(val) > 15 and len(test) > 20
+    for relation, pair in val | test:
+        assert pair not in messages[relation]
+        if relation in (BUYS, LIKES):
+            assert pair not in messages[BUYS] and pair not in messages[LIKES] and pair[::-1] not in messages[BACK]
+        elif relation == BACK:
+            assert pair[::-1] not in messages[BUYS] and pair[::-1] not in messages[LIKES]
+    assert messages[SELLS] == pairs_of(graph_of(Solo()), SELLS)
+    for n in (2, 3):
+        assert threads.run(n, several_of, sampler) == [found] * n
+
+
+def test_splits_of_several_relations_are_told_by_relation():
+    *_, train, val, test, _, buys, back, _, follows = found = several_of(Solo(), "uniform", told=True)
+    told = {tuple(pair) for pair in PAIRS[:5].tolist()}
+    assert val == {(BUYS, pair) for pair in told} and test == {(FOLLOWS, (1, 2)), (FOLLOWS, (3, 4))} and len(found) == 10
+    assert not told & buys and not told & {pair[::-1] for pair in back} and (1, 2) not in follows and len(buys) == len(LINKS) - 5
+    assert not train & {(BACK, pair[::-1]) for pair in told}
+    assert {(LIKES, pair) for pair in told & LIKED} <= train and told & LIKED
+    graph = graph_of(Solo())
+    for words, options in (
+        ("several relations: pairs and splits are dicts", {"val": PAIRS[:3]}), ("is none of", {"val": {SELLS: PAIRS[:3]}}),
+        ("each that is predicted is listed once", {"relation": [BUYS, BUYS]}), ("none, but each", {"relation": []}),
+        ("relation user.eats.item is none of", {"relation": [BUYS, ("user", "eats", "item")]}),
+        ("outside 0 <= node < 30", {"val": {BACK: [[1, 30]]}, "test": 0}),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            split_links(graph, **{"relation": SEVERAL, **options})
+    with pytest.raises(ConfigError, match="labels are of pairs of one relation"):
+        labelled_links(graph, PAIRS, PAIRS.sum(1) % 3, relation=SEVERAL)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_step_of_several_relations_in_plain_numpy(n):
+    """DistMult over rows that are learned numbers by themselves: binary cross entropy, and the gradient of each relation's row."""
+    table, rows = DRAW.standard_normal((80, 4)), DRAW.standard_normal((4, 4))
+
+    def work(comm):
+        links = split_links(graph_of(comm), 0.15, 0.2, relation=SEVERAL, seed=3, negatives=2)
+        step, nodes = links.graph.draw(0, links.train), links.graph.nodes
+        decoder = DECODERS["distmult"](4, 4, dtype=np.float64)
+        decoder.relation.data[...] = rows
+        scores = step.score(decoder, Tensor(table[nodes.dst_ids]))
+        count = int(comm.allreduce(np.array([step.n_dst]))[0])
+        loss = Task("link").loss(scores, np.zeros(step.n_dst, np.int64), np.arange(step.n_dst), count)
+        loss.backward()
+        ids = np.concatenate(comm.allgather(nodes.dst_ids))
+        own = comm.allgather((ids[step.heads], ids[step.tails], step.relations))
+        return comm.allreduce(np.array([loss.item()]))[0], comm.allreduce(decoder.relation.grad), own
+
+    for loss, gradient, own in threads.run(n, work):
+        heads, tails, relations = (np.concatenate(part) for part in zip(*own))
+        products = table[heads] * table[tails]
+        scores = (rows[relations][:, None] * products).sum(2)
+        wanted = np.zeros(scores.shape)
+        wanted[:, 0] = 1
+        np.testing.assert_allclose(loss, np.mean(np.logaddexp(0, scores) - wanted * scores), rtol=1e-12)
+        slope = (1 / (1 + np.exp(-scores)) - wanted)[:, :, None] * products / scores.size
+        expected = [slope[relations == at].sum((0, 1)) for at in range(4)]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-14)
+
+
+def test_decoders_of_one_relation_refuse_several():
+    heads, tails = Tensor(np.ones((2, 1, 4))), Tensor(np.ones((2, 3, 4)))
+    for name, make in DECODERS.items():
+        if name != "dot":
+            with pytest.raises(ConfigError, match="made for one relation"):
+                make(4, rng=nn.Random(0), dtype=np.float64)(heads, tails, np.zeros(2, np.int64))
 
 
 def test_told_splits_are_ids_of_either_type():
@@ -240,6 +347,63 @@ def test_labels_of_a_relation_by_the_command(data, tmp_path):
     assert np.mean([own["class"] == row["stars"] for own, row in zip(told, rows)]) > 0.8
 
 
+def test_the_command_predicts_several_relations(data, tmp_path):
+    """Splits of files with a relation column; scores, ranks within the relation and recommendations of each, on 1 and 2 ranks."""
+    names = ["user.buys.item", "item.rev_buys.user"]
+    bought = {(row["who"], row["what"]) for row in csv.DictReader((data / "buys.csv").open())}
+    users, items = [f"u{at}" for at in range(60)], sorted({item for _, item in bought})
+    held = sorted(bought)[::9]
+    (tmp_path / "val.csv").write_text("source,relation,target\n" + "".join(f"{user},{names[0]},{item}\n" for user, item in held))
+    (tmp_path / "test.csv").write_text("".join(f"{item},{names[1]},{user}\n" for user, item in sorted(bought)[1::9]))
+    flags = ["--data", data / "data", "--task", "link", *FLAGS, "--decoder", "distmult", "--dropout", 0, "--epochs", 20,
+             "--link-val", tmp_path / "val.csv", "--link-test", tmp_path / "test.csv", "--link-relation"]
+    one = train_here(tmp_path / "1", *flags, "all")
+    two = train_here(tmp_path / "2", *flags, ",".join(names), "--ranks", 2, "--mode", "oneshot")
+    for name in ("loss", "val_loss", "test_roc_auc"):
+        np.testing.assert_allclose([m[name] for m in two], [m[name] for m in one], rtol=1e-9, err_msg=name)
+    every = [(user, names[0], item) for user in users for item in items] + [(item, names[1], user) for item in items for user in users]
+    with (tmp_path / "links.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(every)
+    tables = []
+    for n, flags in ((1, ["--links", tmp_path / "links.csv", "--rank"]), (2, ["--links", tmp_path / "links.csv", "--rank"]),
+                     (1, ["--links", tmp_path / "links.csv"]), (1, ["--top", 4]), (2, ["--top", 4])):  # fmt: skip
+        with pytest.raises(ValueError):  # a table is no .npy file
+            predict_here(tmp_path / "1", tmp_path / "out.csv", *flags, "--ranks", n)
+        with (tmp_path / "out.csv").open() as file:
+            tables.append([*csv.DictReader(file)])
+    triple = lambda row: (row["source"], row["relation"], row["destination"])  # noqa: E731
+    assert all([triple(row) for row in table] == every for table in tables[:3])
+    scores = [{triple(row): float(row["score"]) for row in table} for table in tables[:3]]
+    for other in scores[1:]:
+        np.testing.assert_allclose([*other.values()], [*scores[0].values()], rtol=1e-9)
+    assert any(scores[0][user, names[0], item] != scores[0][item, names[1], user] for user, item in bought)
+    known = {(user, names[0], item) for user, item in bought} | {(item, names[1], user) for user, item in bought}
+    best = []
+    for _, own in groupby(every, key=lambda row: row[:2]):
+        own = [*own]
+        for at in own:
+            others = np.array([scores[0][one] for one in own if one not in known and one != at])
+            expected = 1 + np.sum(others > scores[0][at]) + 0.5 * np.sum(others == scores[0][at])
+            place = every.index(at)
+            assert float(tables[0][place]["rank"]) == float(tables[1][place]["rank"]) == expected
+        free = sorted((one for one in own if one not in known), key=lambda one: -scores[0][one])
+        best += free[:4]
+    assert [triple(row) for row in tables[3]] == [triple(row) for row in tables[4]]
+    assert sorted(map(triple, tables[3])) == sorted(best)
+    for text, words in (("u1,user.buys.item\n", "line 1: 2 cells, expected three"), ("u1,buys,i0\n", "relation 'buys' is none of"),
+                        ("u1,user.buys.item,u2\n", "no node is named 'u2'")):  # fmt: skip
+        (tmp_path / "odd.csv").write_text(text)
+        with pytest.raises(DataError, match=words):
+            predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "odd.csv")
+    with pytest.raises(ConfigError, match="of several types, item, user"):
+        predict_here(tmp_path / "1", tmp_path / "out.csv", "--top", 2, "--nodes", tmp_path / "odd.csv")
+    with pytest.raises(ConfigError, match="--top of several relations is a table"):
+        predict_here(tmp_path / "1", tmp_path / "out.npy", "--top", 2)
+    with pytest.raises(CheckpointError, match="tell other splits now"):
+        (tmp_path / "val.csv").write_text("u0,user.buys.item,i0\n")
+        predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv")
+
+
 def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
     (tmp_path / "swapped.csv").write_text("i0,u0\n")
     flags, run = ["--data", data / "data", "--model", "rgcn", "--task", "link"], tmp_path / "run"
@@ -247,6 +411,9 @@ def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
         (ConfigError, "link-relation: which of user.buys.item, item.rev_buys.user is predicted", []),
         (ConfigError, "link-relation user.eats.item is none of user.buys.item", ["--link-relation", "user.eats.item"]),
         (DataError, "no node is named 'i0'", ["--link-relation", "user.buys.item", "--link-val", tmp_path / "swapped.csv"]),
+        (ConfigError, "each relation is listed once", ["--link-relation", "user.buys.item,user.buys.item"]),
+        (ConfigError, "link-split .*: of several relations", ["--link-relation", "all", "--link-split", f"{data}/buys.csv,split=part"]),
+        (ConfigError, "negative-sampler .*: of several", ["--link-relation", "all", "--negative-sampler", tmp_path / "swapped.csv"]),
         (ConfigError, "whose edges are one relation", ["--data", "sbm:nodes=100", "--model", "gcn", "--link-relation", "user.buys.item"]),
         (ConfigError, "--link-relation means nothing without", ["--task", "classify", "--link-relation", "user.buys.item"]),
     ):  # fmt: skip

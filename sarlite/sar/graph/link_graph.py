@@ -40,6 +40,8 @@ class LinkGraph:
         on every rank.
     tails : (n, c) int64
         Row numbers of all ranks' rows; c is the same on every rank.
+    relations : (n,) int64, optional
+        Of links of several relations each row's, by which a decoder picks its row.
     draw : callable, optional
         (step, rows) -> LinkGraph of these rows in a training step, with other negatives; collective. Without it each
         step has the same.
@@ -66,12 +68,12 @@ class LinkGraph:
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
-                 comm: Communicator | None = None, at_once: int | None = None) -> None:
+                 comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None) -> None:
         self._graph: Any = over or nodes
         graph, comm = self._graph, comm or self._graph.comm
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
-        self.nodes, self.heads, self.tails, self.draw = nodes, heads, tails, draw
+        self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
         self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
@@ -88,10 +90,10 @@ class LinkGraph:
         """Refuse a model of nodes, which scores no links."""
         raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, nn.Dot())")
 
-    def score(self, decoder: Callable[[Tensor, Tensor], Tensor], h: Tensor) -> Tensor:
+    def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
         """Return decoder(heads, tails (n, c, width)), scores (n, c), of rows of nodes. Collective.
 
-        Heads are (n, 1, width) or (n, c, width).
+        Heads are (n, 1, width) or (n, c, width). With several relations it is decoder(heads, tails, relations).
 
         Parameters
         ----------
@@ -112,12 +114,13 @@ class LinkGraph:
         self._slots = self._slots or self._make_slots(self._graph.comm)
         heads, tails = (slots.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
                         for slots, rows in zip(self._slots, (self.heads, self.tails)))
-        return decoder(heads, tails)
+        return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, start):
         """The rows from one on that are scored at once. Collective."""
         rows = slice(start, start + self._rows_at_once)
-        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph)
+        relations = None if self.relations is None else self.relations[rows]
+        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)
 
     def _make_slots(self, comm):
         with self.nodes.profile.phase("setup"):
