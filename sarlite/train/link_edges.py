@@ -118,7 +118,8 @@ def link_edges(graph: Any, relation: Any) -> list[LinkEdges]:
     nodes, ends = ends_of(graph, relation)
     if isinstance(graph, Graph):
         return [_of_graph(graph, *ends[0])]
-    return [_of_relation(graph, nodes, one, *own) for one, own in zip(relations_of(graph, relation), ends)]
+    ids: dict[Relation, tuple[Array, Array]] = {}
+    return [_of_relation(graph, nodes, ids, one, *own) for one, own in zip(relations_of(graph, relation), ends)]
 
 
 def _of_graph(graph, *ends):
@@ -143,11 +144,14 @@ def _with_edges(graph, edges, places, kept):
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 
 
-def _of_relation(graph, nodes, relation, *ends):
+def _of_relation(graph, nodes, ids, relation, *ends):
     back = [other for other in graph.relations if other != relation and (other[2], other[0]) == (relation[0], relation[2])]
     numbers = graph.in_edges(relation).numbers
-    return LinkEdges(relation, nodes, *_ids(graph, nodes, relation), slice(None) if numbers is None else numbers, *ends,
-                     {one: _ids(graph, nodes, one) for one in back}, lambda kept: graph.keeping(kept).of(*nodes.node_types))
+    for one in (relation, *back):
+        if one not in ids:
+            ids[one] = _ids(graph, nodes, one)
+    return LinkEdges(relation, nodes, *ids[relation], slice(None) if numbers is None else numbers, *ends,
+                     {one: ids[one] for one in back}, lambda kept: graph.keeping(kept).of(*nodes.node_types))
 
 
 def _ids(graph, nodes, relation):

@@ -276,7 +276,7 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         to_train.append(Negatives(*drawn, known[split == TRAIN], sampler, seed, f"link negatives{more}"))
         chosen = (split != TRAIN) | target
         for other, of in zip(found, splits):  # what another relation holds out is not trained on the other way round
-            if other.relation in edges.others:
+            if other.relation in edges.others and not isinstance(of, DrawnSplits):
                 chosen &= (split != TRAIN) | (of(ids[heads], tails) == TRAIN)
         if undirected:
             chosen &= (ids[heads] < tails) == _coin(ids[heads], tails, seed)
@@ -348,11 +348,14 @@ def _splits(edges, told, seed):
 def _messages(found, splits, knowns, seed, disjoint):
     """By relation which edges bring messages in evaluation, and which of these are targets in training: of the links themselves, of
     which self loops are none; and of the relations the other way round, whose edges are concerned where they are known links."""
+    predicted = {edges.relation for edges in found}
     kept: dict[Any, Array] = {}
     targets: dict[Any, Array] = {}
     for edges, split_of, known in zip(found, splits, knowns):
         ids, told = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
         for relation, (sources, rows) in edges.others.items():
+            if relation in predicted and isinstance(split_of, DrawnSplits):
+                continue  # what ids tell its own links is the same
             own, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
             links = among(known, rows * edges.nodes.n_nodes + sources)
             told[relation] = own | ~links, target & links
