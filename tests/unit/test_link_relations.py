@@ -12,7 +12,9 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.models import RGAT, RGCN
 from sarlite.nn.decoders import DECODERS
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
+from sarlite.tape.engine import no_grad
 from sarlite.train.links import labelled_links, split_links
 from sarlite.train.tasks import Task
 from tests.helpers.predicting import predict_here
@@ -221,6 +223,9 @@ def test_a_step_of_several_relations_in_plain_numpy(n):
         decoder = DECODERS["distmult"](4, 4, dtype=np.float64)
         decoder.relation.data[...] = rows
         scores = step.score(decoder, Tensor(table[nodes.dst_ids]))
+        with no_grad():
+            pieces = LinkGraph(nodes, step.heads, step.tails, at_once=7, relations=step.relations)
+            np.testing.assert_array_equal(pieces.score(decoder, Tensor(table[nodes.dst_ids])).data, scores.data)
         count = int(comm.allreduce(np.array([step.n_dst]))[0])
         loss = Task("link").loss(scores, np.zeros(step.n_dst, np.int64), np.arange(step.n_dst), count)
         loss.backward()
@@ -400,7 +405,7 @@ def test_the_command_predicts_several_relations(data, tmp_path):
     with pytest.raises(ConfigError, match="--top of several relations is a table"):
         predict_here(tmp_path / "1", tmp_path / "out.npy", "--top", 2)
     with pytest.raises(CheckpointError, match="tell other splits now"):
-        (tmp_path / "val.csv").write_text("u0,user.buys.item,i0\n")
+        (tmp_path / "val.csv").write_text("".join(f"{item},{names[1]},{user}\n" for user, item in held))  # the other way round
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv")
 
 
