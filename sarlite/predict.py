@@ -151,7 +151,9 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         known = run.links.known(linked, splits, run.training.seed) if filtered else [np.empty(0, np.int64) for _ in ends]
         part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
     if config.links is not None:
-        places, pairs, n_rows, nodes = link_scores.asked(comm, config.links, ends, several, part.graph, at_once)
+        with_negatives = options.task == "link" and not config.rank
+        asked = link_scores.asked(comm, config.links, ends, several, part.graph, at_once, with_negatives)
+        places, pairs, n_rows, nodes, _ = asked
         part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
     else:
         wanted = [_wanted(comm, config.nodes, own[0], part.graph, at_once) for own in (ends[:1] if config.top is None else ends)]
@@ -164,6 +166,10 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
             _tell_ranks(comm, arrays[0][:, 1])
         elif config.top is None:
             arrays = [array[rows] for array in _arrays(config, options.task, found)]
+            if config.links is not None and asked.per_link is not None:
+                _tell(comm, f"negatives of {config.links}", asked.judged(arrays[0]))
+                own = places < n_rows
+                arrays, places = [arrays[0][own]], places[own]
         else:
             with no_grad():
                 if several:
@@ -261,10 +267,14 @@ def _named(ids, end):
 def _tell_ranks(comm, found):
     """Print on rank 0 what all ranks found. Collective."""
     sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
-    *sums, n = comm.allreduce(sums)
-    if comm.rank == 0 and n:
-        mrr, first, tenth = (value / n for value in sums)
-        print(f"rank among all nodes: mrr {mrr:.4f}, hits@1 {first:.4f}, hits@10 {tenth:.4f}", flush=True)
+    *sums, n = comm.allreduce(sums).tolist()
+    _tell(comm, "all nodes", {name: one / max(n, 1) for name, one in zip(("mrr", "hits@1", "hits@10"), sums)})
+
+
+def _tell(comm, among, numbers):
+    if comm.rank == 0:
+        told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+        print(f"rank among {among}: {told}", flush=True)
 
 
 def _pairs(nodes, tails, scores):

@@ -99,9 +99,17 @@ def _of_links(path, train, options):
 
 
 def pairs(path):
-    """Return the links of a split of an ogbl data set, `split/KIND/valid.pt`, (n, 2) integers.
+    """Return the links of a split of an ogbl data set and its negatives, from `split/KIND/valid.pt`.
 
-    The links are the array `edge`, or `source_node` and `target_node`. Other arrays, as negatives, are not read.
+    Returns
+    -------
+    links : (n, 2) integers
+        `edge`, or `source_node` and `target_node`.
+    negatives : (m, 2) integers, or None
+        `edge_neg`, which all links are compared with; or k pairs for each link, link after link, from
+        `target_node_neg`, (n, k).
+    per_link : int
+        k; 0 with `edge_neg`.
 
     Raises
     ------
@@ -109,6 +117,19 @@ def pairs(path):
         It cannot be read, or has no such arrays.
     """
     found = pickled.load_saved(Path(path))
+    links, negatives, per_link = _links_of(path, found), found.get("edge_neg"), 0
+    if "target_node_neg" in found:
+        tails = found["target_node_neg"]
+        if tails.ndim != 2 or len(tails) != len(links):
+            raise DataError(f"{path}: links: target_node_neg {tails.shape} has not a row for each of {len(links)} links")
+        per_link = tails.shape[1]
+        negatives = np.stack([np.repeat(links[:, 0], per_link), tails.reshape(-1)], 1)
+    if negatives is not None:
+        _check_pairs(path, "negatives", negatives)
+    return links, negatives, per_link
+
+
+def _links_of(path, found):
     if "edge" in found:
         links = found["edge"]
     elif {"source_node", "target_node"} <= found.keys():
@@ -119,9 +140,13 @@ def pairs(path):
     else:
         raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but "
                         f"{', '.join(map(str, found))}")
-    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
-        raise DataError(f"{path}: links: expected pairs of whole numbers, found {links.dtype} {links.shape}")
+    _check_pairs(path, "links", links)
     return links
+
+
+def _check_pairs(path, name, found):
+    if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
+        raise DataError(f"{path}: {name}: expected pairs of whole numbers, found {found.dtype} {found.shape}")
 
 
 def split_directory(path):

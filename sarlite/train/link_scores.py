@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,55 @@ from sarlite.train.negatives import AT_ONCE, RowNumbers
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
+_HITS = (20, 50, 100)
+
+
+class Asked(NamedTuple):
+    """The pairs of a file whose sources a rank owns.
+
+    Attributes
+    ----------
+    places : (k,) int64
+        Where the pairs stand in the file; from n on they are its negatives.
+    graph : LinkGraph
+        Of one candidate a row.
+    n : int
+        Pairs of the file, without negatives.
+    pairs : (n, 3) int64, or None
+        All pairs and the numbers of their relations, on rank 0.
+    per_link : int, or None
+        Negatives of each pair; 0: all pairs have the same; None: there are none.
+    """
+
+    places: Array
+    graph: LinkGraph
+    n: int
+    pairs: Array | None
+    per_link: int | None
+
+    def judged(self, scores: Array) -> dict[str, float]:
+        """Return what OGB's evaluators say of scores, (k,), of links and negatives: by name a share or a mean. Collective.
+
+        Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of each link MRR
+        is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score that is NaN is a bad one.
+        """
+        comm, order = self.graph.comm, np.argsort(self.places, kind="stable")
+        n_own = np.count_nonzero(self.places < self.n)
+        links, others = np.split(scores[order].astype(np.float64), [n_own])
+        if self.per_link:
+            others, links = others.reshape(n_own, self.per_link), links[:, None]  # a link's negatives are its source's owner's, too
+            ranks = 1 + np.sum(~(others <= links), 1) + 0.5 * np.sum(others == links, 1)
+            found = {"mrr": 1 / ranks, **{f"hits@{k}": ranks <= k for k in (1, 3, 10)}}
+        else:
+            best = np.sort(np.concatenate(comm.allgather(np.sort(others)[-max(_HITS) :])))
+            found = {f"hits@{k}": links > best[-k] for k in _HITS if k <= len(best)}
+        sums = comm.allreduce(np.array([np.sum(own) for own in found.values()], np.float64))
+        return dict(zip(found, (sums / max(self.n, 1)).tolist()))
 
 
 def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None, graph: Any,
-          at_once: int) -> tuple[Array, LinkGraph, int, Array | None]:
-    """Return the pairs of a file whose sources this rank owns. Collective.
+          at_once: int, with_negatives: bool) -> Asked:
+    """Return the pairs of a file whose sources this rank owns, and its negatives where it has some and they are wanted. Collective.
 
     Parameters
     ----------
@@ -34,24 +78,23 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
     at_once : int
         Pairs that are sent at a time.
 
-    Returns
-    -------
-    places : (k,) int64
-        Where the pairs stand in the file.
-    LinkGraph
-        Of one candidate a row.
-    int
-        Pairs of the file.
-    (n, 3) int64, or None
-        All pairs and the numbers of their relations, on rank 0.
+    with_negatives : bool
+        Of OGB's `.pt`, which may have some.
 
     Raises
     ------
     DataError
         On every rank, as `read_links`.
     """
-    pairs = together(comm, lambda: read_links(file, ends, several) if comm.rank == 0 else None)
-    n, own_ids = comm.bcast(None if pairs is None else len(pairs)), graph.dst_ids
+
+    def read():
+        found = read_links(file, ends, several)
+        more, per_link = read_negatives(file, ends[0]) if with_negatives and file.endswith(".pt") else (found[:0, :2], None)
+        return np.concatenate([found, np.pad(more, ((0, 0), (0, 1)))]), len(found), per_link
+
+    pairs, *told = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
+    n_links, per_link, n = comm.bcast((*told, None if pairs is None else len(pairs)))
+    own_ids = graph.dst_ids
     order, first = np.argsort(own_ids, kind="stable"), np.array([[one.first, other.first, 0] for one, other in ends])
     places, heads, tails, relations = ([np.empty(0, np.int64)] for _ in range(4))
     for at in range(0, n, at_once):
@@ -65,7 +108,8 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
         tails.append(piece[own, 1])
         relations.append(piece[own, 2])
     rows, of = RowNumbers(comm, own_ids)(np.concatenate(tails)), np.concatenate(relations) if several else None
-    return np.concatenate(places), LinkGraph(graph, np.concatenate(heads), rows[:, None], at_once=AT_ONCE, relations=of), n, pairs
+    made = LinkGraph(graph, np.concatenate(heads), rows[:, None], at_once=AT_ONCE, relations=of)
+    return Asked(np.concatenate(places), made, n_links, None if pairs is None else pairs[:n_links], per_link)
 
 
 def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None) -> Array:
@@ -127,15 +171,25 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     """
     if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
         return _named(file, ends)
-    found = ogb.pairs(file) if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
+    found = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
     if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
                         f"{found.shape[1]} columns of {found.dtype}")
-    found = found.reshape(-1, 2)
+    return _nodes_of(file, "links", found.reshape(-1, 2), ends)
+
+
+def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
+    """Return the negatives of a `.pt` file, (m, 2) int64, and how many each link has, as `ogb.pairs`; None where there are none."""
+    _, found, per_link = ogb.pairs(file)
+    return (np.empty((0, 2), np.int64), None) if found is None else (_nodes_of(file, "negatives", found, ends), per_link)
+
+
+def _nodes_of(file, name, found, ends):
+    """Pairs as int64, once each is of nodes."""
     bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
-        raise DataError(f"{file}: links: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < {ends[column].n}")
+        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < {ends[column].n}")
     return found.astype(np.int64)
 
 

@@ -1,6 +1,8 @@
 """Small files of other people's formats, and the options they are read with."""
 
 import gzip
+import pickle
+import zipfile
 
 import numpy as np
 import scipy.sparse
@@ -81,3 +83,15 @@ def write_proteins(folder, **changes):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text.encode()))
     return f"ogb:{folder}"
+
+
+def write_saved(path, value, zipped):
+    """Write what `torch.save` writes of a dict of arrays, as zip file or as before; the pickle is of protocol 2, as torch's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("train/data.pkl", pickle.dumps(value, 2))
+            archive.writestr("train/version", "3\n")
+    else:
+        info = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+        path.write_bytes(b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, info, value, [])))

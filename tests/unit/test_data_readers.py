@@ -14,7 +14,7 @@ from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import destinations, is_symmetric
 from sarlite.train.link_edges import Ends
 from sarlite.train.link_scores import read_pairs
-from tests.helpers.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb, write_split
+from tests.helpers.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb, write_saved, write_split
 
 REAL = Path(os.environ.get("SARLITE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
@@ -156,18 +156,6 @@ def test_ogb_papers(tmp_path, save):
     assert isinstance(papers.features, np.memmap) == (save is np.savez)
 
 
-def write_saved(path, value, zipped):
-    """Write what `torch.save` writes of a dict of arrays, as zip file or as before; the pickle is of protocol 2, as torch's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if zipped:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("train/data.pkl", pickle.dumps(value, 2))
-            archive.writestr("train/version", "3\n")
-    else:
-        info = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
-        path.write_bytes(b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, info, value, [])))
-
-
 @pytest.mark.parametrize("zipped", [False, True])
 def test_ogbl(tmp_path, zipped):
     """Layout of ogbl-collab, and of ogbl-citation2, whose links have a direction."""
@@ -202,6 +190,10 @@ def test_what_is_no_file_of_links(tmp_path):
         "it asks for": lambda: write_saved(file, {"edge": open}, False),
         "neither edge, nor source_node and target_node, but years": lambda: write_saved(file, {"years": np.zeros(3)}, True),
         "expected pairs of whole numbers, found float64": lambda: write_saved(file, {"edge": np.zeros((3, 2))}, False),
+        "edge_neg|negatives: expected pairs of whole numbers, found int64 .3, 1": lambda: write_saved(
+            file, {"edge": np.zeros((3, 2), int), "edge_neg": np.zeros((3, 1), int)}, True),
+        "target_node_neg .2, 4. has not a row for each of 3 links": lambda: write_saved(
+            file, {"source_node": np.arange(3), "target_node": np.arange(3), "target_node_neg": np.ones((2, 4), int)}, True),
         "are no pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
         "no data.pkl that is stored as it is": lambda: zipfile.ZipFile(file, "w").close(),
         "pickle exhausted|no file of": lambda: file.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2)),

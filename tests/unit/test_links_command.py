@@ -12,6 +12,7 @@ from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import checkpoint, config, recommend, run
 from sarlite.train.link_edges import Ends
+from tests.helpers.data_files import write_saved
 from tests.helpers.linked import N, part
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import DATA, metrics, train_here
@@ -174,6 +175,44 @@ def test_a_table_of_pairs(tmp_path):
     train_here(tmp_path / "classes", "--epochs", 1)
     with pytest.raises(ConfigError, match="--links .*: the task of .* is classify, but must be link"):
         predict_here(tmp_path / "classes", tmp_path / "o.npy", "--links", tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize("kind", ["edge_neg", "target_node_neg"])
+def test_negatives_of_a_file_are_those_of_ogbs_leaderboards(tmp_path, capsys, kind):
+    """Hits@K against negatives that all links have, as of ogbl-collab, and MRR of each link's own, as of ogbl-citation2."""
+    trained(tmp_path / "run", "--epochs", 3)
+    draw = np.random.default_rng(1)
+    links, own = draw.integers(0, 300, (60, 2)), draw.integers(0, 300, (60, 7))
+    own[:5, 3], shared = links[:5, 1], draw.integers(0, 300, (90, 2))
+    shared[:3] = links[:3]  # ties
+    every = shared if kind == "edge_neg" else np.stack([np.repeat(links[:, 0], 7), own.reshape(-1)], 1)
+    told = {"edge": links, "edge_neg": shared} if kind == "edge_neg" else {
+        "source_node": links[:, 0], "target_node": links[:, 1], "target_node_neg": own}
+    write_saved(tmp_path / "test.pt", told, True)
+    np.savetxt(tmp_path / "every.csv", np.concatenate([links, every]), "%d", ",")
+    scores, _ = predict_here(tmp_path / "run", tmp_path / "every.npy", "--links", tmp_path / "every.csv")
+    link, others = scores[:60], scores[60:]
+    if kind == "edge_neg":
+        expected = {f"hits@{k}": np.mean(link > np.sort(others)[-k]) for k in (20, 50)}
+    else:
+        others = others.reshape(60, 7)
+        ranks = 1 + 0.5 * ((others > link[:, None]).sum(1) + (others >= link[:, None]).sum(1))
+        expected = {"mrr": np.mean(1 / ranks), **{f"hits@{k}": np.mean(ranks <= k) for k in (1, 3, 10)}}
+        assert any(ranks % 1)
+    said = f"rank among negatives of {tmp_path}/test.pt: " + ", ".join(f"{name} {value:.4f}" for name, value in expected.items())
+    assert len(set(expected.values())) > 1
+    for n in (1, 3):
+        capsys.readouterr()
+        found, _ = predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--ranks", n)
+        assert said in capsys.readouterr().out
+        np.testing.assert_allclose(found, link, rtol=1e-10)
+    capsys.readouterr()
+    predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--rank")
+    assert "rank among all nodes" in capsys.readouterr().out
+    told[kind][1, 1] = 300
+    write_saved(tmp_path / "odd.pt", told, True)
+    with pytest.raises(DataError, match="negatives: destination of pair .* is 300, outside 0 <= node < 300"):
+        predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "odd.pt")
 
 
 def test_nodes_with_names_need_neither_labels_nor_splits(tmp_path):
