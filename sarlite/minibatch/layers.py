@@ -58,7 +58,8 @@ def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
     typed, names = TypedRows(part, sampled.rows, n_dst), part.types
     part_rows = {name: typed.of(kind) - part.first[kind] for kind, name in enumerate(names)}
     wanted = [names.index(name) for name in part.graph.node_types]
-    outputs = [typed.of(kind, slice(n_dst)) - part.first[kind] + part.graph.first[names[kind]] for kind in wanted]
+    before = np.cumsum([0, *np.diff(part.first)[wanted]])  # rows of the graph before each type's
+    outputs = [typed.of(kind, slice(n_dst)) - part.first[kind] + start for kind, start in zip(wanted, before)]
     starts = np.zeros(len(names), np.int64)
     starts[wanted] = np.cumsum([0, *map(len, outputs)])[:-1]
     rows = starts[part.type_of(sampled.rows[sampled.numbers])] + typed.numbers_of(sampled.numbers)

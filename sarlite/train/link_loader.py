@@ -62,8 +62,8 @@ class LinkLoader(NeighborLoader):
     Parameters
     ----------
     graph : LinkGraph
-        Of `links.split_links` or `links.labelled_links`.
-    x : (n_src, ...) array
+        Of `links.split_links` or `links.labelled_links`, of a graph or of relations.
+    x : (n_src, ...) array, or of relations a dict of such by node type
         Features of this rank's nodes.
     labels : (n_links, ...) array
         The links'.
@@ -104,9 +104,10 @@ class LinkLoader(NeighborLoader):
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             of = self.links(step)
             heads, tails = self._candidates.pairs(step, of)
-            nodes, heads, tails = self._nodes(step, heads, tails, [self._edges(of)])
+            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of))
             self._transposes.make(nodes.graphs)
-            graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling)
+            graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling,
+                              relations=self._candidates.relations_of(of))
             return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
 
     def _nodes(self, step, heads, tails, without):
@@ -117,20 +118,48 @@ class LinkLoader(NeighborLoader):
         asked = comm.alltoall([own - at for own, at in zip(share(rows, np.searchsorted(rows, offsets)), offsets)])
         sampled = self.sampler(np.concatenate(asked), step, without)
         batch = self._batch(sampled, step, 0, pushes=False)
-        told = comm.alltoall(share(sampled.numbers, np.cumsum([0, *map(len, asked)])))
+        told = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
         ends = np.concatenate([own + at for own, at in zip(told, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
-        """Where the edges between the ends of these links stand, of all ranks' links those of this rank's rows; of labelled links none."""
+        """By set of edges, where the edges between the ends of a step's links stand; None where links have labels.
+
+        In the links' relation they go from head to tail; within one type, and in other relations between the same
+        types, from tail to head too. All ranks' links tell of this rank's rows.
+        """
         if self._candidates.negatives is None:
             return None
         comm, draw, offsets = self._sampling, self._candidates, self._offsets
-        rows, ids = draw.rows[of], draw.nodes.dst_ids[draw.heads[of]]
+        heads, tails, rows = draw.heads[of], draw.tails[of], draw.rows[of]
+        numbers = draw.relations_of(of)
+        numbers = np.zeros(len(of), np.int64) if numbers is None else numbers
         owner = owners(rows, offsets)
-        told = send(comm, owner, np.stack([rows - offsets[owner], ids], 1))
-        return self._part.edges.find(np.concatenate([told[:, 0], draw.heads[of]]), np.concatenate([told[:, 1], draw.tails[of]]))
+        ids = draw.nodes.dst_ids[heads]
+        into_tails = send(comm, owner, np.stack([rows - offsets[owner], ids, numbers], 1)).T
+        found = [np.empty(0, np.int64)] * len(self._part.sets)
+        for number, relation in enumerate(draw.predicted):
+            for place, edges in enumerate(self._part.sets):
+                for into in _directions(relation, edges.graph.relation, into_tails, (heads, tails, numbers)):
+                    own = into[2] == number
+                    found[place] = np.union1d(found[place], self._find(edges, into[0][own], into[1][own]))
+        return found
+
+    def _find(self, edges, rows, ids):
+        """Where a set's edges stand into these rows of `graph` from sources of these ids of `graph`."""
+        part, graph = self._part, self.graph
+        if part.targets is not None:
+            rows = part.targets[rows]
+        relation = edges.graph.relation
+        return edges.find(rows - edges.first, ids if relation is None else ids - graph.first[relation[0]])
+
+
+def _directions(relation, other, forward, backward):
+    """Those of two ways to go along a link of a relation that edges of the other one go."""
+    if relation == other:
+        return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
+    return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []
 
 
 def _checked(graph, labels, train, remote):

@@ -285,7 +285,7 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     heads, tails, tail_rows, split, relations = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
     relations = relations if several else None
-    draw = Candidates(training, *of, to_train, negatives, relations)
+    draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in found])
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
     made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations)
     return Links(made, np.zeros(len(heads), np.int64), *(np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)),

@@ -1,5 +1,6 @@
 """Negatives: pairs of nodes that are no links, drawn by counter, so that they are the same on any number of ranks."""
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -213,12 +214,14 @@ class Candidates:
         Negatives of each link.
     relations : (n_links,) int64, optional
         Of links of several relations the number of each one's.
+    predicted : list of Relation, or of None
+        The relations that the links are edges of; None of a graph of one kind.
     """
 
-    def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None, n: int = 0,
-                 relations: Array | None = None) -> None:
+    def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
+                 n: int = 0, relations: Array | None = None, predicted: Sequence[Any] = (None,)) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
-        self.relations = relations
+        self.relations, self.predicted = relations, predicted
         self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":
@@ -241,4 +244,8 @@ class Candidates:
         return heads, np.concatenate([rows, drawn[1]], 1)
 
     def __call__(self, step: int, of: Array) -> LinkGraph:
-        return LinkGraph(self.nodes, *self.pairs(step, of), relations=None if self.relations is None else self.relations[of])
+        return LinkGraph(self.nodes, *self.pairs(step, of), relations=self.relations_of(of))
+
+    def relations_of(self, of: Array) -> Array | None:
+        """Return the numbers of the relations of some links; None where there are no numbers."""
+        return None if self.relations is None else self.relations[of]

@@ -89,7 +89,7 @@ def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
     """In a sum d / k of the d edges there were before seeds were left out and the k picks of them: so the sum is unbiased."""
     trainer, links = made(Solo(), fanouts=(2,))
     loader = trainer.batches
-    without, part = loader._edges(links.train[:12]), loader._part.edges
+    (without,), part = loader._edges(links.train[:12]), loader._part.edges
     batch = loader._batch(loader.sampler(np.arange(N), 0, [without]), 0, 0, pushes=False)
     (graph,) = batch.graphs
     dst, d = np.repeat(np.arange(N), graph.in_degrees), part.degrees

@@ -15,6 +15,7 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.engine import no_grad
+from sarlite.train.link_loader import LinkLoader
 from sarlite.train.links import labelled_links, split_links
 from sarlite.train.tasks import Task
 from tests.helpers.predicting import predict_here
@@ -113,7 +114,7 @@ def test_negatives_are_of_the_relations_types(sampler):
     assert threads.run(3, work) == [found] * 3
 
 
-def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=BUYS, **options):
+def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=BUYS, fanouts=None, **options):
     graph, rng = graph_of(comm, mode), nn.Random(1)
     task, n_out = Task("link" if labels is None else "classify"), None if labels is None else 3
     if labels is None:
@@ -127,8 +128,9 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
     encoder = model(widths, 6, nodes, dropout=0.2, rng=rng, dtype=np.float64, **more)
     predictor = nn.LinkPredictor(encoder, DECODERS[decoder](6, n_out, rng=rng, dtype=np.float64))
     x = {name: rows[graph.node_ids[name]] for name, rows in FEATURES.items()}
+    batches = fanouts and LinkLoader(links.graph, x, links.labels, links.train, fanouts=fanouts, batch_size=25)
     trainer = Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, task=task,
-                      optimizer=lambda flat: optim.SGD(flat, 0.05))
+                      optimizer=lambda flat: optim.SGD(flat, 0.05), batches=batches)
     losses = [trainer.epoch(epoch) for epoch in range(3)]
     return losses, trainer.evaluate(), trainer.flat.replicated.grad.copy(), trainer.counts
 
@@ -138,6 +140,8 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
     {"mode": "sa", "decoder": "mlp", "relation": FOLLOWS}, {"decoder": "complex", "labels": PAIRS.sum(1) % 3},
     {"decoder": "distmult", "relation": SEVERAL}, {"decoder": "rotate", "relation": SEVERAL, "sampler": "in-batch", "mode": "oneshot"},
     {"decoder": "complex", "relation": SEVERAL, "sampler": "per-source", "disjoint": 0.3, "eval_negatives": 7},
+    {"fanouts": (2, 3)}, {"fanouts": (3, 2), "relation": SEVERAL, "decoder": "distmult", "sampler": "in-batch", "mode": "oneshot"},
+    {"fanouts": (2, 2), "model": RGAT, "relation": FOLLOWS}, {"fanouts": (2, 2), "decoder": "mlp", "labels": PAIRS.sum(1) % 3},
     {"decoder": "mlp", "relation": SEVERAL[::-1]}, {"decoder": "transe", "relation": SEVERAL[:1]}, {"relation": SEVERAL, "mode": "sa"},
 ])  # fmt: skip
 def test_training_is_the_same_on_any_number_of_ranks(options):
@@ -149,6 +153,34 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
             np.testing.assert_allclose([*other[1].values()], [*scores.values()], rtol=1e-12)
             np.testing.assert_allclose(other[2], gradients, rtol=0, atol=1e-12 * np.abs(gradients).max())
             assert other[3] == counts
+
+
+@pytest.mark.parametrize("relation", [BUYS, FOLLOWS, SEVERAL], ids=["two types", "one type", "several"])
+def test_no_message_passes_along_a_steps_links(relation):
+    """All in-edges of a batch but those between the ends of a step's links: in their relation, and the other way round."""
+    def work():
+        links = split_links(graph_of(Solo()), 0.1, 0.1, relation=relation, seed=3)
+        graph, several = links.graph.draw.nodes.graph, relation if isinstance(relation, list) else [relation]
+        x = {name: rows[graph.node_ids[name]] for name, rows in FEATURES.items()}
+        loader, found, left = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(-1,), batch_size=25), set(), set()
+        every, first = set(), links.graph.nodes.first
+        for batch in loader:
+            of, (layer,) = loader.links(batch.step), batch.graph.nodes.layers(1)
+            numbers = np.zeros(len(of), int) if links.graph.relations is None else links.graph.relations[of]
+            for number, source, to in zip(numbers, links.heads[of].tolist(), links.tails[of].tolist()):
+                one = several[number]
+                pair = source - first[one[0]], to - first[one[2]]
+                left.add((batch.step, one, *pair))
+                left |= {(batch.step, other, *pair[::-1]) for other in graph.relations if (other[2], other[0]) == (one[0], one[2])}
+            for own in (own for graphs in layer.by_source(layer.relations) for own in graphs):
+                dst = np.repeat(own.dst_ids, own.in_degrees)
+                found |= {(batch.step, own.relation, *pair) for pair in zip(own.edge_src_ids.tolist(), dst.tolist())}
+            every |= {(batch.step, one, *pair) for one in graph.relations for pair in pairs_of(graph, one)
+                      if pair[1] in layer.dst_ids[one[2]]}
+        return found, left, every
+
+    found, left, every = work()
+    assert found == every - left and len(every & left) > 20
 
 
 def several_of(comm, sampler, told=False):
