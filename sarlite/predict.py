@@ -146,7 +146,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     if options.task == "link":
         splits = run.links.splits(linked)
         told = link_splits.digest(comm, *splits)
-        together(comm, lambda: _check_links(config, meta, told))
+        together(comm, lambda: _check_links(config, meta, told, several))
         filtered = (config.top is not None or config.rank) and not config.known
         known = run.links.known(linked, splits, run.training.seed) if filtered else [np.empty(0, np.int64) for _ in ends]
         part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
@@ -335,8 +335,13 @@ def _try(paths):
             raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
 
 
-def _check_links(config, meta, told):
-    """Raise a CheckpointError where splits of links are not training's: test edges would bring messages."""
+def _check_links(config, meta, told, several):
+    """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
+    have other relations, which the decoder's rows are of."""
+    there, here = meta["data"].get("relations"), ", ".join(several) if several else None
+    if there != here:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
+                              f"{config.data} have {here}")
     if meta["data"].get("links") != told:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its files of --link-val, --link-test or --link-split "
                               "tell other splits now")

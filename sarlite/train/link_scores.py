@@ -51,9 +51,8 @@ class Asked(NamedTuple):
         Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of each link MRR
         is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score that is NaN is a bad one.
         """
-        comm, order = self.graph.comm, np.argsort(self.places, kind="stable")
-        n_own = np.count_nonzero(self.places < self.n)
-        links, others = np.split(scores[order].astype(np.float64), [n_own])
+        comm, n_own = self.graph.comm, np.count_nonzero(self.places < self.n)  # places ascend
+        links, others = np.split(scores.astype(np.float64), [n_own])
         if self.per_link:
             others, links = others.reshape(n_own, self.per_link), links[:, None]  # a link's negatives are its source's owner's, too
             ranks = 1 + np.sum(~(others <= links), 1) + 0.5 * np.sum(others == links, 1)

@@ -151,6 +151,8 @@ def _links(run, part):
     comm, training, linked = part.graph.comm, run.training, _linked(run, part)
     splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
     told = {"links": link_splits.digest(comm, *splits), "negatives": link_splits.digest(comm, *samplers)}
+    if linked.several:
+        told["relations"] = ", ".join(linked.several)  # in the order of the decoder's rows
     return lambda: with_links(part, run.links.of_graph(linked, splits, samplers, training.metric, training.seed)), told
 
 

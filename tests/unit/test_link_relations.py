@@ -436,6 +436,16 @@ def test_the_command_predicts_several_relations(data, tmp_path):
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--top", 2, "--nodes", tmp_path / "odd.csv")
     with pytest.raises(ConfigError, match="--top of several relations is a table"):
         predict_here(tmp_path / "1", tmp_path / "out.npy", "--top", 2)
+    (data / "more.toml").write_text((data / "graph.toml").read_text() + """[[edges]]
+relation = ["user", "likes", "item"]
+file = "buys.csv"
+src = "who"
+dst = "what"
+""")
+    missing = [f"--allow-empty={split}" for split in ("train", "val", "test")]
+    assert not data_command(["convert", f"tables:{data}/more.toml", str(tmp_path / "more"), *missing])
+    with pytest.raises(CheckpointError, match="is of the relations user.buys.item, item.rev_buys.user, but .* have user.buys.item, "):
+        predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv", "--data", tmp_path / "more")
     with pytest.raises(CheckpointError, match="tell other splits now"):
         (tmp_path / "val.csv").write_text("".join(f"{item},{names[1]},{user}\n" for user, item in held))  # the other way round
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv")
