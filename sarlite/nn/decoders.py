@@ -1,7 +1,8 @@
 """Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder.
 
 With `n_out` a decoder makes `n_out` numbers for a link, scores of classes or values, and has a learned row for each.
-Called with numbers of relations, (n,), a decoder scores each row of candidates with the learned row of the row's relation.
+Called with numbers of relations, (n,), a decoder scores each row of candidates with the learned row of the row's
+relation.
 """
 
 from collections.abc import Callable
@@ -64,7 +65,8 @@ def _shape(width, n_out):
 
 def _check(decoder, head, width, relation, several):
     if relation is not None and not several:
-        raise ConfigError(f"{type(decoder).__name__}: made for one relation; of several n_out says of how many", "decoder")
+        raise ConfigError(f"{type(decoder).__name__}: made for one relation; of several n_out says of how many",
+                          "decoder")
     if head.shape[-1] != width:
         raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")
 

@@ -24,7 +24,8 @@ class EdgeLabels(NamedTuple):
     Attributes
     ----------
     pairs : (n, 2) int64
-        Sources and destinations by original id of the ends' types; a pair may be there several times, and need not be an edge.
+        Sources and destinations by original id of the ends' types; a pair may be there several times, and need not be
+        an edge.
     labels : (n,) or (n, k) array
         In the task's form, as of a `Dataset`.
     split : (n,) int64
@@ -57,10 +58,10 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     Parameters
     ----------
     spec : str
-        FILE,labels=COLUMN, of numbers or words; of another task than classify COLUMN+COLUMN may be several, of numbers. With
-        split=COLUMN a row is of train, val or test; with time=COLUMN the latest labels are to test on, a share `test` of all, and
-        those before to validate on; else splits are drawn by the ids of a pair's ends, in either order. src=COLUMN and
-        dst=COLUMN name the ends, by default the first two columns.
+        FILE,labels=COLUMN, of numbers or words; of another task than classify COLUMN+COLUMN may be several, of numbers.
+        With split=COLUMN a row is of train, val or test; with time=COLUMN the latest labels are to test on, a share
+        `test` of all, and those before to validate on; else splits are drawn by the ids of a pair's ends, in either
+        order. src=COLUMN and dst=COLUMN name the ends, by default the first two columns.
     task : str, optional
         "classify" by default.
     val, test : float
@@ -82,8 +83,10 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
         raise ConfigError(f"val {val} and test {test} leave no labels to train on")
     columns, task = table.columns["labels"].split("+"), task or "classify"
     if task == "classify" and len(columns) > 1:
-        raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress", "edge_labels")
-    found, pairs, told = LabelColumns(table.source, columns, Workspace(), task, what="row"), [np.empty((0, 2), np.int64)], []
+        raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress",
+                          "edge_labels")
+    found = LabelColumns(table.source, columns, Workspace(), task, what="row")
+    pairs, told = [np.empty((0, 2), np.int64)], []
     for row, both, cells in table.pieces([*columns, *(table.columns[word] for word in by)], ends):
         found.add(cells[: len(columns)], row)
         pairs.append(both)
@@ -97,5 +100,6 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     if by == ["time"]:
         split = of_times(table.source, np.concatenate(told)[there], val, test)
     else:
-        split = np.concatenate(told)[there] if by else DrawnSplits(val, test, seed)(*(both + [end.first for end in ends]).T)
+        drawn = DrawnSplits(val, test, seed)
+        split = np.concatenate(told)[there] if by else drawn(*(both + [end.first for end in ends]).T)
     return EdgeLabels(both, labels, split, task, n_outputs, class_names)

@@ -1,4 +1,5 @@
-"""The edges whose ends are links: those of a graph of one kind, or of one relation, with ids that count through both ends' types."""
+"""The edges whose ends are links: those of a graph of one kind, or of one relation, with ids that count through both
+ends' types."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -81,7 +82,8 @@ def check(graph: Any, relation: Relation | list[Relation] | None) -> None:
             if one not in graph.relations:
                 raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
         if len(set(several)) < max(len(several), 1):
-            raise ConfigError(f"relation: {_told(several) or 'none'}, but each that is predicted is listed once", "relation")
+            raise ConfigError(f"relation: {_told(several) or 'none'}, but each that is predicted is listed once",
+                              "relation")
     elif not isinstance(graph, Graph):
         raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
     elif relation is not None:
@@ -145,7 +147,8 @@ def _with_edges(graph, edges, places, kept):
 
 
 def _of_relation(graph, nodes, ids, relation, *ends):
-    back = [other for other in graph.relations if other != relation and (other[2], other[0]) == (relation[0], relation[2])]
+    back = [other for other in graph.relations if other != relation
+            and (other[2], other[0]) == (relation[0], relation[2])]
     numbers = graph.in_edges(relation).numbers
     for one in (relation, *back):
         if one not in ids:
@@ -155,7 +158,8 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _ids(graph, nodes, relation):
-    """Ids of the sources of this rank's edges of a relation, and local rows of the destinations, both among `nodes`. Collective."""
+    """Ids of the sources of this rank's edges of a relation, and local rows of the destinations, both among `nodes`.
+    Collective."""
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])

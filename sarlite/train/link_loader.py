@@ -80,8 +80,8 @@ class LinkLoader(NeighborLoader):
     Notes
     -----
     What picks count is as if seeds were no edges, but degrees of "sym" are those of all training edges. Beyond what
-    `NeighborLoader` sends: 8 bytes for each end that another rank owns and 8 back, 16 a link, and what drawing negatives
-    sends.
+    `NeighborLoader` sends: 8 bytes for each end that another rank owns and 8 back, 16 a link, and what drawing
+    negatives sends.
     """
 
     def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
@@ -89,7 +89,8 @@ class LinkLoader(NeighborLoader):
         self._links, self._labels = together(graph.comm, lambda: _checked(graph, labels, train, remote))
         draw: Any = graph.draw
         self._ids = draw.nodes.dst_ids[draw.heads[self._links]], draw.tails[self._links]
-        super().__init__(draw.nodes, x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size, **options)
+        super().__init__(draw.nodes, x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size,
+                         **options)
         self._candidates = draw.on(self._sampling)
         self._offsets = np.concatenate([[0], np.cumsum(graph.comm.allgather(graph.n_src))])
 
@@ -97,7 +98,8 @@ class LinkLoader(NeighborLoader):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
 
     def links(self, step: int) -> Array:
-        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective, and not while an epoch goes on."""
+        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective, and not while an epoch goes
+        on."""
         return self._links[self._seeds(step)]
 
     def _make(self, step):
@@ -111,7 +113,8 @@ class LinkLoader(NeighborLoader):
             return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
 
     def _nodes(self, step, heads, tails, without):
-        """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the batch."""
+        """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the
+        batch."""
         comm, offsets = self._sampling, self._offsets
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
         rows, places = np.unique(ends, return_inverse=True)
@@ -164,8 +167,8 @@ def _directions(relation, other, forward, backward):
 
 def _checked(graph, labels, train, remote):
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
-        raise ConfigError("minibatches of links are of a LinkGraph as split_links and labelled_links make it, but graph is "
-                          f"{graph!r}")
+        raise ConfigError("minibatches of links are of a LinkGraph as split_links and labelled_links make it, but "
+                          f"graph is {graph!r}")
     if remote != "exact":
         raise ConfigError(f"remote {remote!r}: minibatches of links are exact: a link's ends may be of any two ranks")
     if np.shape(labels)[:1] != (graph.n_dst,):

@@ -23,8 +23,8 @@ from sarlite.types import Array
 
 
 class Linked(NamedTuple):
-    """Whose links they are: a graph, one relation of it, or a list of several; `nodes` are what the encoder computes on, and `ends`
-    of each relation the types at either end."""
+    """Whose links they are: a graph, one relation of it, or a list of several; `nodes` are what the encoder computes
+    on, and `ends` of each relation the types at either end."""
 
     graph: Graph | HeteroGraph
     relation: Relation | list[Relation] | None
@@ -77,25 +77,27 @@ class LinkOptions(NamedTuple):
     filtered: bool = True
 
     def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
-        """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another relation."""
+        """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another
+        relation."""
         whole, relation = (graph, None) if isinstance(graph, Graph) else (graph.graph, self.predicted(graph.graph))
         nodes, ends = ends_of(whole, relation)
         named = {end.node_type: end._replace(names=names.get(end.node_type)) for own in ends for end in own}
         found = Linked(whole, relation, nodes, [(named[one.node_type], named[other.node_type]) for one, other in ends])
         if found.several:
             given = {"edge_labels": self.labels, "link_split": self.split}
-            given |= {name: one for name, one in (("negative_sampler", self.sampler), ("eval_negative_sampler", self.eval_sampler))
-                      if one not in (None, *SAMPLERS)}
+            samplers = {"negative_sampler": self.sampler, "eval_negative_sampler": self.eval_sampler}
+            given |= {name: one for name, one in samplers.items() if one not in SAMPLERS}
             for name, value in given.items():
                 if value is not None:
-                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.relation} has it, it is not done yet",
-                                      name)
+                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.relation} has "
+                                      "it, it is not done yet", name)
         return found
 
     def predicted(self, graph: HeteroGraph) -> Relation | list[Relation]:
         """Return the relation that is predicted, or a list of several; a ConfigError of another one."""
         known = {".".join(one): one for one in graph.relations}
-        words = list(known) if self.relation in (None, "all") else [self.relation] if self.relation in known else self.relation.split(",")
+        words = [self.relation] if self.relation in known else (self.relation or "all").split(",")
+        words = list(known) if words == ["all"] else words
         wrong = next((word for word in words if word not in known), None)
         if wrong is not None or (self.relation is None and len(words) > 1):
             raise ConfigError(f"link_relation: which of {', '.join(known)} is predicted?" if wrong is None else
@@ -105,8 +107,8 @@ class LinkOptions(NamedTuple):
         return known[words[0]] if len(words) == 1 else [known[word] for word in words]
 
     def splits(self, linked: Linked) -> tuple[Any, Any]:
-        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0, of several relations by
-        relation. Collective.
+        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0, of several
+        relations by relation. Collective.
 
         Raises
         ------
@@ -122,7 +124,8 @@ class LinkOptions(NamedTuple):
             return link_splits.read(self.val, self.test, self.split, linked.ends[0])
 
         if linked.several:
-            return tuple(together(linked.graph.comm, lambda: [_by_relation(linked, one) for one in (self.val, self.test)]))
+            given = self.val, self.test
+            return tuple(together(linked.graph.comm, lambda: [_by_relation(linked, one) for one in given]))
         pairs, split = together(linked.graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
@@ -147,13 +150,16 @@ class LinkOptions(NamedTuple):
                 raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
             return read_pairs(one, linked.ends[0]) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
 
-        return together(linked.graph.comm, lambda: [read("negative_sampler", to_train), read("eval_negative_sampler", to_eval)])
+        return together(linked.graph.comm, lambda: [read("negative_sampler", to_train),
+                                                    read("eval_negative_sampler", to_eval)])
 
-    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], metric: str | None, seed: int) -> Links:
+    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
+                 seed: int) -> Links:
         """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
         n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
-        return split_links(linked.graph, *splits, relation=linked.relation, disjoint=self.disjoint, negatives=self.negatives,
-                           eval_negatives=n, sampler=samplers[0], eval_sampler=samplers[1], filtered=self.filtered, seed=seed)
+        return split_links(linked.graph, *splits, relation=linked.relation, disjoint=self.disjoint,
+                           negatives=self.negatives, eval_negatives=n, sampler=samplers[0], eval_sampler=samplers[1],
+                           filtered=self.filtered, seed=seed)
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
         """Return the links that are labelled, of what `read_labels` returned. Collective."""
@@ -183,7 +189,8 @@ class LinkOptions(NamedTuple):
         return known_links(linked.graph, *splits, seed, relation=linked.relation)
 
     def decoded(self, encoder: Any, rng: Random, dtype: str, nodes: Any, n_out: int) -> LinkPredictor:
-        """Return an encoder with the decoder behind it: of labels with `n_out` outputs, of several relations of `nodes` with a row each."""
+        """Return an encoder with the decoder behind it: of labels with `n_out` outputs, of several relations of `nodes`
+        with a row each."""
         relation = None if isinstance(nodes, Graph) or self.labels else self.predicted(nodes.graph)
         kind = self.decoder or ("mlp" if self.labels else "dot")
         rows = n_out if self.labels else len(relation) if relation and is_several(relation) and kind != "dot" else None

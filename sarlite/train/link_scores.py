@@ -46,15 +46,17 @@ class Asked(NamedTuple):
     per_link: int | None
 
     def judged(self, scores: Array) -> dict[str, float]:
-        """Return what OGB's evaluators say of scores, (k,), of links and negatives: by name a share or a mean. Collective.
+        """Return what OGB's evaluators say of scores, (k,), of links and negatives: by name a share or a mean.
+        Collective.
 
-        Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of each link MRR
-        is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score that is NaN is a bad one.
+        Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of
+        each link MRR is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score
+        that is NaN is a bad one.
         """
         comm, n_own = self.graph.comm, np.count_nonzero(self.places < self.n)  # places ascend
         links, others = np.split(scores.astype(np.float64), [n_own])
         if self.per_link:
-            others, links = others.reshape(n_own, self.per_link), links[:, None]  # a link's negatives are its source's owner's, too
+            others, links = others.reshape(n_own, self.per_link), links[:, None]  # all of a source are its owner's
             ranks = 1 + np.sum(~(others <= links), 1) + 0.5 * np.sum(others == links, 1)
             found = {"mrr": 1 / ranks, **{f"hits@{k}": ranks <= k for k in (1, 3, 10)}}
         else:
@@ -66,7 +68,8 @@ class Asked(NamedTuple):
 
 def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None, graph: Any,
           at_once: int, with_negatives: bool) -> Asked:
-    """Return the pairs of a file whose sources this rank owns, and its negatives where it has some and they are wanted. Collective.
+    """Return the pairs of a file whose sources this rank owns, and its negatives where it has some and they are wanted.
+    Collective.
 
     Parameters
     ----------
@@ -88,7 +91,9 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
 
     def read():
         found = read_links(file, ends, several)
-        more, per_link = read_negatives(file, ends[0]) if with_negatives and file.endswith(".pt") else (found[:0, :2], None)
+        more, per_link = found[:0, :2], None
+        if with_negatives and file.endswith(".pt"):
+            more, per_link = read_negatives(file, ends[0])
         return np.concatenate([found, np.pad(more, ((0, 0), (0, 1)))]), len(found), per_link
 
     pairs, *told = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
@@ -112,13 +117,14 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
 
 
 def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None) -> Array:
-    """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the relation's number.
+    """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the
+    relation's number.
 
     Parameters
     ----------
     file : path
-        Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line, parted by commas;
-        the first line may be a header, of names such as source, relation and destination.
+        Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line,
+        parted by commas; the first line may be a header, of names such as source, relation and destination.
     ends : list by relation of (Ends, Ends)
     several : list of str, optional
         Names of several relations, as user.buys.item.
@@ -136,7 +142,8 @@ def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] 
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
             if len(cells) != 3:
-                raise DataError(f"{file}: links: line {number}: {len(cells)} cells, expected three: source, relation and destination")
+                raise DataError(f"{file}: links: line {number}: {len(cells)} cells, expected three: source, relation "
+                                "and destination")
             if not cells_of and {cells[0].lower(), cells[2].lower()} <= ENDS:
                 continue
             if cells[1] not in several:
@@ -159,8 +166,8 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     Parameters
     ----------
     file : path
-        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names text
-        of two names a line. The first line may be a header, of names such as source and destination.
+        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names
+        text of two names a line. The first line may be a header, of names such as source and destination.
     ends : (Ends, Ends)
 
     Raises
@@ -178,9 +185,12 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Return the negatives of a `.pt` file, (m, 2) int64, and how many each link has, as `ogb.pairs`; None where there are none."""
+    """Return the negatives of a `.pt` file, (m, 2) int64, and how many each link has, as `ogb.pairs`; None where there
+    are none."""
     _, found, per_link = ogb.pairs(file)
-    return (np.empty((0, 2), np.int64), None) if found is None else (_nodes_of(file, "negatives", found, ends), per_link)
+    if found is None:
+        return np.empty((0, 2), np.int64), None
+    return _nodes_of(file, "negatives", found, ends), per_link
 
 
 def _nodes_of(file, name, found, ends):
@@ -188,7 +198,8 @@ def _nodes_of(file, name, found, ends):
     bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
-        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < {ends[column].n}")
+        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < "
+                        f"{ends[column].n}")
     return found.astype(np.int64)
 
 
@@ -197,14 +208,17 @@ def _named(file, ends):
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
             if len(cells) != 2:
-                raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and destination")
+                raise DataError(f"{file}: links: line {number}: {len(cells)} names, expected two, source and "
+                                "destination")
             if pairs or not {cell.lower() for cell in cells} <= ENDS:
                 pairs.append(cells)
-    return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end) for at, end in enumerate(ends)], 1)
+    return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
+                     for at, end in enumerate(ends)], 1)
 
 
 def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
-    """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by number.
+    """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by
+    number.
 
     Raises
     ------
@@ -215,9 +229,12 @@ def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
         try:
             return np.asarray(end.names.ids(ids(where, column, cells, row)))
         except DataError as error:
-            raise error if str(error).startswith(where) else DataError(f"{where}: column {column!r}: {error}") from error
+            if str(error).startswith(where):
+                raise
+            raise DataError(f"{where}: column {column!r}: {error}") from error
     found = whole_ids(where, column, cells, row)
     bad = np.flatnonzero(found >= end.n)
     if len(bad):
-        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < {end.n}")
+        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < "
+                        f"{end.n}")
     return found

@@ -51,7 +51,8 @@ class DrawnSplits(NamedTuple):
 
 
 class ToldSplits:
-    """Splits as pairs of nodes have them; pairs that are not listed are of training. Construction and calls are collective.
+    """Splits as pairs of nodes have them; pairs that are not listed are of training. Construction and calls are
+    collective.
 
     Parameters
     ----------
@@ -108,8 +109,9 @@ class ToldSplits:
 
     def _error(self, at):
         ends, splits = divmod(int(self._known[at]), self._n), sorted(self._split[at : at + 2].tolist())
-        return DataError(f"links: the pair {ends[0]}, {ends[1]} is in the splits {NAMES[splits[0]]} and {NAMES[splits[1]]}, in one "
-                         "direction or the other, but all edges between two nodes must be of one split")
+        return DataError(f"links: the pair {ends[0]}, {ends[1]} is in the splits {NAMES[splits[0]]} and "
+                         f"{NAMES[splits[1]]}, in one direction or the other, but all edges between two nodes must be "
+                         "of one split")
 
 
 def digest(comm: Communicator, *given: Any) -> str | None:
@@ -118,7 +120,8 @@ def digest(comm: Communicator, *given: Any) -> str | None:
     Parameters
     ----------
     *given : (n, 2) array, or else
-        Of each use, as of a split; of several relations a dict. What is no pairs, such as a share, is told by the options.
+        Of each use, as of a split; of several relations a dict. What is no pairs, such as a share, is told by the
+        options.
     """
     rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use + 10 * at)])
             for use, own in enumerate(given, VAL) if isinstance(own, (dict, np.ndarray))
@@ -129,12 +132,14 @@ def digest(comm: Communicator, *given: Any) -> str | None:
 
 
 def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return the pairs that files tell the splits of, (k, 2) int64 ids of the ends' types, and their splits, (k,) int64.
+    """Return the pairs that files tell the splits of, (k, 2) int64 ids of the ends' types, and their splits, (k,)
+    int64.
 
     Parameters
     ----------
     val, test : path or float
-        Files of pairs, as `read_pairs` takes; with `table` shares. Pairs of both are to test on, and a warning tells how many.
+        Files of pairs, as `read_pairs` takes; with `table` shares. Pairs of both are to test on, and a warning tells
+        how many.
     table : str, optional
         FILE,split=COLUMN: a table with a row an edge, whose column has train, val or test; or FILE,time=COLUMN: the
         latest links are to test on, a share `test` of all, and those before to validate on. src=COLUMN and dst=COLUMN
@@ -148,12 +153,14 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
     """
     if table is not None:
         return _of_table(val, test, table, ends)
-    found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends) for file in (val, test)]
-    keys = [np.sort(pairs + [end.first for end in ends], 1) @ [max(end.first + end.n for end in ends), 1] for pairs in found]
+    found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends)
+             for file in (val, test)]
+    keys = [np.sort(pairs + [end.first for end in ends], 1) @ [max(end.first + end.n for end in ends), 1]
+            for pairs in found]
     twice = np.isin(keys[0], keys[1])
     if twice.any():
-        print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in one direction or the "
-              "other: they are tested on alone", file=sys.stderr, flush=True)
+        print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
+              "one direction or the other: they are tested on alone", file=sys.stderr, flush=True)
     found[0] = found[0][~twice]
     return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
 
@@ -172,7 +179,8 @@ def _of_table(val, test, spec, ends):
     if by == "time":
         pairs, values = _by_time(told.source, pairs, values, val, test)
     else:
-        ToldSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)  # refuses a pair of two splits, one of which may be train
+        # refuses a pair of two splits, one of which may be train
+        ToldSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
     return pairs - first, values
 
 
@@ -184,10 +192,12 @@ class PairsTable(NamedTuple):
     columns: dict[str, str]
 
     def pieces(self, others: Sequence[str], ends: Sequence[Ends]) -> Iterator[tuple[int, Array, list[Any]]]:
-        """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other columns."""
+        """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other
+        columns."""
         row = 0
         for one, other, *cells in self.source.pieces([*self.ends, *others]):
-            both = [ids_of(self.source.where, column, own, row, end) for column, own, end in zip(self.ends, (one, other), ends)]
+            both = [ids_of(self.source.where, column, own, row, end)
+                    for column, own, end in zip(self.ends, (one, other), ends)]
             yield row, np.stack(both, 1), cells
             row += len(both[0])
 
@@ -212,19 +222,22 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
     told = dict(word.partition("=")[::2] for word in words)
     wrong = sorted(told.keys() - {*known, "src", "dst"}) or sorted(name for name, column in told.items() if not column)
     if wrong:
-        raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first two columns; "
-                          f"{wrong[0]!r} is none of these", argument)
+        raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first "
+                          f"two columns; {wrong[0]!r} is none of these", argument)
     ends = [told.pop(end, None) for end in ("src", "dst")]
-    source = columns.table(file, asked=[name for column in (*ends, *told.values()) if column for name in column.split("+")])
+    source = columns.table(file, asked=[name for column in (*ends, *told.values()) if column
+                                        for name in column.split("+")])
     if len(source.names) < 3:
-        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and {' and '.join(told.values())}")
+        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and "
+                        f"{' and '.join(told.values())}")
     return PairsTable(source, [end or source.names[at] for at, end in enumerate(ends)], told)
 
 
 def _words(source, column, cells, row):
     bad = next((at for at, word in enumerate(cells) if word not in NAMES), None)
     if bad is not None:
-        raise DataError(f"{source.where}: row {row + bad}, column {column!r}: {cells[bad]!r} is none of {', '.join(NAMES)}")
+        raise DataError(f"{source.where}: row {row + bad}, column {column!r}: {cells[bad]!r} is none of "
+                        f"{', '.join(NAMES)}")
     return np.array([NAMES.index(word) for word in cells], np.int64)
 
 
@@ -232,7 +245,8 @@ def _times(source, column, cells, row):
     found = numbers(source.where, column, cells, row).astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(found))
     if len(bad):
-        raise DataError(f"{source.where}: row {row + bad[0]}, column {column!r}: {cells[bad[0]]!r} is no time, which is a finite number")
+        raise DataError(f"{source.where}: row {row + bad[0]}, column {column!r}: {cells[bad[0]]!r} is no time, which "
+                        "is a finite number")
     return found
 
 
@@ -241,7 +255,8 @@ READERS = {"split": _words, "time": _times}
 
 
 def _by_time(source, pairs, times, val, test):
-    """The splits of pairs, each of which is as old as its first edge in either direction; links of one time are of one split."""
+    """The splits of pairs, each of which is as old as its first edge in either direction; links of one time are of one
+    split."""
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))
@@ -251,7 +266,8 @@ def _by_time(source, pairs, times, val, test):
 
 
 def of_times(source: columns.Table, times: Array, val: float, test: float) -> Array:
-    """Return the split of each link by its time, (n,) int64: the latest share `test`, `val` before; one time is of one split.
+    """Return the split of each link by its time, (n,) int64: the latest share `test`, `val` before; one time is of one
+    split.
 
     Raises
     ------
@@ -265,5 +281,6 @@ def of_times(source: columns.Table, times: Array, val: float, test: float) -> Ar
             split[times > ascending[n_before - 1]] = of
     for of, asked in ((VAL, val), (TEST, test), (TRAIN, 1)):
         if asked and not (split == of).any():
-            raise DataError(f"{Path(source.where).name}: times: no link is left to {NAMES[of]} on, as links of one time are of one split")
+            raise DataError(f"{Path(source.where).name}: times: no link is left to {NAMES[of]} on, as links of one "
+                            "time are of one split")
     return split

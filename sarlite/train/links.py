@@ -35,7 +35,8 @@ class Links(NamedTuple):
     heads, tails : (graph.n_dst,) int64
         Ids of the links' ends, as of `graph.nodes.dst_ids`.
     undirected : bool
-        Whether each edge's reverse is an edge, too: then both are one link. Of several relations whether it is so in all.
+        Whether each edge's reverse is an edge, too: then both are one link. Of several relations whether it is so in
+        all.
     """
 
     graph: LinkGraph
@@ -48,8 +49,9 @@ class Links(NamedTuple):
     undirected: bool
 
 
-def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *, relation: Relation | list[Relation] | None = None,
-                split: Any = None, disjoint: float = 0.0, negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
+def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
+                relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
+                negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
     """Divide a graph's edges into links to train, validate and test on, and leave the latter two out of its messages.
 
@@ -60,10 +62,10 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
         stay with the edges.
     relation : (source type, name, destination type), optional
         Of a `HeteroGraph`: whose edges are the links; by default the only one. Ids of pairs are of these types' nodes.
-        What is left out of the relation's messages is left out, the other way round, of all relations from the destination
-        type to the source type. Or a list of several relations, each of which is predicted: a link's negatives are of its
-        relation's types, and the decoder is made with n_out, the number of relations. `val`, `test`, `split` and `sampler`
-        that are arrays then are dicts of arrays by relation.
+        What is left out of the relation's messages is left out, the other way round, of all relations from the
+        destination type to the source type. Or a list of several relations, each of which is predicted: a link's
+        negatives are of its relation's types, and the decoder is made with n_out, the number of relations. `val`,
+        `test`, `split` and `sampler` that are arrays then are dicts of arrays by relation.
     val, test : float, or (k, 2) array of ids
         The share of each. A link's split is drawn by the ids of its ends, so shares hold on average. Edges between the
         same two nodes, in either direction, are of one split, so that none tells of another. Self loops are no links.
@@ -101,9 +103,9 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
     Notes
     -----
-    Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks and any
-    division. Sends at most 40 bytes an edge, and what drawing negatives sends. Memory: about 160 bytes an edge while it runs;
-    then about 65 with one negative each.
+    Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks
+    and any division. Sends at most 40 bytes an edge, and what drawing negatives sends. Memory: about 160 bytes an edge
+    while it runs; then about 65 with one negative each.
     """
     comm = graph.comm
     arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
@@ -112,7 +114,8 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     eval_sampler = sampler if eval_sampler is None else eval_sampler
     samplers = together(comm, lambda: [[_sampler(own, _given(one, relation, at)) for one in (sampler, eval_sampler)]
                                        for at, own in enumerate(ends)])
-    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for own in samplers for one in own], "sampler or eval_sampler")
+    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for own in samplers for one in own],
+          "sampler or eval_sampler")
     raise_together(comm, _odd_id(nodes))
     with graph.profile.phase("setup"):
         found, splits = _told(graph, val, test, seed, split, relation)
@@ -150,8 +153,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
     Notes
     -----
-    Collective. Sends at most 64 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs; then about 65,
-    and the labels.
+    Collective. Sends at most 64 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs;
+    then about 65, and the labels.
     """
     comm = graph.comm
     told = together(comm, lambda: _checked_labels(graph, relation, pairs, labels, val, test, split, seed))
@@ -188,24 +191,29 @@ def _checked_labels(graph, relation, pairs, labels, val, test, split, seed):
     for name, given in (("labels", labels), ("split", split)):
         if given is not None and len(given) != len(pairs):
             raise ConfigError(f"{name}: {len(given)} for {len(pairs)} pairs")
-    if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu" or not np.isin(split, (TRAIN, VAL, TEST)).all()):
-        raise ConfigError(f"split is {split.dtype} {split.shape}, but must be one of 0 train, 1 val, 2 test for each pair")
+    if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu"
+                              or not np.isin(split, (TRAIN, VAL, TEST)).all()):
+        raise ConfigError(f"split is {split.dtype} {split.shape}, but must be one of 0 train, 1 val, 2 test for each "
+                          "pair")
     return pairs, labels, None if split is None else split.astype(np.int64)
 
 
 def without_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> Any:
-    """Return `split_links(graph, val, test, seed=seed, split=split, relation=relation).graph.nodes`, and make nothing else.
+    """Return `split_links(graph, val, test, seed=seed, split=split, relation=relation).graph.nodes`, and make nothing
+    else.
 
     Collective.
     """
     found, splits = _told(graph, val, test, seed, split, relation)
-    knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64) for edges, split_of in zip(found, splits)]
+    knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
+              for edges, split_of in zip(found, splits)]
     kept, _ = _messages(found, splits, knowns, seed, 0.0)
     return found[0].keeping(kept)
 
 
 def known_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> list[Array]:
-    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending. Collective.
+    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending.
+    Collective.
 
     Rows, ids and n_nodes are those of `link_edges.ends_of`.
     """
@@ -215,7 +223,8 @@ def known_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, r
 def _told(graph, val, test, seed, split, relation):
     """The edges of each relation, and what tells their splits. Collective."""
     found = link_edges(graph, relation)
-    checked = together(graph.comm, lambda: [_checked_splits(edges, *(_given(one, relation, at) for one in (val, test, split)))
+    given = val, test, split
+    checked = together(graph.comm, lambda: [_checked_splits(edges, *(_given(one, relation, at) for one in given))
                                             for at, edges in enumerate(found)])
     return found, [_splits(edges, told, seed) for edges, told in zip(found, checked)]
 
@@ -254,7 +263,8 @@ def _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtere
 
 def _odd_id(nodes):
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
-    return ConfigError(f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id {wrong[0]}") if len(wrong) else None
+    text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
+    return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
 def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
@@ -268,11 +278,12 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         training = found[0].keeping({one: mask & ~targets[one] for one, mask in kept.items()})
 
     rows, to_train, to_eval = [], [], []
-    for at, (edges, split_of, own, known, (sampler, eval_sampler)) in enumerate(zip(found, splits, links, knowns, samplers)):
-        heads, tails, tail_rows, undirected = own
+    for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):
+        (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
         drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
-        to_eval.append(Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed, f"link negatives of evaluation{more}"))
+        to_eval.append(Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed,
+                                 f"link negatives of evaluation{more}"))
         to_train.append(Negatives(*drawn, known[split == TRAIN], sampler, seed, f"link negatives{more}"))
         chosen = (split != TRAIN) | target
         for other, of in zip(found, splits):  # what another relation holds out is not trained on the other way round
@@ -302,7 +313,8 @@ def _checked_splits(edges, val, test, split):
                               f"each of {n_edges} edges, in the order of graph.edge_ids")
         return None, found
     if any(np.ndim(given) for given in (val, test)):
-        pairs = [_pairs((edges.heads, edges.tails), name, () if given is None or np.isscalar(given) and given == 0 else given)
+        ends = edges.heads, edges.tails
+        pairs = [_pairs(ends, name, () if given is None or np.isscalar(given) and given == 0 else given)
                  for name, given in (("val", val), ("test", test))]
         return np.concatenate(pairs), np.repeat([VAL, TEST], [len(own) for own in pairs])
     return _shares(val, test)
@@ -346,8 +358,9 @@ def _splits(edges, told, seed):
 
 
 def _messages(found, splits, knowns, seed, disjoint):
-    """By relation which edges bring messages in evaluation, and which of these are targets in training: of the links themselves, of
-    which self loops are none; and of the relations the other way round, whose edges are concerned where they are known links."""
+    """By relation which edges bring messages in evaluation, and which of these are targets in training: of the links
+    themselves, of which self loops are none; and of the relations the other way round, whose edges are concerned where
+    they are known links."""
     predicted = {edges.relation for edges in found}
     kept: dict[Any, Array] = {}
     targets: dict[Any, Array] = {}
@@ -399,7 +412,8 @@ def _out_links(edges, listed, numbers):
 
 
 def _distinct(numbers):
-    """The numbers in ascending order, each once; by sorting, which is a tenth of the time of NumPy's table of hashes."""
+    """The numbers in ascending order, each once; by sorting, which is a tenth of the time of NumPy's table of
+    hashes."""
     found = np.sort(numbers)
     return found[np.diff(found, prepend=-1) > 0]
 

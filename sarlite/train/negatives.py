@@ -129,7 +129,10 @@ class Negatives:
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
             bits, places = own[row], (column * TRIES + number) * 2
-            end = of_batch(bits, places + 1) if of_batch and number < TRIES // 2 else _one_of(self.tails, bits, places + 1)
+            if of_batch and number < TRIES // 2:
+                end = of_batch(bits, places + 1)
+            else:
+                end = _one_of(self.tails, bits, places + 1)
             found[1, wrong] = self.numbers(end)
             if self.of_pairs:
                 found[0, wrong] = self.numbers(_one_of(self.heads, bits, places))
@@ -139,8 +142,8 @@ class Negatives:
         return found[0].reshape(-1, n), found[1].reshape(-1, n)
 
     def _tails_of_batch(self, tails):
-        """What draws, as `_one_of` does, of all ranks' tails, each as often as it is one; they are drawn by their place in
-        the order of ids. Collective, and so is a draw."""
+        """What draws, as `_one_of` does, of all ranks' tails, each as often as it is one; they are drawn by their place
+        in the order of ids. Collective, and so is a draw."""
         comm = self.comm
         kept = np.sort(send(comm, tails // self.numbers.range, tails))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(len(kept)))])
@@ -199,8 +202,8 @@ def _below(n, bits, places):
 
 
 class Candidates:
-    """A rank's links, and the negatives that they are compared with. Construction is collective, and so is a call, which makes a
-    step's `LinkGraph`.
+    """A rank's links, and the negatives that they are compared with. Construction is collective, and so is a call,
+    which makes a step's `LinkGraph`.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""The likeliest destinations of nodes, and the ranks of links among all nodes, by a decoder of links and all nodes' rows."""
+"""The likeliest destinations of nodes, and the ranks of links among all nodes, by a decoder of links and all nodes'
+rows."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,9 +17,10 @@ NOBODY = -1
 """What stands where a node has fewer destinations than are wanted; the score there is -inf."""
 
 
-def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, destinations: Ends, known: Array,
-        k: int, n_bytes: int = 1 << 25) -> tuple[Array, Array]:
-    """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id. Collective.
+def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, destinations: Ends,
+        known: Array, k: int, n_bytes: int = 1 << 25) -> tuple[Array, Array]:
+    """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id.
+    Collective.
 
     Parameters
     ----------
@@ -53,12 +55,12 @@ def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows:
     return np.where(found[0] == NOBODY, NOBODY, found[0] - destinations.first), found[1]
 
 
-def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array, destinations: Ends,
-          known: Array, n_bytes: int = 1 << 25) -> Array:
+def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, heads: Array, tails: Array,
+          destinations: Ends, known: Array, n_bytes: int = 1 << 25) -> Array:
     """Return the scores of links and the ranks of their destinations among all nodes, (n, 2) float64. Collective.
 
-    Of a link's rank among negatives, as the metrics "mrr" and "hits@k" have it, the negatives here are all nodes but the
-    link's source; ties count half.
+    Of a link's rank among negatives, as the metrics "mrr" and "hits@k" have it, the negatives here are all nodes but
+    the link's source; ties count half.
 
     Parameters
     ----------
@@ -80,7 +82,8 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     heads = heads - starts[comm.rank]
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
-    for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):  # as the others are, so that equal rows tie
+    # as the others are, so that equal rows tie
+    for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):
         rows, columns = np.nonzero(to[some] == of_nodes)
         own[some][rows, 0] = scores[rows, columns]
     for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):
@@ -95,7 +98,8 @@ def _scored(graph, decoder, h, rows, of, n_bytes):
         at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
             some = slice(at, at + at_once)
-            scores = np.array(decoder(Tensor(h[rows[some], None], constant=True), Tensor(tails[None], constant=True)).data)
+            scores = np.array(decoder(Tensor(h[rows[some], None], constant=True),
+                                      Tensor(tails[None], constant=True)).data)
             yield ids, some, scores
 
 

@@ -33,11 +33,11 @@ class LinkGraph:
     Parameters
     ----------
     nodes : Graph, NodeType, or Batch
-        What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns. Of relations the
-        types at the links' ends.
+        What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns. Of relations
+        the types at the links' ends.
     heads : (n, c) or (n, 1) int64, or (n,) int
-        Row numbers of all ranks' rows, (n, 1) where a row's candidates have one head; or that head's local row. Of one kind
-        on every rank.
+        Row numbers of all ranks' rows, (n, 1) where a row's candidates have one head; or that head's local row. Of one
+        kind on every rank.
     tails : (n, c) int64
         Row numbers of all ranks' rows; c is the same on every rank.
     relations : (n,) int64, optional
@@ -50,7 +50,8 @@ class LinkGraph:
     comm : Communicator, optional
         What construction communicates by.
     at_once : int, optional
-        Candidates that are scored at a time where no gradient is wanted, so that rows of both ends of few are held; by default all.
+        Candidates that are scored at a time where no gradient is wanted, so that rows of both ends of few are held; by
+        default all.
 
     Attributes
     ----------
@@ -88,7 +89,8 @@ class LinkGraph:
 
     def layers(self, n: int) -> list[Any]:
         """Refuse a model of nodes, which scores no links."""
-        raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, nn.Dot())")
+        raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
+                          "nn.Dot())")
 
     def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
         """Return decoder(heads, tails (n, c, width)), scores (n, c), of rows of nodes. Collective.
