@@ -277,6 +277,16 @@ def test_a_step_of_several_relations_in_plain_numpy(n):
         np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-14)
 
 
+def test_a_list_of_one_relation_is_that_relation():
+    for decoder in ("dot", "distmult"):  # whose rows begin alike, whatever their number
+        losses, scores, gradients, counts = trained(Solo(), decoder=decoder, relation=[BUYS])
+        alone = trained(Solo(), decoder=decoder)
+        assert counts == alone[3]
+        np.testing.assert_allclose(losses, alone[0], rtol=1e-13)
+        np.testing.assert_allclose([*scores.values()], [*alone[1].values()], rtol=1e-13)
+        np.testing.assert_allclose(gradients, alone[2], rtol=1e-10, atol=1e-15)
+
+
 def test_decoders_of_one_relation_refuse_several():
     heads, tails = Tensor(np.ones((2, 1, 4))), Tensor(np.ones((2, 3, 4)))
     for name, make in DECODERS.items():
