@@ -272,7 +272,7 @@ def _tell_ranks(comm, found):
 
 
 def _tell(comm, among, numbers):
-    if comm.rank == 0:
+    if comm.rank == 0 and numbers:
         told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         print(f"rank among {among}: {told}", flush=True)
 

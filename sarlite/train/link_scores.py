@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 
         Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of
         each link MRR is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score
-        that is NaN is a bad one.
+        that is NaN is a bad one. Nothing is said of fewer negatives than K.
         """
         comm, n_own = self.graph.comm, np.count_nonzero(self.places < self.n)  # places ascend
         links, others = np.split(scores.astype(np.float64), [n_own])
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
         else:
             best = np.sort(np.concatenate(comm.allgather(np.sort(others)[-max(_HITS) :])))
             found = {f"hits@{k}": links > best[-k] for k in _HITS if k <= len(best)}
-        sums = comm.allreduce(np.array([np.sum(own) for own in found.values()], np.float64))
+        sums = comm.allreduce(np.array([0, *(np.sum(own) for own in found.values())], np.float64))[1:]
         return dict(zip(found, (sums / max(self.n, 1)).tolist()))
 
 
@@ -79,7 +79,6 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
         What the encoder computes on.
     at_once : int
         Pairs that are sent at a time.
-
     with_negatives : bool
         Of OGB's `.pt`, which may have some.
 
@@ -87,6 +86,11 @@ def asked(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
     ------
     DataError
         On every rank, as `read_links`.
+
+    Notes
+    -----
+    Memory: about 145 bytes a pair, negatives too, on rank 0 while the file is read; then about 48 a pair of
+    a rank's own.
     """
 
     def read():

@@ -209,6 +209,11 @@ def test_negatives_of_a_file_are_those_of_ogbs_leaderboards(tmp_path, capsys, ki
     capsys.readouterr()
     predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--rank")
     assert "rank among all nodes" in capsys.readouterr().out
+    if kind == "edge_neg":
+        write_saved(tmp_path / "few.pt", {**told, kind: shared[:19]}, True)
+        capsys.readouterr()
+        predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "few.pt", "--ranks", 2)
+        assert "rank among" not in capsys.readouterr().out
     told[kind][1, 1] = 300
     write_saved(tmp_path / "odd.pt", told, True)
     with pytest.raises(DataError, match="negatives: destination of pair .* is 300, outside 0 <= node < 300"):
