@@ -148,7 +148,9 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, meta, told, several))
         filtered = (config.top is not None or config.rank) and not config.known
-        known = run.links.known(linked, splits, run.training.seed) if filtered else [np.empty(0, np.int64) for _ in ends]
+        known = [np.empty(0, np.int64)] * len(ends)
+        if filtered:
+            known = run.links.known(linked, splits, run.training.seed)
         part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
     if config.links is not None:
         with_negatives = options.task == "link" and not config.rank
@@ -156,7 +158,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         places, pairs, n_rows, nodes, _ = asked
         part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
     else:
-        wanted = [_wanted(comm, config.nodes, own[0], part.graph, at_once) for own in (ends[:1] if config.top is None else ends)]
+        wanted = [_wanted(comm, config.nodes, own[0], part.graph, at_once)
+                  for own in (ends[:1] if config.top is None else ends)]
         places, rows, n_rows, nodes = wanted[0]
     with errors_of(options.model), using(named(run.training.numerics, comm)):
         model, found = _computed(comm, config, run, part, tensors, meta)
@@ -173,9 +176,11 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         else:
             with no_grad():
                 if several:
-                    places, n_rows, nodes, arrays = _top(part.graph, model.decoder, found, wanted, ends, known, config.top)
+                    places, n_rows, nodes, arrays = _top(part.graph, model.decoder, found, wanted, ends, known,
+                                                         config.top)
                 else:
-                    arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[0][1], known[0], config.top)
+                    arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[0][1], known[0],
+                                 config.top)
     if not config.out.endswith(".npy"):
         _write_table(comm, config, options.task, arrays, places, n_rows, ends, several, nodes, meta.get("class_names"))
         return
@@ -191,7 +196,8 @@ def _check_several(config, several, ends):
         raise ConfigError(f"--out {config.out}: --top of several relations is a table")
     sources = {own[0].node_type for own in ends}
     if several and config.nodes is not None and len(sources) > 1:
-        raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, {', '.join(sorted(sources))}")
+        raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, "
+                          f"{', '.join(sorted(sources))}")
 
 
 def _of_relation(decoder, number):
@@ -212,8 +218,8 @@ def _ranks(graph, decoder, h, pairs, ends, known):
 
 
 def _top(graph, decoder, h, wanted, ends, known, k):
-    """Relation after relation the likeliest destinations: places in the files and their number of rows; on rank 0 sources and numbers
-    of relations; and arrays. Collective."""
+    """Relation after relation the likeliest destinations: places in the files and their number of rows; on rank 0
+    sources and numbers of relations; and arrays. Collective."""
     n, places, nodes, arrays = 0, [], [], []
     for at, ((where, rows, n_rows, asked), own) in enumerate(zip(wanted, ends)):
         if graph.comm.rank == 0:
@@ -221,7 +227,8 @@ def _top(graph, decoder, h, wanted, ends, known, k):
         arrays.append(top(graph, _of_relation(decoder, at), h, np.arange(len(h))[rows], own[1], known[at], k))
         places.append(n + where)
         n += n_rows
-    return np.concatenate(places), n, np.concatenate(nodes) if nodes else None, [np.concatenate(own) for own in zip(*arrays)]
+    arrays = [np.concatenate(own) for own in zip(*arrays)]
+    return np.concatenate(places), n, np.concatenate(nodes) if nodes else None, arrays
 
 
 def _write_table(comm, config, task, arrays, places, n_rows, ends, several, nodes, class_names):
@@ -242,7 +249,8 @@ def _write_table(comm, config, task, arrays, places, n_rows, ends, several, node
             found = np.empty((len(numbers), 3), object)
             for at, own in enumerate(ends):
                 of = numbers[:, 2] == at
-                found[of] = np.array([_named(numbers[of, 0], own[0]), [several[at]] * of.sum(), _named(numbers[of, 1], own[1])], object).T
+                found[of] = np.array([_named(numbers[of, 0], own[0]), [several[at]] * of.sum(),
+                                      _named(numbers[of, 1], own[1])], object).T
             return found.T.tolist()
 
         headings = ("id",) if config.links is None and config.top is None else \
@@ -278,7 +286,8 @@ def _tell(comm, among, numbers):
 
 
 def _pairs(nodes, tails, scores):
-    """The pairs of nodes and their likeliest destinations, (n, 2), or with a relation's number, (n, 3), no labels, and the scores."""
+    """The pairs of nodes and their likeliest destinations, (n, 2), or with a relation's number, (n, 3), no labels, and
+    the scores."""
     there = tails != NOBODY
     heads = np.repeat(np.arange(len(tails)) if nodes is None else nodes, np.count_nonzero(there, 1), axis=0)
     if heads.ndim == 1:

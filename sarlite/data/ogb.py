@@ -121,7 +121,8 @@ def pairs(path):
     if "target_node_neg" in found:
         tails = found["target_node_neg"]
         if tails.ndim != 2 or len(tails) != len(links):
-            raise DataError(f"{path}: links: target_node_neg {tails.shape} has not a row for each of {len(links)} links")
+            raise DataError(f"{path}: links: target_node_neg {tails.shape} has not a row for each of {len(links)} "
+                            "links")
         per_link = tails.shape[1]
         negatives = np.stack([np.repeat(links[:, 0], per_link), tails.reshape(-1)], 1)
     if negatives is not None:
