@@ -232,7 +232,7 @@ def _of_counts(own, config, loops):
     for name in ("nodes", "edges", "features", "classes"):
         value = getattr(own, name)
         if value is None or value < 1:
-            raise ConfigError(f"--{name}: a graph by counts needs it, 1 or more: --nodes, --edges, --features and --classes")
+            raise ConfigError(f"--{name}: a graph given by numbers needs --nodes, --edges, --features and --classes, each 1 or more")
     for name in ("halo", "train"):
         value = getattr(own, name)
         if value is not None and not 0 <= value <= 1:
@@ -278,7 +278,7 @@ def _of_data(own, config, loops, relational, make):
                 found = threads.run(size, divided, size, folder)
             return [part for part, _ in found], found[0][1], True
         if relational:
-            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are told as they are divided, "
+            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are estimated as divided, "
                               f"on at most {MOST_EXACT} ranks")
         return _expected(size, own, *whole())
 
@@ -340,10 +340,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = argparse.Namespace(**{name: flags.pop(name, default) for name, (default, _, _) in
                                     ((name.replace("-", "_"), each) for name, each in OWN.items())})
         if own.nodes is not None and "data" in flags:
-            raise ConfigError("--nodes tells a graph by counts, --data names one: give one of them")
+            raise ConfigError("--nodes and --data: give one of the two")
         config = options.resolve({"prefetch": 1, **flags})
         if own.nodes is not None and (config.edge_weights or config.edge_features):
-            raise ConfigError("--nodes tells a graph by counts, without values on edges: --edge-weights and --edge-features go with --data")
+            raise ConfigError("--nodes gives a graph without edge values: --edge-weights and --edge-features need --data")
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(1)

@@ -312,10 +312,9 @@ def _options(config, meta):
             raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
     if (labelled or options.task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
         wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
-        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}, so one of them says "
-                          "what is wanted")
+        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
     if config.links is not None and config.nodes is not None:
-        raise ConfigError(f"--nodes {config.nodes}: --links says which pairs are wanted")
+        raise ConfigError(f"--nodes {config.nodes}: not beside --links, which has the pairs")
     return options
 
 
@@ -352,8 +351,8 @@ def _check_links(config, meta, told, several):
         raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
                               f"{config.data} have {here}")
     if meta["data"].get("links") != told:
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its files of --link-val, --link-test or --link-split "
-                              "tell other splits now")
+        raise CheckpointError(f"checkpoint {config.checkpoint}: the splits in its files of --link-val, --link-test or "
+                              "--link-split have changed")
 
 
 def _check_data(config, options, meta, part, n_train):

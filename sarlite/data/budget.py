@@ -36,7 +36,7 @@ def check(n_bytes, available, what):
     """Raise a ConfigError where `what` takes more than is available; None is no limit."""
     if available is not None and n_bytes > available:
         needed, there = -(-n_bytes >> 20), available >> 20
-        raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {there:,} MiB are left of it")
+        raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {there:,} MiB are left")
 
 
 def at_once(n_bytes, most=1 << 20, each=128):

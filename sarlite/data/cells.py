@@ -67,7 +67,7 @@ def whole_ids(where, column, cells, first=0):
             at for at, word in enumerate(cells) if word is None or not _is_node_number(word)]
     if len(bad):
         raise DataError(f"{where}: row {first + int(bad[0])}, column {column!r}: {cells[bad[0]]!r} is no node number, "
-                        "as those before are; names=edges takes all of them for names")
+                        "but the ids before are; names=edges takes all ids for names")
     return found.astype(np.int64, copy=False)
 
 

@@ -341,5 +341,5 @@ def _none(value):
 
 
 def _other(where, name, kind):
-    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words; make one of "
-                    "them of it first")
+    raise DataError(f"{where}: column {name!r} is of {kind}, neither numbers nor words; convert "
+                    "the column first")

@@ -116,8 +116,8 @@ def _checked(found, where):
     labelled = [name for name, nodes in found["nodes"].items() if nodes.get("labels")]
     target = found.get("target") or (labelled or [*found["nodes"]])[0]
     if len(labelled) > 1 or target not in found["nodes"] or labelled not in ([], [target]):
-        raise ConfigError(f"{where}: target: {target!r}, but labels are of {', '.join(labelled) or 'none'}: one type "
-                          f"of {', '.join(found['nodes'])} is the target, and it alone may have labels")
+        raise ConfigError(f"{where}: target: {target!r}, but types with labels: {', '.join(labelled) or 'none'}; the "
+                          f"target is one of {', '.join(found['nodes'])}, and only the target may have labels")
     return {**found, "target": target}
 
 
@@ -136,7 +136,7 @@ def _read(found, base, workspace, tell, about, **changes):
         return _one_kind(found, base, workspace, tell, about, **changes)
     odd = [name for name, value in changes.items() if value and name != "drop_edge_values"]
     if odd:
-        raise ConfigError(f"{about['source']}: {odd[0]} is of graphs of one kind, but this one is relational")
+        raise ConfigError(f"{about['source']}: {odd[0]} is for graphs of one kind, but this graph is relational")
     return _relational(found, base, workspace, tell, about, changes.get("drop_edge_values", False))
 
 

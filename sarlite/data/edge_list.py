@@ -208,8 +208,8 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
         edges, of_values, numbering = ((src, dst, {}) for src, dst in pieces_of(path)), {}, None
     if numbering is not None:
         if numbering.listed_in is None and (found or where):
-            raise ConfigError(f"{next(iter(found or where))}: nodes that edges alone name are in no order that other "
-                              "files could have; list the names in a file, names=FILE, or give a table, nodes=FILE")
+            raise ConfigError(f"{next(iter(found or where))}: rows of this file belong to no node, as only the edges "
+                              "name nodes; list the names in a file, names=FILE, or give a table, nodes=FILE")
         found["names"] = names or "edges", numbering.n_nodes
 
     def rows(n_nodes):

@@ -153,8 +153,8 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     with reading(f"data set {spec}"):
         dataset = _read(str(spec), verify, changes, task, relational)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
-            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}: what says so is "
-                              f"the reader's option task={task}, of npz, ogb, edges and pigo")
+            raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}; npz, ogb, edges "
+                              f"and pigo read labels of another task with the option task={task}")
         return dataset.check(allow_empty) if check else dataset
 
 
@@ -188,11 +188,10 @@ def _read(spec, verify, changes, task, relational):
 
 def _check_kind(spec, found, relational):
     if found and not relational:
-        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types; this takes graphs of one "
-                          "kind")
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
+                          "needed")
     if relational and not found:
-        raise ConfigError(f"data set {spec!r}: a graph of one kind, "
-                          "where a relational one, of several node types, is needed")
+        raise ConfigError(f"data set {spec!r}: a graph of one kind, but a relational graph is needed")
 
 
 def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
@@ -270,7 +269,7 @@ def _wanted(spec, options, changes, relational):
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
     odd = [name for name, value in wanted.items() if relational and value and name != "drop_edge_values"]
     if odd:
-        raise ConfigError(f"data set {spec!r}: {odd[0]} is of graphs of one kind, but this one is relational")
+        raise ConfigError(f"data set {spec!r}: {odd[0]} is for graphs of one kind, but this graph is relational")
     return wanted, {"spec": spec, "options": {**options, **wanted}, "sarlite": _version()}
 
 

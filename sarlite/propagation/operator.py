@@ -103,7 +103,7 @@ class Propagation:
 def _checked(graph, normalization, edge_weight):
     """The weights as an array; raises where something does not fit."""
     if graph.bipartite:
-        raise ConfigError("propagation over a bipartite graph: what one step makes are no sources of the next")
+        raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:
         raise ConfigError(f"normalization {normalization!r} is not one of {', '.join(NORMALIZATIONS)}")
     if edge_weight is None and graph.edge_weight is None:

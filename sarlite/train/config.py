@@ -53,7 +53,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
     merged |= _of_before(before or {}, f"checkpoint {checkpoint or flags.get('resume')}: options: ")
     for name, (key, value) in stored.items():
         if isinstance(value, dict):
-            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in none")
+            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in no section")
         if name not in OPTIONS or name == "config":
             raise ConfigError(f"{where}unknown option {key!r}{suggestion(name, OPTIONS)}")
         merged[name] = _typed(name, value, where)
@@ -66,7 +66,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         raise ConfigError(f"the run before has --model {found['model']}, but a checkpoint names no code to run: "
                           f"give --model FILE.py:Class")
     if found["mode"] in GONE_MODES and "mode" not in given and before:
-        raise ConfigError(f"--resume {found['resume']}: the run had --mode {found['mode']}, which is no more; "
+        raise ConfigError(f"--resume {found['resume']}: the run had --mode {found['mode']}, which no longer exists; "
                           f"{GONE_MODES[found['mode']]} gives the same answers")
     refuse(Run(found))
     return argparse.Namespace(**found)

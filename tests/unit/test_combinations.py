@@ -124,7 +124,7 @@ def test_an_argument_is_told_by_its_flag_on_every_rank():
 def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
     """Its run goes on where another mode is given; halo rows that were fetched are fetched."""
     before = {"mode": mode, "halo": "fetch", "hidden": 9}
-    with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which is no more; --mode sar gives the same"):
+    with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which no longer exists; --mode sar gives the same"):
         config.resolve({"resume": "a/c"}, before=before)
     found = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
     assert (found.mode, found.hidden, hasattr(found, "halo")) == ("oneshot", 9, False)

@@ -80,8 +80,8 @@ def test_the_command(folder, tmp_path, capsys):
     assert two[:-1] in one and "149 nodes of 4 types, 3,800 edges of 10 relations" in two
     assert (out / "one" / "meta.json").read_text() == (out / "two" / "meta.json").read_text()
     for spec, words, text in ((f"mag:{folder}", ["--memory", "20MiB"], "--memory: 20 MiB is too little"),
-                              (f"mag:{folder},undirected", ["--memory", "4GiB"], "undirected is of graphs of one kind"),
-                              (f"mag:{folder}", ["--memory", "4GiB", "--normalize-features"], "normalize is of graphs of one kind"),
+                              (f"mag:{folder},undirected", ["--memory", "4GiB"], "undirected is for graphs of one kind"),
+                              (f"mag:{folder}", ["--memory", "4GiB", "--normalize-features"], "normalize is for graphs of one kind"),
                               (str(out / "one"), ["--memory", "4GiB"],
                                "a native directory is read whole; edges:, npz:, mag:, tables: are read in bounded memory"),
                               ("relational:nodes=300", ["--memory", "4GiB"], "the form relational: is read whole"),

@@ -186,8 +186,8 @@ def test_the_command(kept, tmp_path, capsys):
     assert sum(facts["partition"]["types"]["paper"]) == 114 and facts["edges"]["author.writes.paper"] == 338
     assert main(["info", str(kept), "--verify"]) == 0
     assert "type            author: " in capsys.readouterr().out
-    for line, text in ((["convert", SPEC + ",undirected", str(tmp_path / "e")], "undirected is of graphs of one kind"),
-                       (["convert", SPEC, str(tmp_path / "e"), "--normalize-features"], "normalize is of graphs of one kind"),
+    for line, text in ((["convert", SPEC + ",undirected", str(tmp_path / "e")], "undirected is for graphs of one kind"),
+                       (["convert", SPEC, str(tmp_path / "e"), "--normalize-features"], "normalize is for graphs of one kind"),
                        (["convert", SPEC, str(kept)], "exists already"),
                        (["convert", f"mag:{tmp_path}", str(tmp_path / "e")], "num-node-dict.csv.gz"),
                        (["partition", str(kept), "--parts", "2", "--method", "spectral"], "is none of "),
@@ -228,7 +228,7 @@ def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(budget, "left", lambda n_bytes: 99_999)
     for more, text in ((["--method", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
                        (["--order", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
-                       (["--order", "cluster"], "--memory: the order of 302 nodes takes 129 MiB, but 0 MiB are left of it")):
+                       (["--order", "cluster"], "--memory: the order of 302 nodes takes 129 MiB, but 0 MiB are left")):
         assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "4GiB"]) == 2
         assert text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
@@ -260,9 +260,9 @@ def test_a_report_counts_what_a_loop_counts(kept, tmp_path, capsys):
 
 def test_one_kind_and_relational_are_not_mistaken(kept):
     for spec in (SPEC, str(kept)):
-        with pytest.raises(ConfigError, match="a relational graph, of several node types; this takes graphs of one kind"):
+        with pytest.raises(ConfigError, match="a relational graph, of several node types, but a graph of one kind is needed"):
             load(spec)
-    with pytest.raises(ConfigError, match="a graph of one kind, where a relational one"):
+    with pytest.raises(ConfigError, match="a graph of one kind, but a relational graph is needed"):
         load_relational("sbm:nodes=30")
     with pytest.raises(ConfigError, match="their task is classify, not regress"):
         load_relational(SPEC, task="regress")

@@ -100,7 +100,7 @@ def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
     edges = {"relation": ["user", "follows", "user"], "file": EDGES, "src": "source", "dst": "target"}
     nodes = {"file": {"user": USERS, "day": np.arange(6).astype("datetime64[D]"), "age": range(6)}, "id": "user"}
     assert from_tables({"nodes": {"user": nodes}, "edges": [edges]}).features.ravel().tolist() == [*range(6)]
-    with pytest.raises(DataError, match="column 'day' is of datetime64.*, neither numbers nor words; make one of them of it first"):
+    with pytest.raises(DataError, match="column 'day' is of datetime64.*, neither numbers nor words; convert the column first"):
         from_tables({"nodes": {"user": {**nodes, "features": ["day"]}}, "edges": [edges]})
     with pytest.raises(ConfigError, match=r"edges 0: relation: 'follows' is no list of .*, such as \["):
         from_tables({"nodes": {"user": nodes}, "edges": [{**edges, "relation": "follows"}]})
@@ -153,7 +153,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
     (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
-    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, as those before"),
+    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, but the ids before are"),
     ("edges:r.csv,src=a,dst=b", DataError, "r.csv: row 1: 3 words, expected 2"),
 ])  # fmt: skip
 def test_what_is_refused_is_named(files, spec, error, message):
@@ -188,7 +188,7 @@ def test_relations_of_a_toml(files, tmp_path, capsys):
 @pytest.mark.parametrize("old, new, message", [
     ('id = "user"', 'ids = "user"', "g.toml: nodes.user: 'ids': unknown; known are .*; did you mean id"),
     ('"shop"]', '"mall"]', "g.toml: edges 1: relation: node type 'mall' is none of user, shop"),
-    ('target = "user"', 'target = "shop"', "g.toml: target: 'shop', but labels are of user"),
+    ('target = "user"', 'target = "shop"', "g.toml: target: 'shop', but types with labels: user; the target is one of"),
     ("[nodes.shop]", '[nodes.shop]\nid = "x"', "g.toml: nodes.shop: id: needs file=, a table of the nodes"),
 ])  # fmt: skip
 def test_a_toml_that_is_wrong(files, old, new, message):

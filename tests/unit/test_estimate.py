@@ -55,11 +55,11 @@ def test_an_estimate_counts_values_on_edges(tmp_path, capsys):
         peaks.append(rows["sar", 20])
     assert [row["exact"] for row in peaks] == [False] * 2
     assert estimate.main("--nodes 90 --edges 400 --features 9 --classes 3 --model gcn --edge-weights".split()) == 2
-    assert "--edge-weights and --edge-features go with --data" in capsys.readouterr().err
+    assert "--edge-weights and --edge-features need --data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags, words", [
-    (["--nodes", "90"], "--edges: a graph by counts needs it"), (["--nodes", "90", "--data", "sbm:"], "give one of them"),
+    (["--nodes", "90"], "--edges: a graph given by numbers needs"), (["--nodes", "90", "--data", "sbm:"], "give one of the two"),
     ("--nodes 90 --edges 400 --features 9 --classes 3 --halo 2".split(), "--halo 2.0 is not in [0, 1]"),
     ("--nodes 9 --edges 40 --features 9 --classes 3 --ranks 10".split(), "--ranks 10: more than --nodes 9"),
 ])

@@ -128,7 +128,7 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
     test[0] = 298, 299
     np.savetxt(tmp_path / "test.csv", test, "%d", ",")  # another test edge: what was left out of messages is unknown
-    with pytest.raises(CheckpointError, match="tell other splits now"):
+    with pytest.raises(CheckpointError, match="the splits in its files .* have changed"):
         predict_here(tmp_path / "files", tmp_path / "o.npy", "--links", tmp_path / "val.csv")
     with pytest.raises(CheckpointError, match="files tell other splits of links"):
         train_here(tmp_path / "files", "--resume", tmp_path / "files" / "checkpoint.safetensors", "--epochs", 3)
