@@ -292,8 +292,8 @@ def _remote(live, options, size):
     if size == 1:
         return "none: one part"
     bound = promise(options.mode, options.prefetch, size)
-    note = f"{options.mode} promises no bound" if bound is None else f"{options.mode} promises at most {bound}"
-    return f"{'that' if live == 1 else 'those'} of {live} other part{'' if live == 1 else 's'} held at most at once, {note}"
+    note = f"mode {options.mode} promises no bound" if bound is None else f"mode {options.mode} promises at most {bound}"
+    return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
 
 
 def summary(run, size, data, counted, best, times):

@@ -76,7 +76,7 @@ def test_the_table(tmp_path):
     assert list(rows) == ["data", "ranks", "balance", "load", "partition", "epochs", "accuracy", "peak memory", "remote rows", "sent",
                           "files"]  # fmt: skip
     assert "300 nodes" in rows["data"] and str(tmp_path / "run") in rows["files"] and "promises at most 1" in rows["remote rows"]
-    assert rows["data"].split()[1] == DATA + ":" and "that of 1 other part held" in rows["remote rows"]
+    assert rows["data"].split()[1] == DATA + ":" and "of at most 1 peer at once" in rows["remote rows"]
     assert rows["epochs"].split()[1:3] == ["1", "in"] and rows["load"].endswith(" s") and rows["partition"].endswith(" s")
     assert rows["peak memory"].endswith(" MiB (all ranks in one process)")
 

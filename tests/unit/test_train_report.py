@@ -22,9 +22,9 @@ def test_memory_of_few_ranks_and_of_many():
 
 
 @pytest.mark.parametrize("live, size, mode, text", [
-    (0, 1, "sar", "none: one part"), (1, 4, "sar", "that of 1 other part held at most at once, sar promises at most 2"),
-    (2, 4, "sar", "those of 2 other parts held at most at once, sar promises at most 2"),
-    (3, 4, "oneshot", "those of 3 other parts held at most at once, oneshot promises no bound"),
+    (0, 1, "sar", "none: one part"), (1, 4, "sar", "of at most 1 peer at once; mode sar promises at most 2"),
+    (2, 4, "sar", "of at most 2 peers at once; mode sar promises at most 2"),
+    (3, 4, "oneshot", "of at most 3 peers at once; mode oneshot promises no bound"),
 ])  # fmt: skip
 def test_remote_rows(live, size, mode, text):
     assert report._remote(live, Options(mode, 1), size) == text
