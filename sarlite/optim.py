@@ -22,7 +22,7 @@ class Optimizer:
     Parameters
     ----------
     flat : Flat
-        From `sarlite.nn.flatten`. When `step` is called, its gradients are those of the loss over all ranks.
+        From `sarlite.nn.flatten`. When `step` is called, it must hold the gradients of the loss over all ranks.
     lr : float above 0
     weight_decay : float or callable
         The decay of all parameters, or a function from a parameter's name to its decay, such as

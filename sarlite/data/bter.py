@@ -16,10 +16,10 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
     ----------
     degrees : path, optional
         Two columns, a degree and how many nodes have it; instead of `nodes`, `degree`, `max_degree` and `beta`, which
-        are those of `graph.bter.log_normal`, by default 10,000 nodes of mean degree 10.
+        are arguments of `graph.bter.log_normal`, by default 10,000 nodes of mean degree 10.
     clustering : path, optional
         Two columns, a degree and its mean clustering coefficient, between which is interpolated; instead of `cmax` and
-        `xi`, which are those of `graph.bter.decaying`.
+        `xi`, the arguments of `graph.bter.decaying`.
     **options
         As of `graph.bter.bter`.
 

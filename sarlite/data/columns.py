@@ -290,7 +290,7 @@ class _Frame(Table):
             yield [self._whole(column)[at : at + n_rows] for column in columns]
 
     def _whole(self, column):
-        """The cells of a whole column, made once: a piece alone may not tell what they are."""
+        """The cells of a whole column, made once: a piece alone may not show the kind of the cells."""
         if column not in self._made:
             found = self._columns[column]
             cells = _cells if isinstance(found, np.ndarray) else _of_arrow

@@ -40,7 +40,7 @@ def from_tables(description: dict[str, Any], **changes: bool) -> Dataset:
         As the TOML file has it. A `file` may be a table in memory: a dict of arrays, a table of pandas, polars or
         pyarrow, or what has `__arrow_c_stream__` or `__dataframe__`.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: as of `load`.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: see `load`.
 
     Returns
     -------

@@ -85,7 +85,7 @@ class InMemory:
         return self._made[-1][1]
 
     def finish(self, dataset, offsets, division):
-        """Make the data set of what was written; ids that count up are left out."""
+        """Make the data set from the written arrays; ids that count up are left out."""
         made = []
         for table, out in self._made:
             arrays = {field: rows.array for field, rows in out.arrays.items()}

@@ -18,7 +18,7 @@ class EdgeColumns:
     weight : str, optional
     features : sequence of str
     fill : {None, "0", "mean"}
-        What missing values of weights and features become, as of `cells.Numbers`.
+        What missing values of weights and features become: see `cells.Numbers`.
 
     Attributes
     ----------

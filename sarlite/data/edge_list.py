@@ -46,7 +46,7 @@ def streams(path, workspace, finish, graph=None, **options):
             the nodes, by the column `id`: `features`, `labels`, `split` and `train_mask`, `val_mask`, `test_mask` are
             columns of it then.
         src, dst, weight, edge_features : str
-            Columns of the edges, several as a+b. `header` : bool, as of `columns.table`.
+            Columns of the edges, several as a+b. `header` : bool, see `columns.table`.
         fill : str
             What missing features and values of edges become: 0 or mean. Without `fill` no value may be missing.
             `node_fill` and `node_header` are for the table of the nodes, if it is read in another way.
@@ -68,7 +68,7 @@ def streams(path, workspace, finish, graph=None, **options):
             A file with the names of the nodes, one a row. "edges": the edges alone name the nodes, which is the default
             where ids are words.
         task : str
-            What the labels are, as of `raw.read_labels`.
+            The task of the labels: see `raw.read_labels`.
 
     Raises
     ------

@@ -15,7 +15,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 class Sorter:
-    """Sorts records; those of equal keys keep the order in which they came.
+    """Sorts records; records with equal keys keep the order in which they came.
 
     Parameters
     ----------

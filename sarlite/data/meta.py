@@ -125,7 +125,7 @@ def _check(path, meta):
 
 
 def _check_names(path, meta):
-    """Raise a DataError where the records of the nodes' names are not those of four arrays that fit each other."""
+    """Raise a DataError unless the records of the nodes' names are four arrays that fit each other."""
     found = meta.get("names", {})
     _expect(path, "names", found, dict)
     for name, records in (found if "target" in meta else {NODE: found} if found else {}).items():

@@ -143,7 +143,7 @@ class Names:
 
 
 def known(directory: AnyPath, node_type: str | None = None) -> bool:
-    """Tell whether the nodes of a data set in the native format have names, of a relational one those of a type."""
+    """Tell whether the nodes of a data set in the native format, or the nodes of one type, have names."""
     records = _kept(directory)
     return _place(records, node_type) in records
 

@@ -29,7 +29,7 @@ class NodeColumns:
     masks : dict of str to str
         Instead: a column of true and false for each split.
     fill : {None, "0", "mean"}
-        What missing features become, as of `cells.Numbers`.
+        What missing features become: see `cells.Numbers`.
     task, classes, train, val, seed
         As of `edge_list.streams`.
     """

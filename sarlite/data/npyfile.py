@@ -1,4 +1,4 @@
-"""One .npy file: written with its hash, and mapped once header, size and what is expected agree."""
+"""One .npy file: written with its hash, and mapped once header, size and record agree."""
 
 import builtins
 import contextlib

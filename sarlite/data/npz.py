@@ -30,7 +30,7 @@ def streams(path, workspace, finish, classes=None, task=None, train=20, val=30, 
     classes : int, optional
         By default the largest label + 1.
     task : str, optional
-        What the labels are, as of `raw.read_labels`.
+        The task of the labels: see `raw.read_labels`.
     train, val : int or float
         The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a
         task other than classify all labelled nodes are one class.

@@ -33,7 +33,7 @@ def read(path, classes=None, task=None, features=None):
     classes : int, optional
         By default the largest label + 1.
     task : str, optional
-        What the labels are, as of `raw.read_labels`; by default classes, of ogbn-proteins "multilabel".
+        The task of the labels: see `raw.read_labels`; by default classes, for ogbn-proteins "multilabel".
     features : {"edges", "species", "both"}, optional
         Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by
         default; its species, one-hot by ascending number; or both side by side.
@@ -42,7 +42,7 @@ def read(path, classes=None, task=None, features=None):
     -------
     RawGraph
         Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs
-        without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as OGB's own loader has it. Unlabelled
+        without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as in OGB's own loader. Unlabelled
         nodes (NaN in papers100M) get -1.
 
     Raises

@@ -49,7 +49,7 @@ class Part:
 
     Notes
     -----
-    Methods without a type or a relation are of the target and of the only relation. Memory: what is returned, and one
+    Methods without a type or a relation read the target and the only relation. Memory: the result, and one
     piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where they will do.
     """
 

@@ -58,7 +58,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
     n_parts : int
     method : str
         A file has a part for each node of all types, a type after the other as `dataset.nodes` has them. Of a set of
-        graphs the methods divide whole graphs, as of `graph.whole_graphs`.
+        graphs the methods divide whole graphs, by `graph.whole_graphs`.
     balance : str
         As of `partition`; "auto" lets the degrees decide.
     seed : int
@@ -250,7 +250,7 @@ def _ids_of_all(dataset):
 
 
 def _grouped(dataset, nodes):
-    """Nodes of all types, those of a type after the other's, each in the order that they had."""
+    """Nodes of all types, a type after the other, in the order that the nodes of a type had."""
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])

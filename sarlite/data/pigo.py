@@ -56,7 +56,7 @@ def read_csr(path):
     Raises
     ------
     DataError
-        A field of the header cannot be, the file's size is not what it says, offsets fall, weights are not finite.
+        A field of the header is impossible, the file's size does not fit, offsets fall, weights are not finite.
 
     Notes
     -----

@@ -16,7 +16,7 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
     Parameters
     ----------
     dataset : Dataset
-        Its parts are those of each type's `offsets`.
+        Its parts are given by each type's `offsets`.
     n_bytes : int, optional
         Of memory at most.
     step : progress.Step, optional
@@ -72,7 +72,7 @@ def measured(dataset, graph, parts, n_parts, train):
 
 
 def quality_lines(found):
-    """Yield the lines that `quality` adds to those of `summary.report_lines`."""
+    """Yield the lines that `quality` adds to the lines of `summary.report_lines`."""
     yield f"row imbalance {found['row_imbalance']:.2f}, stage imbalance {found['stage_imbalance']:.2f}"
     needs = np.array(found["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]

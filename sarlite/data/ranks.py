@@ -58,10 +58,10 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     verify : bool
         Compare the files' sha256; of a native directory ranks that see the same files share them out.
     scratch : path, optional
-        Folder in which a private temporary folder is made for what is divided anew, removed as the context ends; every
-        rank must see it. By default, and where it lies in the data set itself, the system's.
+        Folder for a private temporary folder with data that are divided anew, removed as the context ends; every rank
+        must see it. By default, and where it lies in the data set itself, the system's.
     progress : Progress
-        Rank 0's tells what it does.
+        Rank 0's object shows what rank 0 does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
     task, allow_empty, relational, **changes

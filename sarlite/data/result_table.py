@@ -14,7 +14,7 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return the names of the columns of labels, and those of the columns of numbers."""
+    """Return the names of the columns of labels, and of the columns of numbers."""
     if task == "link" and not embeddings:
         return [], ["score", "rank"][:n_columns]
     if embeddings or task == "regress":

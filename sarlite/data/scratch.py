@@ -58,7 +58,7 @@ def folder(parent, prefix, mode=0o777):
 
 @contextlib.contextmanager
 def beside(out):
-    """Make a `folder` for sorts beside what is to be written; raises a DataError where it cannot be made."""
+    """Make a `folder` for sorts beside the output; raises a DataError where it cannot be made."""
     out = Path(os.path.realpath(out))
     with contextlib.ExitStack() as held:
         with writing(out):
@@ -83,7 +83,7 @@ def remove_left(parent, prefix):
 
 @contextlib.contextmanager
 def locked(file, *, exclusive):
-    """Hold a lock on a file: many may read at once, or one replaces what it stands for.
+    """Hold a lock on a file: many may read its data set at once, or one may replace the data set.
 
     Raises
     ------

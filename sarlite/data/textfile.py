@@ -35,7 +35,7 @@ def read(path, field, dtype, batch=BATCH):
     field : str
         For messages.
     dtype : dtype
-        Of numbers in text; those of the other files stay as they are.
+        Of numbers in text; numbers of other files keep their dtype.
     batch : (int, int)
         Lines that are parsed at a time, and their characters.
 

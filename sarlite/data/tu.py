@@ -23,7 +23,7 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
     ----------
     path : path
     task : {"classify", "regress"}, optional
-        Classes are numbered in the order of their labels, which are their names. Numbers to regress are those of
+        Classes are numbered in the order of their labels, which are their names. Numbers to regress come from
         DS_graph_attributes.txt.
     train, val : int or float
         The files have no split, so one is drawn: graphs a class, or with a decimal point the share of each class.

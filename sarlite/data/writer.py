@@ -88,7 +88,7 @@ class Writer:
         Parameters
         ----------
         meta : callable
-            meta(records) returns what meta.json holds; records are those of the files, by name.
+            meta(records) returns what meta.json holds; records are the records of the files, by name.
         """
         for name, array in self._names.items():
             Writer.array(self, name, array.shape, array.dtype).write(array)

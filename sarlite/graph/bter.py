@@ -190,7 +190,7 @@ def _sorted(parts):
 
 
 def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Return what was asked of a graph beside what it has, by ranges of degrees.
+    """Return the asked and the found nodes and clustering of a graph, by ranges of degrees.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ The parts of all nodes come on top.
 SLACK = {"nodes": 1.03, "edges": 1.1, "train": balancing.TRAIN_SLACK}
 """No part has more than so many times its share of each count, where the nodes can be dealt out so."""
 BLOCK_EDGES = 1 << 20
-"""Edges that are read at a time at most, or those of one node."""
+"""Most edges that are read at a time; a node's edges are read together."""
 _BLOCK_NODES = 4096
 _BLOCKS = 64  # the least blocks of a pass, of 16 nodes or more, so that a node sees where most others went
 _LOCAL = 0.9  # ranges of ids that cut less than this share of a random partition's cut are the better start
@@ -71,12 +71,12 @@ def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell
     train : (n_nodes,) bool, optional
     balance : as of `partition`, optional
     types : (n_types + 1,) int, optional
-        The nodes types[k] .. types[k + 1] are of one type: where nodes are to be even, those of each type are.
+        The nodes types[k] .. types[k + 1] are of one type; if nodes are to be even, each type is even.
     seed : int
     tell : callable
         tell(text) is called as each stream begins.
     block_edges : int
-        Edges that are read at a time at most, or those of one node.
+        Most edges that are read at a time; a node's edges are read together.
 
     Returns
     -------
@@ -148,7 +148,7 @@ class _Parts:
 
 
 def _fitted(score, weights, loads, most):
-    """Return the best part of each node that it still fits into; `loads` grow by what is placed.
+    """Return for each node the best part that has room; `loads` grow by the placed nodes.
 
     Parameters
     ----------

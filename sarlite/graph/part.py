@@ -32,7 +32,7 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def sorted(self):
-        """Return the same edges, those of each row in the order of their sources; equal edges keep their order."""
+        """Return the same edges with each row's edges in the order of their sources; equal edges keep their order."""
         if is_sorted(self.indptr, self.indices):
             return self
         order = np.lexsort((self.indices, np.repeat(np.arange(self.n_dst), np.diff(self.indptr))))
@@ -123,7 +123,7 @@ class EdgesByOwner(NamedTuple):
                 yield q, where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def merged(self, src_ids, offsets, dtype):
-        """Return one Block of all edges, whose columns are those of all parts, part q's from offsets[q] on."""
+        """Return one Block of all edges, with the columns of all parts: part q's columns begin at offsets[q]."""
         if len(self.where) == 1:
             (block,) = self.blocks(0, [[len(src_ids)]], [src_ids], offsets, dtype)
             block.source = "all"

@@ -14,7 +14,7 @@ def sequence(parts, n_parts, order=None):
         The part of each node.
     n_parts : int
     order : (n_nodes,) int, optional
-        A permutation of the nodes, in which those of a part stand; by default ids ascend.
+        A permutation of the nodes: the order of the rows of each part; by default ids ascend.
 
     Returns
     -------

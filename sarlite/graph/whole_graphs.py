@@ -24,7 +24,7 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
     n_graphs, n_parts : int
     method : {"metis", "fennel", "random", "contiguous"}
         "metis" and "fennel", which have no edge to cut here: large graphs first, each to the part with the fewest edges
-        and nodes so far. The others as of `partition`, of graphs in place of nodes.
+        and nodes so far. The other methods divide graphs as `partition` divides nodes.
     seed : int
         Of "random".
 

@@ -27,7 +27,7 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
     Returns
     -------
     Graph, or HeteroGraph
-        Its edges are those of `edge_index`, in their order: `graph.aggregate` sums from edge_index[0] to edge_index[1],
+        The edges of `edge_index`, in their order: `graph.aggregate` sums from edge_index[0] to edge_index[1],
         as PyG does.
 
     Raises

@@ -9,7 +9,7 @@ SOME = 4096
 
 
 def narrow(x, scale=None, over=False):
-    """Return rows as bfloat16, rounded to nearest, ties to even; what is too large becomes infinite, a NaN stays one.
+    """Return rows as bfloat16, rounded to nearest, ties to even; too large values become infinite, NaN stays NaN.
 
     ``out[r] = bfloat16(scale[r] * x[r])``
 

@@ -78,7 +78,7 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """The rows that gradients were added to, ascending; None: any, as of replicated parameters."""
+        """The rows that gradients were added to, ascending; None: any rows, as in replicated parameters."""
         found = self._parameters[0].touched if self.ids is not None else None
         if found is None or len(found) == 1:
             return None if found is None else found[0]

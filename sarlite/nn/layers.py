@@ -176,8 +176,8 @@ class Activation(Module):
 
     Notes
     -----
-    The values are those of `BatchNorm`, `ops.relu` and `Dropout` one after the other, to rounding; nothing is stored
-    between them. Kept for backward: the result for relu; x for elu and with batch norm. Collective with batch norm, as
+    The values equal `BatchNorm`, `ops.relu` and `Dropout` one after the other, to rounding; nothing is stored
+    in between. Kept for backward: the result for relu; x for elu and with batch norm. Collective with batch norm, as
     `BatchNorm`. Source: DistGNN-MB 3.3. """
 
     def __init__(self, n_feat: int, kind: str = "relu", *, batch_norm: bool = False, bias: bool = True,
@@ -196,8 +196,8 @@ class Activation(Module):
         ----------
         x : Tensor, (n_dst, n_feat)
         graph : Graph, or NodeType
-            Its `dst_ids`, and its `node_type` where it has one, number the rows for dropout. Batch norm's moments are
-            those of the own rows of all its ranks.
+            Its `dst_ids`, and its `node_type` where it has one, number the rows for dropout. Batch norm's moments
+            are over the own rows of all the graph's ranks.
         overwrite : bool
             The result is written over x's values, where these are not kept for backward.
 

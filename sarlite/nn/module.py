@@ -231,7 +231,7 @@ def _join(prefix, name):
 
 
 def _find(name, value, kind):
-    """Yield (name, value) of what is of `kind` in an attribute's value, without looking into modules."""
+    """Yield (name, value) of the objects of `kind` in an attribute's value, without looking into modules."""
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):
