@@ -116,7 +116,8 @@ class FromTorch(nn.Module):
 
     Notes
     -----
-    The module computes a rank's rows alone. Random numbers of the module, such as torch's dropout, are not the same on any number of ranks.
+    The module computes a rank's rows alone. Random numbers of the module, such as torch's dropout, differ with the
+    number of ranks.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

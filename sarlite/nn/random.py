@@ -88,7 +88,8 @@ class Random:
 
         Notes
         -----
-        Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 from the state h(key ^ ids[r]). The key is the key of step 0. """
+        Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 from the state h(key ^ ids[r]). The
+        key is the key of step 0. """
         own, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
         ids = np.asarray(ids).astype(np.int64).view(np.uint64)
         out = np.empty((len(ids), n_feat), dtype)
