@@ -40,7 +40,7 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
     capsys.readouterr()
     (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
     for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: names: line 121 has the name of line 1"),
-                       ("edges:e.txt,names=edges,labels=y.txt", "labels: nodes that edges alone name are in no order")):
+                       ("edges:e.txt,names=edges,labels=y.txt", "labels: rows of this file belong to no node")):
         assert main(["convert", spec, str(tmp_path / "bad"), *rest]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "bad").exists()
 
