@@ -54,7 +54,7 @@ def test_a_relational_run_takes_a_mode_that_is_told(tmp_path, capsys):
 def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(tmp_path):
     options = {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz"), "columns": 2, "epochs": 1}
     threads.run(2, trained, tmp_path / "free", **options)
-    with pytest.raises(ConfigError, match="--columns: the costs of a model are not counted whose messages are computed by rows"):
+    with pytest.raises(ConfigError, match="--columns: costs are not counted for a model whose messages are computed by rows"):
         threads.run(2, trained, tmp_path / "limited", memory_limit=1e12, **options)
     for flag, asked in (("--dry-run", {"dry_run": True}), ("--mode auto", {"mode": "auto"}), ("--memory-limit", {"memory_limit": 1e12})):
         with pytest.raises(ConfigError, match=f"{flag}: the costs of minibatches of the model sgc, which have no edges, are not counted"):

@@ -145,8 +145,8 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     plain = archive(tmp_path / "plain.npz", weights=None)
     negative = archive(tmp_path / "negative.npz", weights=lambda n: np.where(np.arange(n) == 17, -1.5, 1.0))
     for data, flags, error, said in [
-        (spec, ["--model", "sage"], ConfigError, "a.npz.*: edge_weight: .*--edge-weights; --no-edge-weights leaves"),
-        (divided, ["--model", "gcn"], ConfigError, "native: edge_features: .*--edge-features; --no-edge-features"),
+        (spec, ["--model", "sage"], ConfigError, "a.npz.*: edge_weight: .*--edge-weights uses them, --no-edge-weights leaves"),
+        (divided, ["--model", "gcn"], ConfigError, "native: edge_features: .*--edge-features uses them, --no-edge-features"),
         (plain, ["--model", "sage", "--edge-weights"], ConfigError, "--edge-weights: the data .*plain.npz.* have no edge weights"),
         (plain, ["--model", "gat", "--edge-features"], ConfigError, "--edge-features: the data .* have no edge features"),
         (divided, ["--model", "sage", "--edge-features"], ConfigError, "--edge-features: the model sage takes no edge features"),
