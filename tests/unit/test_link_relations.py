@@ -456,7 +456,7 @@ dst = "what"
     assert not data_command(["convert", f"tables:{data}/more.toml", str(tmp_path / "more"), *missing])
     with pytest.raises(CheckpointError, match="is of the relations user.buys.item, item.rev_buys.user, but .* have user.buys.item, "):
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv", "--data", tmp_path / "more")
-    with pytest.raises(CheckpointError, match="tell other splits now"):
+    with pytest.raises(CheckpointError, match="the splits in its files .* have changed"):
         (tmp_path / "val.csv").write_text("".join(f"{item},{names[1]},{user}\n" for user, item in held))  # the other way round
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "links.csv")
 

@@ -168,7 +168,7 @@ def test_a_table_of_pairs(tmp_path):
     for kind, words, flags in (
         (DataError, "destination of pair 1 is 300, outside 0 <= node < 300", ["--links", tmp_path / "bad.csv"]),
         (ConfigError, "--links, --top or --embeddings", []),
-        (ConfigError, "--nodes .*: --links says which", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
+        (ConfigError, "--nodes .*: not beside --links", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
     ):
         with pytest.raises(kind, match=words):
             predict_here(tmp_path / "run", tmp_path / "o.npy", *flags)
