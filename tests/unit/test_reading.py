@@ -51,18 +51,18 @@ def test_messages_are_short_and_of_one_line(error):
 def test_pipes_and_folders_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.npy")
     (tmp_path / "folder.npy").mkdir()
-    for name in ("pipe.npy", "folder.npy"):
+    for name, why in (("pipe.npy", "it is no regular file"), ("folder.npy", "it is a folder")):
         path = tmp_path / name
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match=why):
             regular(path)
         for spec in (f"edges:{path}", f"npz:{path}"):
-            with pytest.raises(DataError, match=f"{name}: .*cannot be read: it is no regular file"):
+            with pytest.raises(DataError, match=f"{name}: .*cannot be read: {why}"):
                 load(spec)
-        with pytest.raises(DataError, match="no regular file"):
+        with pytest.raises(DataError, match=why):
             read_parts(path, 3, 2)
-        with pytest.raises(CheckpointError, match="no regular file"):
+        with pytest.raises(CheckpointError, match=why):
             checkpoint.load(path)
-        with pytest.raises(ConfigError, match="no regular file"):
+        with pytest.raises(ConfigError, match=why):
             config.read_toml(path)
 
 
