@@ -1,6 +1,7 @@
 """What do exact numerics cost? Epochs of GCN, GraphSAGE and GAT, exact and fast in alternation, and that one hash holds.
 
-The graph is an RMAT graph, whose degrees follow a power law. `--ranks` are threads of this process. The hash is of the
+The graph is an RMAT graph, whose degrees follow a power law. `--ranks` are threads of this process. Times are CPU time of the
+process; `arrays` and `bytes` are ratios of the memory that rank 0's arrays take and of what it sends in a step. The hash is of the
 parameters after all epochs: print it on other processors and with other ranks, and compare.
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import threads
 from sarlite.data import load
+from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.train.loop import set_threads
 
@@ -24,25 +26,31 @@ MODELS = {
 
 
 def measure(comm, data, args, name):
-    """Return each numerics' seconds an epoch, bytes pushed and hash, on one rank."""
+    """Return each numerics' CPU seconds a step, bytes sent a step and bytes of arrays, and hash, of one rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
-    found, trainers = {}, {}
+    found, trainers, graphs = {}, {}, {}
     for numerics in ("fast", "exact"):
-        own = graph.shard(comm, "metis", mode=args.mode) if comm.size > 1 else graph
+        backward = ("fetch" if numerics == "exact" else "push") if args.backward == "default" else args.backward
+        own = graph.shard(comm, args.parts, mode=args.mode, backward=backward) if comm.size > 1 else graph
         ids, rng = own.node_ids, nn.Random(0)
+        rows = data.features[ids], data.labels[ids], data.train[ids]
         model = MODELS[name](data.features.shape[1], data.n_classes, args.hidden, rng)
-        trainers[numerics] = Trainer(own, model, data.features[ids], data.labels[ids], data.train[ids], rng=rng,
-                                     optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics)
-        found[numerics] = []
-    for _ in range(args.epochs + 1):
+        batches = NeighborLoader(own, *rows, fanouts=args.fanouts, batch_size=args.batch_size) if args.batch_size else None
+        trainers[numerics] = Trainer(own, model, *rows, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics,
+                                     batches=batches)
+        found[numerics], graphs[numerics] = [], own
+    for step in range(args.epochs + 1):
         for numerics, trainer in trainers.items():
+            if step == 1:
+                graphs[numerics].profile.reset()  # the first step makes what stays
             comm.barrier()
-            begin = time.perf_counter()
+            begin = time.process_time()
             trainer.step()
-            found[numerics].append(time.perf_counter() - begin)
-    return {numerics: (found[numerics][1:], hashlib.sha256(trainer.flat.data.tobytes()).hexdigest()[:16])
-            for numerics, trainer in trainers.items()}
+            comm.barrier()
+            found[numerics].append(time.process_time() - begin)
+    return {numerics: (found[numerics][1:], sum(graphs[numerics].profile.sent_bytes.values()) / args.epochs, trainer.buffers.n_bytes,
+                       hashlib.sha256(trainer.flat.data.tobytes()).hexdigest()[:16]) for numerics, trainer in trainers.items()}
 
 
 def main():
@@ -50,18 +58,24 @@ def main():
     parser.add_argument("--data", default="rmat:nodes=16384,edges=262144,features=100,classes=10")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--mode", default="sar")
+    parser.add_argument("--parts", default="metis")
+    parser.add_argument("--backward", choices=("default", "push", "fetch"), default="default", help="as the command's, by numerics")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=5, help="or steps of minibatches")
     parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=0)
+    parser.add_argument("--fanouts", type=harness.numbers, default=[10, 10, 10])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     args = parser.parse_args()
     data, rows = load(args.data), []
     for name in args.models:
         found = threads.run(args.ranks, measure, data, args, name)[0]
-        fast, exact = (float(np.median(found[numerics][0])) for numerics in ("fast", "exact"))
-        rows.append({"model": name, "ranks": args.ranks, "fast_ms": fast * 1e3, "exact_ms": exact * 1e3,
-                     "ratio": exact / fast, "hash": found["exact"][1]})
-    columns = {name: lambda row, name=name: row[name] for name in ("model", "ranks", "fast_ms", "exact_ms", "ratio", "hash")}
+        (fast, fast_bytes, fast_memory, _), (exact, exact_bytes, exact_memory, expected) = found["fast"], found["exact"]
+        ratios = [b / a for a, b in zip(fast, exact)]
+        rows.append({"model": name, "ranks": args.ranks, "fast_ms": float(np.median(fast)) * 1e3, "exact_ms": float(np.median(exact)) * 1e3,
+                     "ratio": float(np.median(exact) / np.median(fast)), "least": min(ratios), "most": max(ratios),
+                     "arrays": exact_memory / fast_memory, "bytes": exact_bytes / fast_bytes if fast_bytes else None, "hash": expected})
+    columns = {name: lambda row, name=name: row[name] for name in rows[0]}
     harness.report("exact numerics", rows, columns, args.json)
     return rows
 

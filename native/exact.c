@@ -226,19 +226,22 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
     return SAR_OK;
 }
 
-/* out = scale * (the sum of the levels of sums), rounded to T; added to `out` if `accumulate`
+/* out = scale * (the sum of the levels of sums), rounded to T
  *
- * inputs   sums (n_rows, LEVELS, n_feat), scale (n_rows) or NULL: 1
- * output   out (n_rows, n_feat)
- * cost     O(n_rows * n_feat)
+ * inputs   sums (n_rows, LEVELS, n_heads, n_feat), scale (n_rows, n_heads) or NULL: 1
+ * output   out (n_rows, n_heads, n_feat), overwritten
+ * cost     O(n_rows * n_heads * n_feat)
  */
-int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int accumulate, int64_t n_rows,
+int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int64_t n_rows, int64_t n_heads,
                           int64_t n_feat)
 {
-    int team = sar_team(n_rows * n_feat);
+    const int64_t stride = n_heads * n_feat;
+    int team = sar_team(n_rows * stride);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t r = 0; r < n_rows; r++)
-        NAME(round_row)(out + r * n_feat, sums + r * LEVELS * n_feat, scale ? scale[r] : 1, accumulate, n_feat);
+        for (int64_t h = 0; h < n_heads; h++)
+            NAME(round_row)(out + r * stride + h * n_feat, sums + r * LEVELS * stride + h * n_feat, stride,
+                            scale ? scale[r * n_heads + h] : 1, 0, n_feat);
     return SAR_OK;
 }
 

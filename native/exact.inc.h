@@ -35,11 +35,11 @@ SAR_INLINE void NAME(add_on_grid)(double *restrict sum, const double *restrict m
 #endif
 }
 
-/* to[f] = the sum of the levels of a row of n sums, times `by`, rounded to T; with `accumulate` added. */
-SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, double by, int accumulate, int64_t n)
+/* to[f] = the sum of the levels of n sums, times `by`, rounded to T; with `accumulate` added. `apart` as above. */
+SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, int64_t apart, double by, int accumulate, int64_t n)
 {
     for (int64_t f = 0; f < n; f++) {
-        T whole = (T)((LEVELS == 1 ? sums[f] : sums[f] + sums[(LEVELS - 1) * n + f]) * by);
+        T whole = (T)((LEVELS == 1 ? sums[f] : sums[f] + sums[(LEVELS - 1) * apart + f]) * by);
         to[f] = accumulate ? to[f] + whole : whole;
     }
 }

@@ -160,13 +160,13 @@ int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double 
                                        h || !indices ? 0 : n_edges - e, a->weight ? n_feat : stride);
                 }
             }
-            if (out) NAME(round_row)(out + r * stride, to, scale ? scale[r] : 1, accumulate, stride);
+            if (out) NAME(round_row)(out + r * stride, to, stride, scale ? scale[r] : 1, accumulate, stride);
         }
     }
     return SAR_OK;
 }
 
-/* The edges e .. e + n of row i of sar_exact_attend_forward. */
+/* The edges e .. e + n of row `to` of sar_exact_attend_forward, whose sums are l and acc. */
 static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                     const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t to, int64_t e, int n)
 {
@@ -184,46 +184,60 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
         for (int k = 0; k < n; k++) edge_id[k] = (uint64_t)src_ids[col[k]] * a->dropout.n_nodes + (uint64_t)a->dropout.dst_ids[to];
     for (int64_t h = 0; h < n_heads; h++) {
         const T dst_ih = dst[to * n_heads + h], top = m[to * n_heads + h];
-        double *restrict l_ih = l + to * LEVELS * n_heads + h;
         for (int k = 0; k < n; k++) {
             T pre = a->src[(int64_t)col[k] * n_heads + h] + dst_ih;
             s[k] = (pre > 0 ? pre : slope * pre) - top;
         }
         NAME(exp_all)(s, n);
-        NAME(sum_values)(l_ih, grid_l + h, n_heads, s, n);
+        NAME(sum_values)(l + h, grid_l + h, n_heads, s, n);
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(!src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep);
-        NAME(sum_rows)(acc + to * LEVELS * stride + h * n_feat, grid + h * n_feat, stride, by,
-                       a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n, h ? 0 : n_ahead, n_feat);
+        NAME(sum_rows)(acc + h * n_feat, grid + h * n_feat, stride, by, a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n,
+                       h ? 0 : n_ahead, n_feat);
     }
 }
 
-/* The sums of attention whose row maxima are known: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j])
+/* The sums of attention whose row maxima are known: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]); or, where
+ * these are all edges of the rows, inverse = 1 / l and out = acc / l, rounded once.
  *
  * inputs   m, dst (n_out, n_heads): the largest score of each row over all blocks; a; grid_l (LEVELS, n_heads),
  *          grid (LEVELS, n_heads, n_feat)
- * output   l (n_out, LEVELS, n_heads), acc (n_out, LEVELS, n_heads, n_feat), accumulated
+ * output   l (n_out, LEVELS, n_heads), acc (n_out, LEVELS, n_heads, n_feat), accumulated; or NULL, and inverse (n_out, n_heads),
+ *          out (n_out, n_heads, n_feat), of which the rows of the CSR are overwritten; workspace of `out`
+ *          (threads, LEVELS, n_heads, 1 + n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
+int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *restrict inverse, T *restrict out,
+                                   double *restrict workspace, const double *restrict grid_l, const double *restrict grid,
                                    const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a)
 {
-    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows;
+    const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_heads = a->n_heads, n_feat = a->n_feat;
+    const int64_t n_l = LEVELS * n_heads, n_acc = n_l * n_feat;
     const I *restrict rows = a->csr.rows;
-    int team = sar_team((indptr[n_rows] - indptr[0]) * a->n_heads * (a->n_feat + 16)), n_parts = team == 1 ? 1 : team * SAR_PARTS;
+    int team = sar_team((indptr[n_rows] - indptr[0]) * n_heads * (n_feat + 16)), n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
-        for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++)
+        double *restrict own = workspace + sar_team_rank() * (n_l + n_acc);
+        for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++) {
+            const int64_t r = rows ? (int64_t)rows[i] : i;
+            double *restrict l_r = out ? own : l + r * n_l, *restrict acc_r = out ? own + n_l : acc + r * n_acc;
+            if (out) memset(own, 0, (size_t)(n_l + n_acc) * sizeof(double));
             for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
                 int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
-                NAME(exact_attend_step)(l, acc, grid_l, grid, m, dst, a, rows ? (int64_t)rows[i] : i, e, n);
+                NAME(exact_attend_step)(l_r, acc_r, grid_l, grid, m, dst, a, r, e, n);
             }
+            for (int64_t h = 0; out && h < n_heads; h++) {
+                double total = LEVELS == 1 ? l_r[h] : l_r[h] + l_r[(LEVELS - 1) * n_heads + h], by = total == 0 ? 0 : 1 / total;
+                NAME(round_row)(out + (r * n_heads + h) * n_feat, acc_r + h * n_feat, n_heads * n_feat, by, 0, n_feat);
+                inverse[r * n_heads + h] = (T)by;
+            }
+        }
     }
     return SAR_OK;
 }
 
-/* The edges e .. e + n of source row j of sar_exact_attend_backward; sums are this thread's. */
+/* The edges e .. e + n of source row j of sar_exact_attend_backward, whose sums are dz and dsrc; sums are this thread's. */
 static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, double *restrict sums, const double *restrict grid_z,
                                     const double *restrict grid_s, const T *restrict ends, const T *restrict g,
                                     const NAME(sar_attention) *a, int64_t j, int64_t e, int n)
@@ -254,38 +268,48 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
                                     .near = 1, .prefetch = NAME(head_prefetch)(h, n_heads, stride)};
         NAME(gather_dot)(0, dot, NULL, a->z + j * z_stride + at_z, &edges, n_feat, 0);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(coef[k]);
-        NAME(sum_rows)(dz + j * LEVELS * z_stride + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, 0, n_feat);
+        NAME(sum_rows)(dz + at_z, grid_z + at_z, z_stride, by, g + h * n_feat, stride, col, n, 0, n_feat);
         for (int k = 0; k < n; k++) {
             const T delta = ends[((int64_t)col[k] * n_heads + h) * 4 + 3], one = 1;
             dot[k] = (coef[k] * dot[k] - alpha[k] * delta) * slope_at[k];
             NAME(add_on_grid)(sums + (int64_t)col[k] * LEVELS * n_heads + h, grid_s + h, n_heads, (double)dot[k], &one, 1);
         }
-        NAME(sum_values)(dsrc + j * LEVELS * n_heads + h, grid_s + h, n_heads, dot, n);
+        NAME(sum_values)(dsrc + h, grid_s + h, n_heads, dot, n);
     }
 }
 
-/* The gradients of attention, as sar_attend_backward has them, on grids; each thread adds to sums of its own.
+/* The gradients of attention, as sar_attend_backward has them, on grids; each thread adds to sums of its own. Or, where these are
+ * all edges of the sources, those of the sources are rounded once.
  *
  * inputs   ends (n_dst, n_heads, 4), g (n_dst, n_heads, n_feat), a (rows are sources): as in attend_backward.c;
  *          grid_z (LEVELS, z_heads, n_feat), grid_s (LEVELS, n_heads)
- * output   dz (n_src, LEVELS, z_heads, n_feat), dsrc (n_src, LEVELS, n_heads), sums (n_threads, n_dst, LEVELS, n_heads),
- *          accumulated
+ * output   dz (n_src, LEVELS, z_heads, n_feat), dsrc (n_src, LEVELS, n_heads), accumulated; or NULL, and whole_z (n_src, z_heads,
+ *          n_feat), whole_src (n_src, n_heads), overwritten; sums (n_threads, n_dst, LEVELS, n_heads), accumulated; workspace of
+ *          whole_z (n_threads, LEVELS, n_heads + z_heads * n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, double *restrict sums, const double *restrict grid_z,
+int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, T *restrict whole_z, T *restrict whole_src,
+                                    double *restrict workspace, double *restrict sums, const double *restrict grid_z,
                                     const double *restrict grid_s, const T *restrict ends, const T *restrict g,
                                     const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
+    const int64_t n_heads = a->n_heads, z_stride = a->z_heads * a->n_feat, n_s = LEVELS * n_heads, n_z = LEVELS * z_stride;
 #pragma omp parallel for num_threads((int)n_threads) schedule(dynamic)
     for (int64_t part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
-        double *restrict own = sums + sar_team_rank() * n_dst * LEVELS * a->n_heads;
-        for (int64_t j = sar_split_rows(indptr, n_rows, part, n_parts); j < end; j++)
+        double *restrict of_thread = sums + sar_team_rank() * n_dst * n_s, *restrict own = workspace + sar_team_rank() * (n_s + n_z);
+        for (int64_t j = sar_split_rows(indptr, n_rows, part, n_parts); j < end; j++) {
+            double *restrict s_j = whole_z ? own : dsrc + j * n_s, *restrict z_j = whole_z ? own + n_s : dz + j * n_z;
+            if (whole_z) memset(own, 0, (size_t)(n_s + n_z) * sizeof(double));
             for (int64_t e = indptr[j]; e < indptr[j + 1]; e += CHUNK) {
                 int n = indptr[j + 1] - e < CHUNK ? (int)(indptr[j + 1] - e) : CHUNK;
-                NAME(exact_attend_back)(dz, dsrc, own, grid_z, grid_s, ends, g, a, j, e, n);
+                NAME(exact_attend_back)(z_j, s_j, of_thread, grid_z, grid_s, ends, g, a, j, e, n);
             }
+            if (!whole_z) continue;
+            NAME(round_row)(whole_z + j * z_stride, z_j, z_stride, 1, 0, z_stride);
+            NAME(round_row)(whole_src + j * n_heads, s_j, n_heads, 1, 0, n_heads);
+        }
     }
     return SAR_OK;
 }

@@ -5,6 +5,8 @@ of what the first leaves: `levels`. The caller makes grids that hold the sums (`
 Source: Demmel and Nguyen 2015, Parallel reproducible summation.
 """
 
+import math
+
 import numpy as np
 
 from sarlite.errors import ShapeError
@@ -114,20 +116,21 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
     return out
 
 
-def exact_whole(sums, out, scale=None, accumulate=False):
-    """Overwrite ``out = scale * sum of the levels``, rounded once, or add that.
+def exact_whole(sums, out, scale=None):
+    """Overwrite ``out = scale * sum of the levels``, rounded once.
 
     Parameters
     ----------
     sums : (n, levels, ...) float64
     out : (n, ...) float32 or float64
-    scale : (n,) float64, optional
+    scale : (n,) float64, or of heads, the second axis of `out`, (n, H); optional
     """
     check("out", out, dtype=FLOATS, out=True)
     check("sums", sums, dtype=np.float64, shape=(len(out), levels(out.dtype), *out.shape[1:]))
+    n_heads = 1 if scale is None or scale.ndim == 1 else out.shape[1]
     if scale is not None:
-        check("scale", scale, dtype=np.float64, shape=(len(out),))
-    call(f"sar_exact_whole_{FLOATS[out.dtype]}", out, sums, scale, accumulate, len(out), row_width(out))
+        check("scale", scale, dtype=np.float64, shape=(len(out), n_heads)[: scale.ndim])
+    call(f"sar_exact_whole_{FLOATS[out.dtype]}", out, sums, scale, len(out), n_heads, row_width(out) // max(n_heads, 1))
 
 
 def exact_function(name, x):
@@ -160,12 +163,12 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     """
     n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
-    rounded = out.ndim == x.ndim
+    rounded, of_sums = out.ndim == x.ndim, (levels(x.dtype), *x.shape[1:])
     if rounded:
         check_apart(check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True), x=x, weight=weight)
-        check("grid", grid, dtype=np.float64, shape=(levels(x.dtype), *x.shape[1:]))
     else:
-        _check_sums(out, grid, x)
+        check("out", out, dtype=np.float64, shape=(None, *of_sums), out=True)
+    check("grid", grid, dtype=np.float64, shape=of_sums)
     if scale is not None:
         check("scale", scale, dtype=np.float64, shape=(len(out),))
     index, n_heads = index_dtype(indices, eid, rows, n_edges=end), 1
@@ -191,12 +194,6 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     call(kernel, sums, whole, workspace, grid, scale, {"csr": csr, **values}, accumulate)
 
 
-def _check_sums(out, grid, x, name="out"):
-    n = levels(x.dtype)
-    check(name, out, dtype=np.float64, shape=(None, n, *x.shape[1:]), out=True)
-    check("grid", grid, dtype=np.float64, shape=(n, *x.shape[1:]))
-
-
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
                  dropout=None):
     """Add one block of edges to attention's sums, where the largest score m of each row over all blocks is known.
@@ -208,10 +205,10 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     indptr, indices, z, src, dst, slope, rows, dropout
         As for `attend`.
     m : (n_out, H), z's dtype
-    l : (n_out, levels, H) float64
-        Accumulates.
-    acc : (n_out, levels, H, D) float64
-        Accumulates.
+    l : (n_out, levels, H) float64, or (n_out, H), z's dtype
+        Accumulates. Or, where these are all edges of a row, 1 / l, rounded once.
+    acc : (n_out, levels, H, D) float64, or (n_out, H, D), z's dtype
+        Accumulates. Or, where these are all edges of a row, acc / l, rounded once; the rows of the CSR are overwritten.
     grid_l, grid : (levels, H), (levels, H, D) float64
     """
     n_dst, _ = check_csr(indptr, check("indices", indices))
@@ -221,12 +218,11 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     check("m", m, dtype=z.dtype, shape=dst.shape)
-    check("l", l, dtype=np.float64, shape=(len(dst), n, n_heads), out=True)
-    check("acc", acc, dtype=np.float64, shape=(len(dst), n, n_heads, n_feat), out=True)
     check("grid_l", grid_l, dtype=np.float64, shape=(n, n_heads))
     check("grid", grid, dtype=np.float64, shape=(n, n_heads, n_feat))
+    sums = _sums_or_whole(z.dtype, len(dst), l=(l, (n_heads,)), acc=(acc, (n_heads, n_feat)))
     kernel = f"sar_exact_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}"
-    call(kernel, l, acc, grid_l, grid, m, dst, attention)
+    call(kernel, *sums, grid_l, grid, m, dst, attention)
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
@@ -236,8 +232,8 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
     ----------
     t_indptr, t_indices, z, src, ends, g, slope, dropout
         As for `attend_backward`.
-    dz, dsrc : (n_src, levels, H or 1, D), (n_src, levels, H) float64
-        Accumulate.
+    dz, dsrc : (n_src, levels, H or 1, D), (n_src, levels, H) float64, or (n_src, H or 1, D), (n_src, H), z's dtype
+        Accumulate. Or, where these are all edges of the sources, are overwritten by the sums, rounded once.
     sums : (threads, n_dst, levels, H) float64
         Accumulates each thread's part of ddst.
     grid_z, grid_s : (levels, H or 1, D), (levels, H) float64
@@ -248,13 +244,26 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
     n_heads, n_feat, n_dst, n = src.shape[1], z.shape[2], len(ends), levels(z.dtype)
     check("ends", ends, dtype=z.dtype, shape=(n_dst, n_heads, 4))
     check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
-    _check_sums(dz, grid_z, z, "dz")
-    _check_sums(dsrc, grid_s, src, "dsrc")
+    check("grid_z", grid_z, dtype=np.float64, shape=(n, *z.shape[1:]))
+    check("grid_s", grid_s, dtype=np.float64, shape=(n, n_heads))
     check("sums", sums, dtype=np.float64, shape=(None, n_dst, n, n_heads), out=True)
-    if not len(sums) or len(dz) != n_src or len(dsrc) != n_src:
-        found = f"{len(dz)}, {len(dsrc)} and {len(sums)}"
-        raise ShapeError(f"dz, dsrc and sums must have {n_src}, {n_src} and some rows; got {found}")
+    found = _sums_or_whole(z.dtype, n_src, dz=(dz, z.shape[1:]), dsrc=(dsrc, (n_heads,)))
+    if not len(sums):
+        raise ShapeError("sums must have some rows; got 0")
     n_threads = min(team((end - int(t_indptr[0])) * n_heads * (n_feat + 16)), len(sums))
     kernel = f"sar_exact_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}"
-    call(kernel, dz, dsrc, sums, grid_z, grid_s, ends, g, attention, n_threads, n_dst)
+    call(kernel, *found, sums, grid_z, grid_s, ends, g, attention, n_threads, n_dst)
 
+
+def _sums_or_whole(dtype, n_rows, **outputs):
+    """Two outputs as a kernel takes them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
+    (first, row), _ = outputs.values()
+    rounded = first.ndim == 1 + len(row)
+    for name, (array, row) in outputs.items():
+        between = () if rounded else (levels(dtype),)
+        check(name, array, dtype=dtype if rounded else np.float64, shape=(n_rows, *between, *row), out=True)
+    arrays = [array for array, _ in outputs.values()]
+    if not rounded:
+        return *arrays, None, None, None
+    width = sum(math.prod(row) for _, row in outputs.values())
+    return None, None, *arrays, np.empty((threads(), levels(dtype), width))

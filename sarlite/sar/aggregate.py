@@ -28,7 +28,10 @@ class Operator:
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     overwrites : bool
-        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once.
+        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once. In
+        case 1 the reversed operator, too.
+    adds_to_given : bool
+        Whether gradients may be added to an array that is there.
     alone : bool
         Whether `forward` sees all edges in one block. Set before `begin`.
     accumulate : bool
@@ -47,7 +50,7 @@ class Operator:
     n_fetched = 1
     needs_rows = False
     reverses = overwrites = takes_rows = may_narrow = narrow = alone = False
-    accumulate = True
+    accumulate = adds_to_given = True
     keeps_result = True
     flops_per_value = 1
     into = None
@@ -60,6 +63,10 @@ class Operator:
 
     def look_ahead(self, schedule, rows):
         """Do what needs a pass over all blocks before `forward`. After `begin`; collective."""
+
+    def run(self, schedule, rows, keep=False, phase="forward"):
+        """Show `forward` all blocks; return what it returned where `keep`. After `look_ahead`; collective."""
+        return schedule.run(rows, self.forward, keep, phase)
 
     def forward(self, block, rows):
         """Add one block's messages; return what `backward` wants as `kept`."""
@@ -174,7 +181,7 @@ def forward(needs, *arrays, operator, schedule):
     templates = templates_of(rows)
     rows = operator.narrowed(rows)
     operator.look_ahead(schedule, rows)
-    kept = schedule.run(rows, operator.forward, keep)
+    kept = operator.run(schedule, rows, keep)
     local = rows if operator.needs_rows and not keep else None
     return operator.end(), (operator, local, kept, templates)
 
@@ -182,8 +189,9 @@ def forward(needs, *arrays, operator, schedule):
 def vjp(g, needs, residuals, into, operator, schedule):
     operator, local, kept, templates = residuals
     reverses, n_src = _reverses(schedule, operator), schedule.plan.n_src
-    alone = operator.alone and not reverses
-    operator.accumulate = not (alone and operator.overwrites and all(at is None for at in into[: operator.n_fetched]))
+    into = into[: operator.n_fetched] if operator.adds_to_given else [None] * operator.n_fetched
+    at_once = operator.alone or (reverses and not operator.needs_rows)
+    operator.accumulate = not (at_once and operator.overwrites and all(at is None for at in into))
     operator.begin_backward(g)
     d_rows = [operator.accumulator(n_src, shape, dtype, at) if need else None
               for need, (shape, dtype), at in zip(needs, templates, into)]
@@ -204,7 +212,8 @@ def _over_reversed(reverse, operator, rows, d_ends):
         reverse.run_backward(rows, None, operator.backward, d_ends)
     else:
         operator.begin([False], rows, False)
-        reverse.run(rows, operator.forward, phase="backward")
+        operator.run(reverse, rows, phase="backward")
+        operator.end()
 
 
 tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)

@@ -33,8 +33,8 @@ ALIKE = frozenset((
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
 """Those that may reduce rows, which a rank has some of."""
 BROADCAST = frozenset(("absolute_error", "add", "div", "maximum", "minimum", "mul", "squared_error", "sub", "where"))
-MADE_VALUES = 1 << 17
-"""Of the rows of a `Made` at a time, a thread."""
+CACHED_VALUES = 1 << 17
+"""Of some rows that are made at a time, a thread."""
 MOST, LEAST = 500, -480
 """Exponents of the columns' norms: those above are refused, those below count as this."""
 
@@ -56,8 +56,13 @@ class Made(NamedTuple):
         return np.dtype(np.float64)
 
     def pieces(self):
-        step = max(1, MADE_VALUES * kernels.threads() // max(self.shape[1], 1))
-        return (self.make(slice(start, start + step)) for start in range(0, self.shape[0], step))
+        return map(self.make, some_rows(self.shape))
+
+
+def some_rows(shape):
+    """Slices of a matrix's rows, of so few that what is made of them stays in the cache."""
+    step = max(1, CACHED_VALUES * kernels.threads() // max(shape[1], 1))
+    return (slice(start, start + step) for start in range(0, shape[0], step))
 
 
 class Exact:
@@ -203,7 +208,10 @@ class Exact:
         if b.ndim != 2 or a.dtype != b.dtype or a.dtype.kind != "f":
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
         if into is not None:  # rounded before it is added, as it is where the tape adds: who owns a gradient may differ
-            return np.add(into, self.product(a, b, trans_b), out=into)
+            a, to = a if isinstance(a, kernels.Rows) else flat(a), flat(into)
+            for rows in some_rows(to.shape):
+                to[rows] += self.product(a[rows], b, trans_b)
+            return into
         out = np.empty((*a.shape[:-1], b.shape[0 if trans_b else 1]), a.dtype)
         a, rows = taken(a)
         kernels.gemm(a, np.ascontiguousarray(b), flat(out), trans_b=trans_b, rows=rows, fused=True)

@@ -335,10 +335,18 @@ def exact(arrays, kind, shape):
     weight, m = arrays.values(6, len(indices), shape[0]), arrays.place(np.full(dst.shape, 9), arrays.dtype)
     kernels.exact_spmm(indptr, indices, z, sums, grid, src_scale=arrays.values(5, csr.n_src), weight=weight)
     one = np.ascontiguousarray(grid[:, :, 0])
+    inverse, out_of_all, dz_of_all, d_src_of_all = (arrays.values(11, n, *of) for n, of in (
+        (csr.n_dst, shape[:1]), (csr.n_dst, shape), (csr.n_src, shape), (csr.n_src, shape[:1])))
     kernels.exact_attend(indptr, indices, z, src, dst, m, total, acc, one, grid, slope=0.2)
+    kernels.exact_attend(indptr, indices, z, src, dst, m, inverse, out_of_all, one, grid, slope=0.2)
     ends = np.stack([dst, m, np.abs(dst), dst], -1)
     t_indptr, t_indices, _ = kernels.transpose(indptr, indices, csr.n_src)
     kernels.exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, d_src, parts, grid, one, slope=0.2)
+    kernels.exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz_of_all, d_src_of_all, parts.copy(), grid, one, slope=0.2)
+    for of_all, sums_of in ((dz_of_all, dz), (d_src_of_all, d_src)):
+        found = np.empty_like(of_all)
+        kernels.exact_whole(sums_of, found)
+        np.testing.assert_array_equal(of_all, found)
     of = np.full(flat.shape[1], 2.0**10), np.full(3, 1.5 * 2.0**10)
     product, out = kernels.exact_gemm_backward(flat, arrays.values(8, len(flat), 3), *of, 2.0**-30), arrays.values(9, len(flat), 3)
     kernels.gemm(flat, arrays.values(7, flat.shape[1], 3), out, fused=True)
@@ -347,7 +355,8 @@ def exact(arrays, kind, shape):
     kernels.exact_whole(sums, whole, np.linspace(0.5, 2, len(sums)))
     functions = {name: kernels.exact_function(name, -size if name == "expm1_negative" else size)
                  for name in ("exp", "log", "expm1_negative")}
-    return {"sums of edges": sums, "acc": acc, "total": total, "dz": dz, "d_src": d_src, "parts": parts.sum(0), "product": product,
+    return {"sums of edges": sums, "acc": acc, "total": total, "dz": dz, "d_src": d_src, "parts": parts.sum(0), "inverse": inverse,
+            "attention": out_of_all, "product": product,
             "out": out, "largest": largest, "squares": kernels.exact_squares(flat, 1 / largest),
             "centred": kernels.exact_centred(flat, largest / 3, 1 / largest, flat[::-1].copy()), "whole": whole, **functions}
 

@@ -3,13 +3,13 @@
 Sums are float64, (rows, levels, ...), and any rank adds them without rounding; their owner makes them the rows' dtype.
 """
 
+import math
 from functools import reduce
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.sums import Sum, columns_of
@@ -26,7 +26,7 @@ class OnGrid:
         The most edges of a row, in or out, over all ranks.
     """
 
-    overwrites = may_narrow = False
+    overwrites = may_narrow = adds_to_given = False
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
@@ -49,13 +49,17 @@ class OnGrid:
             operator.grids[at] = grid
 
     def finished(self, sums, dtype):
-        return _rounded(sums, dtype)
+        return rounded(sums, dtype) if self.accumulate else sums
 
 
-def _rounded(sums, dtype, scale=None, into=None):
-    """The sums of the levels, by a scale a row, in a dtype; or added to an array."""
-    out = np.empty((len(sums), *sums.shape[2:]), dtype) if into is None else into
-    kernels.exact_whole(sums, out, scale, into is not None)
+TURN = 64
+"""Columns that are summed at a time where peers' rows come. So many are no slower to gather than all."""
+
+
+def rounded(sums, dtype, scale=None):
+    """The sums of the levels, by a scale a row, or a row and head, in a dtype."""
+    out = np.empty((len(sums), *sums.shape[2:]), dtype)
+    kernels.exact_whole(sums, out, scale)
     return out
 
 
@@ -72,10 +76,12 @@ def by_row(scale, array):
 class ExactSum(OnGrid, Sum):
     """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum.
 
-    A sum whose edges are all in one block is rounded at once, else float64 until it is whole.
+    A sum whose edges are all in one block is rounded at once. Else it is float64 until it is whole. So `TURN` columns are
+    summed at a time, over all blocks: few sums are float64 at once, and of peers' rows few columns are here.
     """
 
     overwrites = True
+    grid = out = None
 
     def begin(self, needs, arrays, keep):
         x = arrays[0]
@@ -87,24 +93,49 @@ class ExactSum(OnGrid, Sum):
             self.weight = arrays[1]
             of_heads = self.numerics.largest(self.weight)  # of ranks that divide columns each may have other heads
             self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
-        self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        levels = () if self.alone else (kernels.levels(x.dtype),)
-        self.begun = self.alone and self.into is not None
-        self.sums = self.into if self.begun else np.empty((self.n_dst, *levels, *x.shape[1:]), x.dtype if self.alone else np.float64)
+        if self.grid is None:
+            self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
+        self.out = self.out if self.into is None else self.into
+        self.begun, self.columns, self.sums = self.alone and self.into is not None, slice(None), None
+        if self.out is None:
+            self.out = np.empty((self.n_dst, *x.shape[1:]), x.dtype)
+        if self.alone:
+            self.sums = self.out
+
+    def run(self, schedule, rows, keep=False, phase="forward"):
+        (x,) = rows
+        width = max(1, TURN // max(1, math.prod(x.shape[1:-1]))) if x.ndim > 1 else len(x)
+        if self.alone or x.shape[-1] <= width or (keep and self.needs_rows):  # whose rows backward wants whole
+            return super().run(schedule, rows, keep, phase)
+        for start in range(0, x.shape[-1], width):
+            self.columns = slice(start, start + width)
+            super().run(schedule, (np.ascontiguousarray(x[..., self.columns]),), False, phase)
+            self._round()
+        return None
 
     def forward(self, block, rows):
+        if self.sums is None:
+            self.sums, self.begun = np.empty((self.n_dst, kernels.levels(self.dtype), *rows[0].shape[1:])), False
         if not self.begun and block.rows is not None:
             self.sums[...] = 0
             self.begun = True
-        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows,
-                           accumulate=self.begun, src_scale=columns_of(block, self.src_scale, self.dtype),
+        grid = np.ascontiguousarray(self.grid[..., self.columns])
+        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, grid, rows=block.rows, accumulate=self.begun,
+                           src_scale=columns_of(block, self.src_scale, self.dtype),
                            scale=self.dst_scale if self.alone else None, **self.weights(block, "eid"))
         self.begun = True
         return rows if self.needs_rows else None
 
+    def _round(self):
+        """Round the sums of these columns, whose edges are all here."""
+        found, self.sums, place = rounded(self.sums, self.dtype, self.dst_scale), None, self.out[..., self.columns]
+        place[...] = found if self.into is None else place + found
+
     def end(self):
-        sums, into, self.sums, self.into = self.sums, self.into, None, None
-        return sums if self.alone else _rounded(sums, self.dtype, self.dst_scale, into)
+        if not self.alone and self.sums is not None:
+            self._round()
+        out, self.out, self.sums, self.into = self.out, None, None, None
+        return out
 
     def begin_backward(self, g):
         self.g = np.ascontiguousarray(g)
@@ -116,7 +147,7 @@ class ExactSum(OnGrid, Sum):
 
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
-            scale = None if self.accumulate or self.src_scale is None else self.src_scale[: len(d_rows[0])]
+            scale = None if self.accumulate else self._final_scale(len(d_rows[0]))
             kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate, scale=scale,
                                **self.weights(block, "transpose_eid"))
         if self.needs_rows:
@@ -124,22 +155,16 @@ class ExactSum(OnGrid, Sum):
                              eid=block.eid)
 
     def finished(self, sums, dtype):
-        if not self.accumulate:
-            return sums
-        return _rounded(sums, dtype, None if self.src_scale is None else self.src_scale[: len(sums)])
+        return rounded(sums, dtype, self._final_scale(len(sums))) if self.accumulate else sums
+
+    def _final_scale(self, n):
+        """t of the local source rows, which the finished sums of gradients are multiplied with."""
+        return None if self.src_scale is None else self.src_scale[:n]
 
     def reversed_operator(self, rows, d_rows):
-        return SumOverReversed(d_rows[0], self.grids[0]), (self.g,), []
-
-
-class SumOverReversed(Operator):
-    """Adds rows over the reversed edges to sums that are there."""
-
-    def __init__(self, sums, grid):
-        self.sums, self.grid = sums, grid
-
-    def forward(self, block, rows):
-        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, self.grid, rows=block.rows)
+        made = ExactSum(self.numerics, self.n_terms, len(d_rows[0]), False, self._final_scale(len(d_rows[0])))
+        made.grid, made.out = self.grids[0], d_rows[0]
+        return made, (self.g,), []
 
 
 class ExactExtremum(OnGrid, Extremum):
@@ -167,8 +192,11 @@ class ExactExtremum(OnGrid, Extremum):
 class ExactAttend(OnGrid, Attend):
     """`Attend` in two passes: over the scores alone, for the largest of each row; then over the rows.
 
-    The leaky ReLU ascends, so the largest score is that of the largest src_j.
+    The leaky ReLU ascends, so the largest score is that of the largest src_j. Sums whose edges are all in one block are
+    rounded at once.
     """
+
+    overwrites = True
 
     def __init__(self, numerics, n_terms, slope, dropout, *arguments):
         super().__init__(numerics, n_terms, slope, dropout, *arguments)
@@ -183,8 +211,10 @@ class ExactAttend(OnGrid, Attend):
         shape = self.heads, z.shape[2]
         self.grid = self.numerics.grid_of(self.keep * np.broadcast_to(self.largest, shape), self.n_terms, z.dtype)
         self.grid_l = self.numerics.grid_of(np.ones(self.heads), self.n_terms, z.dtype)
-        self.sums = self.accumulator(n, shape, z.dtype, None)
-        self.l = self.accumulator(n, (self.heads,), z.dtype, None)
+        if self.alone:  # rounded at once, l being 1 / l
+            self.out, self.l = np.zeros((n, *shape), z.dtype), np.zeros_like(self.dst)
+        else:
+            self.out, self.l = (self.accumulator(n, of, z.dtype, None) for of in (shape, (self.heads,)))
 
     def look_ahead(self, schedule, rows):
         top, arguments = np.full_like(self.dst, -np.inf), []
@@ -200,18 +230,16 @@ class ExactAttend(OnGrid, Attend):
         self.m = np.where(np.isneginf(top), 0, top).astype(self.dst.dtype)
 
     def forward(self, block, rows):
-        kernels.exact_attend(block.indptr, block.indices, *rows, self.dst, self.m, self.l, self.sums, self.grid_l,
+        kernels.exact_attend(block.indptr, block.indices, *rows, self.dst, self.m, self.l, self.out, self.grid_l,
                              self.grid, rows=block.rows, slope=self.slope, dropout=self.coins(block))
         return rows
 
     def end(self):
-        total, dtype = whole(self.l), self.dst.dtype
-        with np.errstate(divide="ignore"):
-            inverse = np.where(total == 0, 0, 1 / total)
-        self.out = np.empty(self.sums[:, 0].shape, dtype)
-        np.multiply(whole(self.sums), inverse[:, :, None], out=self.out, casting="same_kind")
-        self.m[total == 0] = 0
-        self.l, self.sums = inverse.astype(dtype), None
+        if not self.alone:
+            total, dtype = whole(self.l), self.dst.dtype
+            with np.errstate(divide="ignore"):
+                inverse = np.where(total == 0, 0, 1 / total)
+            self.out, self.l = rounded(self.out, dtype, inverse), inverse.astype(dtype)
         return self.out
 
     def begin_backward(self, g):
@@ -227,7 +255,7 @@ class ExactAttend(OnGrid, Attend):
         of_score = 2.5 * self.keep * self.keep * max(1.0, self.slope) * of_dot
         dtype = self.g.dtype
         self.stand_on((self.keep * of_z, self.n_terms * times, dtype), (of_score, self.n_terms, dtype))
-        self.sums, self.d_dst = None, self.accumulator(len(self.dst), (self.heads,), dtype, None)
+        self.sums, self.d_dst = None, np.zeros((len(self.dst), *self.grids[1].shape))
 
     def backward(self, block, rows, kept, d_rows):
         if self.sums is None:

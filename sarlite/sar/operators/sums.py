@@ -77,6 +77,8 @@ class Sum(Operator):
     def reversed_operator(self, rows, d_rows):
         """The gradient of x is t A^T (s g), which MG-GCN Eq. 9 aggregates as it does x."""
         d_x, g = d_rows[0], self.g
+        if not self.accumulate:
+            d_x.fill(0)
         if self.g_scale is not None:  # over g, where that is this pass's own
             g = np.multiply(g, self.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if g.flags.writeable else None)
         return Sum(len(d_x), dst_scale=self._local_scale(d_x), into=d_x), (g,), []
