@@ -34,8 +34,8 @@ class Functions(nn.Module):
     """Messages that are functions, of sources, destinations and edges, that learn; and edge weights that do."""
 
     def __init__(self, n_in, n_out, *, rng, dtype):
-        self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(6, n_out, rng=rng, dtype=dtype)
-        self.inside, self.by_edge = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (1, 3)))
+        self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(70, n_out, rng=rng, dtype=dtype)
+        self.inside, self.by_edge, self.wide = (nn.glorot(rng, shape, *shape, dtype) for shape in ((6, 6), (1, 3), (3, 35)))
         self.by_head = nn.glorot(rng, (2, 3, 3), 3, 3, dtype)
 
     def __call__(self, graph, x):
@@ -43,7 +43,8 @@ class Functions(nn.Module):
         e = Tensor(graph.edge_weight[:, None]) @ self.by_edge
         h = graph.aggregate(lambda s, d, e: s["h"] @ self.inside - d["h"] * e["w"][:, :1], "mean", {"h": h}, {"h": h}, {"w": e})
         h = h + graph.aggregate(lambda s, d, e: s["h"] * e["w"][:, 1:2], "max", {"h": h}, edge={"w": e})
-        return self.out(graph.aggregate(fn.mul_edge(h, e[:, 2]), "sum"))
+        h = fn.mul_edge(h.reshape(-1, 2, 3) @ self.wide, e[:, 1:])  # of two heads, in turns of columns
+        return self.out(graph.aggregate(h, "sum").reshape(-1, 70))
 
 
 class Relations(nn.Module):
@@ -137,7 +138,7 @@ def _sampled_links(*fanouts):
 CASES = {
     "gcn": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), clip_norm=0.01),
     "sage": Case(_of(SAGE, layers=3, hidden=17, dropout=0.4, batch_norm=True), loops=False),
-    "sage elu": Case(_of(SAGE, layers=2, hidden=8, batch_norm=False, activation="elu"), decay=0.1),
+    "sage elu": Case(_of(SAGE, layers=2, hidden=130, batch_norm=False, activation="elu"), decay=0.1),
     "sage pool": Case(_of(SAGE, layers=2, hidden=6, aggregator="max-pool"), task=Task("multilabel")),
     "gat": Case(_of(GAT, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4, residual=True, batch_norm=True)),
     "gat paper": Case(_of(GAT, form="paper", layers=2, hidden=4, heads=2, dropout=0.1, attention_dropout=0.1)),
@@ -145,7 +146,7 @@ CASES = {
     "gatv2": Case(_of(GATv2, layers=2, hidden=3, heads=2), decay=0.01),
     "pna": Case(_of(PNA, layers=2, hidden=4)),
     "appnp": Case(_of(APPNP, hops=3, hidden=8)),
-    "gcn of weights": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), values=True),
+    "gcn of weights": Case(_of(GCN, layers=3, hidden=70, dropout=0.3), values=True),
     "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=Task("regress", "absolute", "mae")),
     "gat of edge values": Case(_of(GAT, layers=2, hidden=3, heads=2, edge_features=3, attention_dropout=0.4), values=True),
     "functions": Case(Functions, values=True, task=Task("multilabel")),
