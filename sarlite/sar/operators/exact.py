@@ -53,7 +53,15 @@ class OnGrid:
 
 
 TURN = 64
-"""Columns that are summed at a time where peers' rows come. So many are no slower to gather than all."""
+"""Columns that are summed at a time: of more, more of the rows that edges gather is not in a cache."""
+
+
+def turns(x):
+    """The columns of rows (n, ..., F), `TURN` of a row at a time."""
+    width = max(1, TURN // max(1, math.prod(x.shape[1:-1])))
+    if x.ndim == 1 or x.shape[-1] <= width:
+        return [slice(None)]
+    return [slice(start, start + width) for start in range(0, x.shape[-1], width)]
 
 
 def rounded(sums, dtype, scale=None):
@@ -76,8 +84,8 @@ def by_row(scale, array):
 class ExactSum(OnGrid, Sum):
     """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum.
 
-    A sum whose edges are all in one block is rounded at once. Else it is float64 until it is whole. So `TURN` columns are
-    summed at a time, over all blocks: few sums are float64 at once, and of peers' rows few columns are here.
+    A sum whose edges are all in one block is rounded at once, else it is float64 until it is whole. `TURN` columns are
+    summed at a time, over all blocks: few sums are float64 at once, and few columns of peers' rows are here.
     """
 
     overwrites = True
@@ -87,7 +95,7 @@ class ExactSum(OnGrid, Sum):
         x = arrays[0]
         if self.src_scale is not None and self.into is not None:  # each would scale what all have added up
             raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
-        self.weight, self.factor, self.dtype = None, 1.0, x.dtype
+        self.weight, self.factor, self.dtype, self.row = None, 1.0, x.dtype, x.shape[1:]
         self.needs_rows = self.weighted and needs[1]
         if self.weighted:
             self.weight = arrays[1]
@@ -95,46 +103,43 @@ class ExactSum(OnGrid, Sum):
             self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         if self.grid is None:
             self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        self.out = self.out if self.into is None else self.into
-        self.begun, self.columns, self.sums = self.alone and self.into is not None, slice(None), None
-        if self.out is None:
-            self.out = np.empty((self.n_dst, *x.shape[1:]), x.dtype)
-        if self.alone:
-            self.sums = self.out
+        self.columns, self.sums = slice(None), None
 
     def run(self, schedule, rows, keep=False, phase="forward"):
         (x,) = rows
-        width = max(1, TURN // max(1, math.prod(x.shape[1:-1]))) if x.ndim > 1 else len(x)
-        if self.alone or x.shape[-1] <= width or (keep and self.needs_rows):  # whose rows backward wants whole
-            return super().run(schedule, rows, keep, phase)
-        for start in range(0, x.shape[-1], width):
-            self.columns = slice(start, start + width)
-            super().run(schedule, (np.ascontiguousarray(x[..., self.columns]),), False, phase)
+        for self.columns in turns(x) if not (keep and self.needs_rows) else [slice(None)]:  # kept rows are whole
+            kept = super().run(schedule, (np.ascontiguousarray(x[..., self.columns]),), keep, phase)
             self._round()
-        return None
+        return kept
 
     def forward(self, block, rows):
-        if self.sums is None:
-            self.sums, self.begun = np.empty((self.n_dst, kernels.levels(self.dtype), *rows[0].shape[1:])), False
-        if not self.begun and block.rows is not None:
+        begun = self.sums is not None
+        if not begun:
+            levels = () if self.alone else (kernels.levels(self.dtype),)
+            self.sums = np.empty((self.n_dst, *levels, *rows[0].shape[1:]), self.dtype if self.alone else np.float64)
+        if not begun and block.rows is not None:
             self.sums[...] = 0
-            self.begun = True
         grid = np.ascontiguousarray(self.grid[..., self.columns])
-        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, grid, rows=block.rows, accumulate=self.begun,
+        kernels.exact_spmm(block.indptr, block.indices, rows[0], self.sums, grid, rows=block.rows, accumulate=begun,
                            src_scale=columns_of(block, self.src_scale, self.dtype),
                            scale=self.dst_scale if self.alone else None, **self.weights(block, "eid"))
-        self.begun = True
         return rows if self.needs_rows else None
 
     def _round(self):
-        """Round the sums of these columns, whose edges are all here."""
-        found, self.sums, place = rounded(self.sums, self.dtype, self.dst_scale), None, self.out[..., self.columns]
-        place[...] = found if self.into is None else place + found
+        """Put the sums of these columns, whose edges are all here, where the output is wanted."""
+        found, self.sums = self.sums if self.alone else rounded(self.sums, self.dtype, self.dst_scale), None
+        if self.into is not None:
+            self.into[..., self.columns] += found
+        elif self.out is None and found.shape[1:] == self.row:
+            self.out = found
+        else:
+            self.out = np.empty((self.n_dst, *self.row), self.dtype) if self.out is None else self.out
+            self.out[..., self.columns] = found
 
     def end(self):
-        if not self.alone and self.sums is not None:
+        if self.sums is not None:  # of relations, whose blocks another operator has shown
             self._round()
-        out, self.out, self.sums, self.into = self.out, None, None, None
+        out, self.out, self.into = self.out if self.into is None else self.into, None, None
         return out
 
     def begin_backward(self, g):
@@ -146,10 +151,16 @@ class ExactSum(OnGrid, Sum):
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):
-        if d_rows[0] is not None:
-            scale = None if self.accumulate else self._final_scale(len(d_rows[0]))
-            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate, scale=scale,
-                               **self.weights(block, "transpose_eid"))
+        if d_rows[0] is not None and self.accumulate:
+            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], **self.weights(block, "transpose_eid"))
+        elif d_rows[0] is not None:
+            for columns in turns(self.g):
+                g, grid = (np.ascontiguousarray(array[..., columns]) for array in (self.g, self.grids[0]))
+                found = d_rows[0] if g.shape == self.g.shape else np.empty((len(d_rows[0]), *g.shape[1:]), g.dtype)
+                kernels.exact_spmm(*block.transpose, g, found, grid, accumulate=False, scale=self._final_scale(len(found)),
+                                   **self.weights(block, "transpose_eid"))
+                if found is not d_rows[0]:
+                    d_rows[0][..., columns] = found
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, self.g, (rows or kept)[0], self.d_weight, rows=block.rows,
                              eid=block.eid)
