@@ -53,7 +53,7 @@ class OnGrid:
 
 
 TURN = 64
-"""Columns that are summed at a time: of more, more of the rows that edges gather is not in a cache."""
+"""Columns that are summed at a time where peers' rows come. Edges gather so many no slower than all."""
 
 
 def turns(x):
@@ -84,7 +84,7 @@ def by_row(scale, array):
 class ExactSum(OnGrid, Sum):
     """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum.
 
-    A sum whose edges are all in one block is rounded at once, else it is float64 until it is whole. `TURN` columns are
+    A sum whose edges are all in one block is rounded at once. Else it is float64 until it is whole, and `TURN` columns are
     summed at a time, over all blocks: few sums are float64 at once, and few columns of peers' rows are here.
     """
 
@@ -103,11 +103,12 @@ class ExactSum(OnGrid, Sum):
             self.factor = of_heads.reshape(*of_heads.shape, *[1] * (x.ndim - 1 - of_heads.ndim))
         if self.grid is None:
             self.grid = self.numerics.edge_grid(x, self.n_terms, self.factor, self._local_scale(x))
-        self.columns, self.sums = slice(None), None
+        self.columns, self.sums = slice(None), self.into if self.alone else None
 
     def run(self, schedule, rows, keep=False, phase="forward"):
         (x,) = rows
-        for self.columns in turns(x) if not (keep and self.needs_rows) else [slice(None)]:  # kept rows are whole
+        whole = self.alone or (keep and self.needs_rows)  # what is kept is whole rows
+        for self.columns in [slice(None)] if whole else turns(x):
             kept = super().run(schedule, (np.ascontiguousarray(x[..., self.columns]),), keep, phase)
             self._round()
         return kept
@@ -129,7 +130,8 @@ class ExactSum(OnGrid, Sum):
         """Put the sums of these columns, whose edges are all here, where the output is wanted."""
         found, self.sums = self.sums if self.alone else rounded(self.sums, self.dtype, self.dst_scale), None
         if self.into is not None:
-            self.into[..., self.columns] += found
+            if found is not self.into:
+                self.into[..., self.columns] += found
         elif self.out is None and found.shape[1:] == self.row:
             self.out = found
         else:
@@ -151,16 +153,10 @@ class ExactSum(OnGrid, Sum):
         self.d_weight = np.zeros_like(self.weight) if self.needs_rows else None
 
     def backward(self, block, rows, kept, d_rows):
-        if d_rows[0] is not None and self.accumulate:
-            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], **self.weights(block, "transpose_eid"))
-        elif d_rows[0] is not None:
-            for columns in turns(self.g):
-                g, grid = (np.ascontiguousarray(array[..., columns]) for array in (self.g, self.grids[0]))
-                found = d_rows[0] if g.shape == self.g.shape else np.empty((len(d_rows[0]), *g.shape[1:]), g.dtype)
-                kernels.exact_spmm(*block.transpose, g, found, grid, accumulate=False, scale=self._final_scale(len(found)),
-                                   **self.weights(block, "transpose_eid"))
-                if found is not d_rows[0]:
-                    d_rows[0][..., columns] = found
+        if d_rows[0] is not None:
+            scale = None if self.accumulate else self._final_scale(len(d_rows[0]))
+            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate, scale=scale,
+                               **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, self.g, (rows or kept)[0], self.d_weight, rows=block.rows,
                              eid=block.eid)
