@@ -129,10 +129,13 @@ class Exact:
         n = int(np.prod([x.shape[a] for a in rest], dtype=np.int64))
         if 0 in axes and self.across:
             return self.column_sums(x.transpose(*axes, *rest).reshape(-1, n)).astype(x.dtype).reshape(shape)
-        rows = np.ascontiguousarray(x.transpose(*rest, *axes).reshape(n, x.size // max(n, 1)), np.float64)
-        out = np.empty(n)
-        kernels.row_dot(rows, np.ones_like(rows), out)
-        return out.astype(x.dtype).reshape(shape)
+        rows, out = x.transpose(*rest, *axes).reshape(n, x.size // max(n, 1)), np.empty(n, x.dtype)
+        for some in some_rows(rows.shape):
+            wide = np.ascontiguousarray(rows[some], np.float64)
+            found = np.empty(len(wide))
+            kernels.row_dot(wide, np.ones_like(wide), found)
+            out[some] = found
+        return out.reshape(shape)
 
     def share(self, x):
         """The sum of all values of all ranks on rank 0, and 0 on the others."""
