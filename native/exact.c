@@ -232,8 +232,8 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
  * output   out (n_rows, n_heads, n_feat), overwritten
  * cost     O(n_rows * n_heads * n_feat)
  */
-int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int64_t n_rows, int64_t n_heads,
-                          int64_t n_feat)
+int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int64_t n_rows,
+                          int64_t n_heads, int64_t n_feat)
 {
     const int64_t stride = n_heads * n_feat;
     int team = sar_team(n_rows * stride);

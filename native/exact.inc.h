@@ -36,7 +36,8 @@ SAR_INLINE void NAME(add_on_grid)(double *restrict sum, const double *restrict m
 }
 
 /* to[f] = the sum of the levels of n sums, times `by`, rounded to T; with `accumulate` added. `apart` as above. */
-SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, int64_t apart, double by, int accumulate, int64_t n)
+SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, int64_t apart, double by, int accumulate,
+                                int64_t n)
 {
     for (int64_t f = 0; f < n; f++) {
         T whole = (T)((LEVELS == 1 ? sums[f] : sums[f] + sums[(LEVELS - 1) * apart + f]) * by);

@@ -192,29 +192,31 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
         NAME(sum_values)(l + h, grid_l + h, n_heads, s, n);
         if (src_ids && h % 4 == 0) NAME(edge_words)(word, edge_id, n, (uint32_t)(h / 4), a->dropout.key);
         for (int k = 0; k < n; k++) by[k] = NAME(by)(!src_ids ? s[k] : word[h % 4][k] < threshold ? 0 : s[k] * keep);
-        NAME(sum_rows)(acc + h * n_feat, grid + h * n_feat, stride, by, a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride, col, n,
-                       h ? 0 : n_ahead, n_feat);
+        NAME(sum_rows)(acc + h * n_feat, grid + h * n_feat, stride, by, a->z + (a->z_heads == 1 ? 0 : h * n_feat), z_stride,
+                       col, n, h ? 0 : n_ahead, n_feat);
     }
 }
 
-/* The sums of attention whose row maxima are known: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]); or, where
- * these are all edges of the rows, inverse = 1 / l and out = acc / l, rounded once.
+/* The sums of attention whose row maxima are known: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]); or,
+ * where these are all edges of the rows, inverse = 1 / l and out = acc / l, rounded once.
  *
  * inputs   m, dst (n_out, n_heads): the largest score of each row over all blocks; a; grid_l (LEVELS, n_heads),
  *          grid (LEVELS, n_heads, n_feat)
- * output   l (n_out, LEVELS, n_heads), acc (n_out, LEVELS, n_heads, n_feat), accumulated; or NULL, and inverse (n_out, n_heads),
- *          out (n_out, n_heads, n_feat), of which the rows of the CSR are overwritten; workspace of `out`
- *          (threads, LEVELS, n_heads, 1 + n_feat)
+ * output   l (n_out, LEVELS, n_heads), acc (n_out, LEVELS, n_heads, n_feat), accumulated; or NULL, and
+ *          inverse (n_out, n_heads), out (n_out, n_heads, n_feat), of which the rows of the CSR are overwritten;
+ *          workspace of `out` (threads, LEVELS, n_heads, 1 + n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *restrict inverse, T *restrict out,
-                                   double *restrict workspace, const double *restrict grid_l, const double *restrict grid,
-                                   const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a)
+                                   double *restrict workspace, const double *restrict grid_l,
+                                   const double *restrict grid, const T *restrict m, const T *restrict dst,
+                                   const NAME(sar_attention) *a)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_heads = a->n_heads, n_feat = a->n_feat;
     const int64_t n_l = LEVELS * n_heads, n_acc = n_l * n_feat;
     const I *restrict rows = a->csr.rows;
-    int team = sar_team((indptr[n_rows] - indptr[0]) * n_heads * (n_feat + 16)), n_parts = team == 1 ? 1 : team * SAR_PARTS;
+    int team = sar_team((indptr[n_rows] - indptr[0]) * n_heads * (n_feat + 16));
+    int n_parts = team == 1 ? 1 : team * SAR_PARTS;
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
@@ -228,7 +230,8 @@ int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *
                 NAME(exact_attend_step)(l_r, acc_r, grid_l, grid, m, dst, a, r, e, n);
             }
             for (int64_t h = 0; out && h < n_heads; h++) {
-                double total = LEVELS == 1 ? l_r[h] : l_r[h] + l_r[(LEVELS - 1) * n_heads + h], by = total == 0 ? 0 : 1 / total;
+                double total = LEVELS == 1 ? l_r[h] : l_r[h] + l_r[(LEVELS - 1) * n_heads + h];
+                double by = total == 0 ? 0 : 1 / total;
                 NAME(round_row)(out + (r * n_heads + h) * n_feat, acc_r + h * n_feat, n_heads * n_feat, by, 0, n_feat);
                 inverse[r * n_heads + h] = (T)by;
             }
@@ -237,7 +240,7 @@ int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *
     return SAR_OK;
 }
 
-/* The edges e .. e + n of source row j of sar_exact_attend_backward, whose sums are dz and dsrc; sums are this thread's. */
+/* The edges e .. e + n of row j of sar_exact_attend_backward, whose sums are dz and dsrc; sums are this thread's. */
 static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, double *restrict sums, const double *restrict grid_z,
                                     const double *restrict grid_s, const T *restrict ends, const T *restrict g,
                                     const NAME(sar_attention) *a, int64_t j, int64_t e, int n)
@@ -278,27 +281,31 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
     }
 }
 
-/* The gradients of attention, as sar_attend_backward has them, on grids; each thread adds to sums of its own. Or, where these are
- * all edges of the sources, those of the sources are rounded once.
+/* The gradients of attention, as sar_attend_backward has them, on grids; each thread adds to sums of its own. Where these
+ * are all edges of the sources, those of the sources are rounded once.
  *
  * inputs   ends (n_dst, n_heads, 4), g (n_dst, n_heads, n_feat), a (rows are sources): as in attend_backward.c;
  *          grid_z (LEVELS, z_heads, n_feat), grid_s (LEVELS, n_heads)
- * output   dz (n_src, LEVELS, z_heads, n_feat), dsrc (n_src, LEVELS, n_heads), accumulated; or NULL, and whole_z (n_src, z_heads,
- *          n_feat), whole_src (n_src, n_heads), overwritten; sums (n_threads, n_dst, LEVELS, n_heads), accumulated; workspace of
- *          whole_z (n_threads, LEVELS, n_heads + z_heads * n_feat)
+ * output   dz (n_src, LEVELS, z_heads, n_feat), dsrc (n_src, LEVELS, n_heads), accumulated; or NULL, and
+ *          whole_z (n_src, z_heads, n_feat), whole_src (n_src, n_heads), overwritten;
+ *          sums (n_threads, n_dst, LEVELS, n_heads), accumulated;
+ *          workspace of whole_z (n_threads, LEVELS, n_heads + z_heads * n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
-int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, T *restrict whole_z, T *restrict whole_src,
-                                    double *restrict workspace, double *restrict sums, const double *restrict grid_z,
+int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, T *restrict whole_z,
+                                    T *restrict whole_src, double *restrict workspace, double *restrict sums,
+                                    const double *restrict grid_z,
                                     const double *restrict grid_s, const T *restrict ends, const T *restrict g,
                                     const NAME(sar_attention) *a, int64_t n_threads, int64_t n_dst)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_parts = n_threads == 1 ? 1 : n_threads * SAR_PARTS;
-    const int64_t n_heads = a->n_heads, z_stride = a->z_heads * a->n_feat, n_s = LEVELS * n_heads, n_z = LEVELS * z_stride;
+    const int64_t n_heads = a->n_heads, z_stride = a->z_heads * a->n_feat;
+    const int64_t n_s = LEVELS * n_heads, n_z = LEVELS * z_stride;
 #pragma omp parallel for num_threads((int)n_threads) schedule(dynamic)
     for (int64_t part = 0; part < n_parts; part++) {
         int64_t end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
-        double *restrict of_thread = sums + sar_team_rank() * n_dst * n_s, *restrict own = workspace + sar_team_rank() * (n_s + n_z);
+        double *restrict of_thread = sums + sar_team_rank() * n_dst * n_s;
+        double *restrict own = workspace + sar_team_rank() * (n_s + n_z);
         for (int64_t j = sar_split_rows(indptr, n_rows, part, n_parts); j < end; j++) {
             double *restrict s_j = whole_z ? own : dsrc + j * n_s, *restrict z_j = whole_z ? own + n_s : dz + j * n_z;
             if (whole_z) memset(own, 0, (size_t)(n_s + n_z) * sizeof(double));

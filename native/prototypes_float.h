@@ -36,6 +36,6 @@ int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const dou
 int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspace, const T *restrict a, const T *restrict g,
                                   const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
                                   int64_t n, int64_t k);
-int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int64_t n_rows, int64_t n_heads,
-                          int64_t n_feat);
+int NAME(sar_exact_whole)(T *restrict out, const double *restrict sums, const double *restrict scale, int64_t n_rows,
+                          int64_t n_heads, int64_t n_feat);
 int NAME(sar_exact_function)(T *restrict out, const T *restrict x, int function, int64_t n);

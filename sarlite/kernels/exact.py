@@ -256,7 +256,7 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
 
 
 def _sums_or_whole(dtype, n_rows, **outputs):
-    """Two outputs as a kernel takes them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
+    """Two outputs as kernels take them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
     (first, row), _ = outputs.values()
     rounded = first.ndim == 1 + len(row)
     for name, (array, row) in outputs.items():

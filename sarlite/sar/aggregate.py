@@ -28,8 +28,8 @@ class Operator:
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     overwrites : bool
-        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at once. In
-        case 1 the reversed operator, too.
+        Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at
+        once. In case 1 the reversed operator, too.
     adds_to_given : bool
         Whether gradients may be added to an array that is there.
     alone : bool

@@ -84,8 +84,8 @@ def by_row(scale, array):
 class ExactSum(OnGrid, Sum):
     """`Sum`: s_i is multiplied to the finished sum, t_j to the message; backward s_i to the message, t_j to the sum.
 
-    A sum whose edges are all in one block is rounded at once. Else it is float64 until it is whole, and `TURN` columns are
-    summed at a time, over all blocks: few sums are float64 at once, and few columns of peers' rows are here.
+    A sum whose edges are all in one block is rounded at once. Else it is float64 until it is whole, and `TURN` columns
+    are summed at a time, over all blocks: few sums are float64 at once, and few columns of peers' rows are here.
     """
 
     overwrites = True
@@ -155,8 +155,8 @@ class ExactSum(OnGrid, Sum):
     def backward(self, block, rows, kept, d_rows):
         if d_rows[0] is not None:
             scale = None if self.accumulate else self._final_scale(len(d_rows[0]))
-            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate, scale=scale,
-                               **self.weights(block, "transpose_eid"))
+            kernels.exact_spmm(*block.transpose, self.g, d_rows[0], self.grids[0], accumulate=self.accumulate,
+                               scale=scale, **self.weights(block, "transpose_eid"))
         if self.needs_rows:
             kernels.edge_dot(block.indptr, block.indices, self.g, (rows or kept)[0], self.d_weight, rows=block.rows,
                              eid=block.eid)
