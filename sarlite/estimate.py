@@ -24,7 +24,7 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.costs import FEW_RANKS, SETTINGS, Cost, Model, Setting
+from sarlite.train.costs import SETTINGS, Cost, Model, Setting
 from sarlite.train.load import kind
 from sarlite.train.load import load as load_part
 from sarlite.train.loop import set_threads
@@ -40,7 +40,6 @@ MOST_EXACT = 16
 """Up to so many ranks a data set is divided as a run would divide it; beyond, random parts are expected."""
 _LOADED = 2 << 20  # what loading leaves in a process beside the data, but for MPI
 _MOST_RANKS = 4096  # that are tried for --memory
-_TRIAL_ROWS = 4000  # of parts that are expected, of which trials are on few ranks
 OWN = {
     "ranks": ([16, 64, 256, 1024], "numbers of ranks, such as 16,64,1024", "N,N,.."),
     "nodes": (None, "number of nodes, for a graph given by numbers in place of --data", "N"),
@@ -142,22 +141,19 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
 
 
 class _Each:
-    """Tells the rows of one number of ranks after another: what a first trial leaves in a process, a later one finds there."""
+    """Tells the rows of one number of ranks after another."""
 
     def __init__(self, own, config, sizes, make, progress):
         self.own, self.config, self.sizes, self.make, self.progress = own, config, sizes, make, progress
-        self.warm_bytes, self.rates = 0, {}
+        self.rates = {}
 
     def rows(self, size):
         with self.progress.step(f"{size:,} ranks"):
             sizes, facts, exact = self.sizes(size)
-        few = {} if exact else {"trial_rows": _TRIAL_ROWS, "most_ranks": FEW_RANKS[-1]}
-        model, rates = Model(self.config, self.make, facts, **few), self._rates(size)
-        model.warm_bytes = self.warm_bytes
+        model, rates = Model(self.config, self.make, facts), self._rates(size)
         for mode in MODES if size > 1 else [next(iter(MODES))]:
             with self.progress.step(f"{size:,} ranks, mode {mode}"):
                 yield _row(size, mode, [model.cost(Setting(mode), each, self.config.prefetch) for each in sizes], exact, rates)
-        self.warm_bytes = model.warm_bytes
 
     def _rates(self, size):
         """The rates of a rank that has as many threads as one of so many ranks of this machine, but for those that are given."""

@@ -45,19 +45,26 @@ _watched: contextvars.ContextVar = contextvars.ContextVar("watched", default=Non
 
 
 @contextmanager
-def watched_buffers():
-    """Yield the set of all `Buffers` that are made meanwhile in this context, as long as these live."""
+def watched_buffers(others):
+    """Yield the set of all `Buffers` that are made meanwhile in this context, as long as these live.
+
+    Arrays that are made outside of these are made in the Buffers `others`.
+    """
     made = weakref.WeakSet()
-    before = _watched.set(made)
+    before = _watched.set((made, others))
     try:
-        yield made
+        with others:
+            yield made
     finally:
         _watched.reset(before)
 
 
 def outside_buffers(function, *args, **options):
     """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
-    return contextvars.Context().run(function, *args, **options)
+    if _watched.get() is None:
+        return contextvars.Context().run(function, *args, **options)
+    with _watched.get()[1]:
+        return function(*args, **options)
 
 
 class Buffers:
@@ -88,7 +95,7 @@ class Buffers:
         closing = weakref.finalize(self, lib.sar_buffers_close, self._buffers)  # runs while `_handler` is still there
         closing.atexit = False
         if _watched.get() is not None:
-            _watched.get().add(self)
+            _watched.get()[0].add(self)
 
     def __enter__(self) -> "Buffers":
         _entered.set((*_entered.get(), (self._handler, _set(self._handler))))

@@ -1,31 +1,25 @@
 """What a run will cost by setting: bytes, messages and flops of its segments, remote buffers and memory of each rank."""
 
 import argparse
-import gc
-import threading
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sarlite import kernels
 from sarlite.minibatch.push import PHASE
-from sarlite.profile import resident, trim
 from sarlite.sar.cost import moved
 from sarlite.sar.schedule.messages import row_bytes
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train import small, trial
-from sarlite.train.owners import PIECE_BYTES
 from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Sizes
-from sarlite.train.trial import SEGMENTS, Mirror, Segment, Trial
+from sarlite.train.trial import SEGMENTS, Mirror
 
-TRIAL_ROWS, TINY_ROWS = 2000, 40
-"""Rows of a mode's trial, peers' rows too, of which a quarter at least are its own, else parameters outweigh them; and of the tiny trial,
-which tells what does not grow with the rows."""
-MOST_RANKS, FEW_RANKS = 16, (2, 3)
-"""Of more ranks trials are on few: what a further peer takes there, each peer takes."""
-_ONE_AT_A_TIME = threading.Lock()  # ranks may be threads of one process, whose arrays are traced together
+TRIAL_ROWS = 2000
+"""Rows of a trial, peers' rows too, of which a quarter at least are its own, else what does not grow with the rows outweighs them."""
+WARM_BYTES = 4 << 20
+"""What a run takes beside large arrays: modules and libraries that its first step needs, small arrays, Python's objects."""
+WAYS = "sent", "received"
 
 
 class Setting(NamedTuple):
@@ -117,15 +111,12 @@ class Model:
     make : callable (comm, config, part) -> Trainer
         As the run makes its own.
     facts : Facts
-    trial_rows, most_ranks : int
-        As `TRIAL_ROWS` and `MOST_RANKS`.
+    trial_rows : int
+        As `TRIAL_ROWS`.
     """
 
-    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS,
-                 most_ranks: int = MOST_RANKS) -> None:
-        self.config, self.make, self.facts, self.warm_bytes = config, make, facts, 0
-        self._tiny: dict[Any, Trial] = {}
-        self.trial_rows, self.most_ranks = trial_rows, most_ranks
+    def __init__(self, config: argparse.Namespace, make: Callable[..., Any], facts: Facts, trial_rows: int = TRIAL_ROWS) -> None:
+        self.config, self.make, self.facts, self.trial_rows = config, make, facts, trial_rows
 
     def cost(self, setting: Setting, sizes: Sizes, prefetch: int) -> Cost:
         """Return what a run of a part takes.
@@ -136,109 +127,76 @@ class Model:
             The model cannot run in the setting, or its costs cannot be told there.
         """
         config = argparse.Namespace(**{**vars(self.config), **dict(setting.options), "mode": setting.mode, "prefetch": prefetch})
-        with _ONE_AT_A_TIME:
-            trials = self._trials(config, sizes)
-        return _Telling(config, self.facts, sizes, trials).cost(self.warm_bytes)
-
-    def _trials(self, config, sizes):
-        """The trials: on how many ranks each is, how many times smaller, its `Trial`, and the tiny one's; of many ranks on few."""
-        few = not self.facts.relations and config.columns == sizes.laid_out == 1 and sizes.size > self.most_ranks
-        on_ranks = FEW_RANKS if few else (sizes.size,)
-        n_halo, n_src = sum(found.n_halo for found in sizes.exchanged.values()), sum(found.n_src for found in sizes.exchanged.values())
-        n_halo = n_halo * on_ranks[-1] // sizes.size
+        n_halo, n_src = (sum(getattr(found, name) for found in sizes.exchanged.values()) for name in ("n_halo", "n_src"))
         n_rows = n_src if self.facts.relations else sizes.n_rows
         k = max(1.0, min(n_rows + n_halo, 4 * n_rows) / self.trial_rows)
-        tiny = [self._tiny_one(config, sizes, k, n_ranks) for n_ranks in on_ranks]  # first, as it measures by how much the process grows
-        return [(n_ranks, k, self._trial(config, sizes, k, n_ranks), few_rows) for n_ranks, few_rows in zip(on_ranks, tiny)]
+        return _Telling(config, self.facts, sizes, k, self._trial(config, sizes, k)).cost()
 
-    def _tiny_one(self, config, sizes, k, n_ranks):
-        """The trial of `TINY_ROWS`, one of a part for all modes; the first trial makes the process larger, as modules and libraries do."""
-        key = sizes.rank, n_ranks, config.columns
-        if key not in self._tiny:
-            before = _resident()
-            self._tiny[key] = self._trial(config, sizes, k * self.trial_rows / TINY_ROWS, n_ranks)
-            self.warm_bytes = self.warm_bytes or max(1, _resident() - before)
-        return self._tiny[key]
-
-    def _trial(self, config, sizes, k, n_ranks):
-        tracemalloc.start()
-        others_frozen, n_threads = gc.get_freeze_count() > 0, kernels.threads()  # frozen by who embeds us: such objects stay so
+    def _trial(self, config, sizes, k):
+        n_threads = kernels.threads()
         try:
             kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
-            comm, config = Mirror(sizes.rank if n_ranks == sizes.size else 0, n_ranks, config.columns), small.options(config)
-            gc.disable()  # what is freed is freed where it is let go of
-            if not others_frozen:
-                gc.freeze()  # a trial collects its own objects alone
+            comm, config = Mirror(sizes.rank, sizes.size, config.columns), small.options(config)
             graph = small.graph(comm, config, self.facts, sizes, MODES[config.mode], k)
             return trial.run(comm, graph, lambda: self.make(comm, config, small.part(graph, config, self.facts, sizes, k)),
                              sizes.layer_sizes, smoothing_of(config) if config.correct_and_smooth else None, round(kernels.LARGE / k))
         finally:
-            if not others_frozen:
-                gc.unfreeze()
-            gc.enable()
             kernels.set_threads(n_threads)
-            tracemalloc.stop()
-
-
-def _resident():
-    gc.collect()
-    trim()
-    return resident()
 
 
 class _Telling:
-    """Tells a run's costs from its trials."""
+    """Tells a run's costs from its trial, which is `k` times smaller."""
 
-    def __init__(self, config, facts, sizes, trials):
-        self.config, self.facts, self.sizes, self.trials = config, facts, sizes, trials
+    def __init__(self, config, facts, sizes, k, trial):
+        self.config, self.facts, self.sizes, self.k, self.trial = config, facts, sizes, k, trial
         self.mode, self._plans = MODES[config.mode], {}
-        self.trial: Trial = trials[0][2]
 
-    def cost(self, warm_bytes):
+    def cost(self):
+        found = {name: self._moved(name, segment) for name, segment in self.trial.segments.items()}
         sent, received = ({name: {} for name in SEGMENTS} for _ in range(2))
-        packed = 0
-        for name, segment in self.trial.segments.items():
-            found, copied = self._moved(name, segment)
-            for (phase, way), n in found.items():
+        for name, (by_key, _) in found.items():
+            for (phase, way), n in by_key.items():
                 (sent if way == "sent" else received)[name][phase] = n
-            packed = copied if name == "step" else packed
-        step = self.trial.segments["step"]
+        step, batches = self.trial.segments["step"], self.sizes.batches
         rows = [made.fetched for made in step.aggregations if made.phase == "forward" or made.over == "reverse"]
         work = {name: self._work(name) for name in ("step", "evaluation")}
-        batches = self.sizes.batches
-        return Cost(max(self.sizes.load_bytes, round(self._peak() + warm_bytes)), sent, received,
-                    round(self._counted(lambda found: found.segments["step"].n_messages)), packed, work["step"][0],
-                    self._counted(lambda found: found.remote_buffers) + self._ahead()[0], 1 if batches is None else batches.n_steps,
+        return Cost(max(self.sizes.load_bytes, self._peak()), sent, received, step.n_messages, found["step"][1],
+                    work["step"][0], self.trial.remote_buffers + self._ahead()[0], 1 if batches is None else batches.n_steps,
                     sum(row_bytes(template) for templates in rows for template in templates or () if template), work)
 
     def _work(self, name):
-        return tuple(round(sum(self._line(name, lambda segment, of=of, way=way: getattr(segment, of)[way]) for way in range(2)))
-                     for of in ("flops", "touched_bytes"))
+        segment = self.trial.segments[name]
+        return tuple(round(self._scale(name) * sum(getattr(segment, of))) for of in ("flops", "touched_bytes"))
+
+    def _scale(self, name):
+        """How many times more rows than the trial's segment has the run's; of batches the largest."""
+        several, rows = self._several(name), self.trial.segments[name].rows
+        parts = [self.sizes.exchanged] if several is None else [{**self.sizes.exchanged, **batch} for batch in several.batches]
+        return max(sum(self._part(over, each).n_src for over in rows) for each in parts) / sum(rows.values()) if rows else self.k
 
     # ---- bytes
 
     def _moved(self, name, segment):
         """Bytes by (phase, way) of a segment, and bytes packed; of minibatches an average step's, or all of an evaluation."""
-        beside = {key: self._line(name, lambda other, key=key: other.counted[key]) for key in segment.counted}
-        several = self._several(name)
-        if several is None:
-            found, packed = self._aggregated(segment, self.sizes.exchanged)
-        else:
-            total, packed, times = Counter(), 0, several.n_steps if "evaluation" in name else 1
-            for k, batch in enumerate(several.batches):
-                own, copied = self._aggregated(segment, {**self.sizes.exchanged, **batch})
-                packed += copied
-                total.update(own)
-                total.update(self._pushed(several.pushes[k] if several.pushes else {}))
-            found = Counter({key: times * n / len(several.batches) for key, n in total.items()})
-            beside = {key: n for key, n in beside.items() if key[0] not in ("alltoall", PHASE)}
-            for way, n, cut in zip(("sent", "received"), several.moved, several.cut):
-                key = ("evaluation", way) if "evaluation" in name else ("alltoall", way)
-                more = n * times + (cut if name == "first evaluation" else 0) if "evaluation" in name else n + cut / several.n_steps
-                found[key] = found[key] + more
-            packed //= len(several.batches)
-        found.update({key: round(n) for key, n in beside.items()})
-        return {key: n for key, n in found.items() if n}, packed
+        several, evaluates = self._several(name), "evaluation" in name
+        found = {key: n * (self._scale(name) if key[0] == "alltoall" else 1) for key, n in segment.counted.items()}  # which sends rows
+        total, packed = Counter(), 0
+        for k, batch in enumerate(several.batches if several else [{}]):
+            own, copied = self._aggregated(segment, {**self.sizes.exchanged, **batch})
+            packed += copied
+            total.update(own)
+            total.update(self._pushed(several.pushes[k] if several and several.pushes else {}))
+        if several:
+            found = {key: n for key, n in found.items() if key[0] not in ("alltoall", PHASE)}
+            n, times = len(several.batches), several.n_steps if evaluates else 1
+            total, packed = Counter({key: times * n_bytes / n for key, n_bytes in total.items()}), packed // n
+            cuts = (name == "first evaluation") if evaluates else 1 / several.n_steps
+            total.update({("alltoall", way): n * times + cut * cuts for way, n, cut in zip(WAYS, several.moved, several.cut)})
+        total.update(found)
+        if evaluates:
+            total = Counter({("evaluation", way): sum(n for (phase, which), n in total.items() if phase != "setup" and which == way)
+                             for way in WAYS})
+        return {key: n for key, n in total.items() if n}, packed
 
     def _several(self, name):
         if name in ("start", "smoothing"):
@@ -282,41 +240,20 @@ class _Telling:
                     found[PHASE, way] += n
         return found
 
-    # ---- sizes
-
-    def _line(self, name: str, number: Callable[[Segment], float], scales: bool = False) -> float:
-        """A number of a segment at the real size, and on all ranks: on the line through the trial's and the tiny trial's numbers; where
-        it `scales` on that through 0, as of what has no part that does not grow.
-        """
-        found = []
-        for n_ranks, k, own, tiny in self.trials:
-            segment, small = own.segments[name], tiny.segments[name]
-            at = [(sum(segment.rows.values()), number(segment)), (0, 0) if scales else (sum(small.rows.values()), number(small))]
-            found.append((n_ranks, _on_line(at[: 2 if k > 1 else 1], self._real_rows(name, segment, k))))
-        return _on_line(found, self.sizes.size)
-
-    def _counted(self, number):
-        """A number of messages or of peers, which are not more on larger parts."""
-        return _on_line([(n_ranks, number(own)) for n_ranks, _, own, _ in self.trials], self.sizes.size)
-
-    def _real_rows(self, name, segment, k):
-        several, rows = self._several(name), segment.rows
-        if several is None:
-            return sum(self._part(over, self.sizes.exchanged).n_src for over in rows) or k
-        return max(sum(self._part(over, {**self.sizes.exchanged, **batch}).n_src for over in rows) for batch in several.batches)
+    # ---- memory
 
     def _peak(self):
-        """The most memory."""
+        """The most memory: steps' buffers keep what they took in each segment; of other arrays the segment counts that has most."""
         once = self.config.epochs == 1 or (self.sizes.batches is not None and self.config.epochs <= self.config.eval_every)
         # No step follows on the only evaluation, which leaves an aggregated constant behind.
-        names = [name for name in self.trial.segments if not once or name not in ("step", "evaluation")]
-        evaluated = "first evaluation" if once else "evaluation"  # where checkpoints are written
-        left = {name: self._line(name, lambda segment: segment.left_bytes) for name in names}
-        idle = {name: self._line(name, lambda segment: segment.idle_bytes, scales=True) for name in names}
-        peak = max(self._line(name, lambda segment: segment.peak_bytes) for name in names)
-        arrays = max(peak, *(left[name] + idle[name] for name in names), left[evaluated] + self._writing())
-        held = self.sizes.batches.held_bytes(self.trial.widths) if self.sizes.batches else 0
-        return self.sizes.there_bytes + held + arrays + self._ahead()[1] + self._structure()
+        grown, arrays = 0.0, 0.0
+        for name, segment in self.trial.segments.items():
+            if not once or name not in ("step", "evaluation"):
+                grown += self._scale(name) * segment.grown_bytes
+                arrays = max(arrays, grown + self.k * segment.other_bytes)
+        sampled = self.sizes.batches.ahead_bytes if self.sizes.batches else 0
+        return round(self.sizes.there_bytes + WARM_BYTES + self.trial.parameter_bytes + arrays + sampled + self._ahead()[1]
+                     + self._structure())
 
     def _ahead(self):
         """Peers whose rows a thread has fetched ahead, at most, and the bytes of these and of gradients that travel meanwhile."""
@@ -342,19 +279,3 @@ class _Telling:
         if found is None or columns <= 1 or sizes.laid_out > 1:
             return 0
         return (columns - 1) * (4 * sum(found.n_edges[0]) + 32 * sizes.n_rows)
-
-    def _writing(self):
-        """What the pieces of learned rows take that a checkpoint is written of (`Owners`)."""
-        relations = self.facts.relations
-        if relations is None or relations.n_nodes.keys() <= self.facts.n_features.keys():
-            return 0
-        return (1 if self.sizes.rank else 3) * PIECE_BYTES
-
-
-def _on_line(points, x):
-    """The value at x on the line through the first two (x, value); the first's where there is but one."""
-    (a, value), *others = points
-    if not others or others[0][0] == a or others[0][1] == value:
-        return value
-    (b, other), *_ = others
-    return value + (value - other) / (a - b) * (x - a)

@@ -17,10 +17,13 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import no_grad
 from sarlite.train import minibatch, sampled, small
-from sarlite.train.costs import TINY_ROWS, Model
+from sarlite.train.costs import Model
 from sarlite.train.load import Shard, widths
 from sarlite.train.small import Facts, Relations, Sizes
 from sarlite.train.trial import Mirror
+
+TINY_ROWS = 40
+"""Of a trial that asks what a model does, and not how much."""
 
 
 def of_run(comm: Communicator, config: argparse.Namespace, cls: Any, part: Shard, make_trainer: Callable[..., Any],

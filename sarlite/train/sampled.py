@@ -10,7 +10,6 @@ from sarlite.comm import Solo
 from sarlite.minibatch.push import message_bytes
 from sarlite.profile import uncounted
 from sarlite.sar.cost import Exchanged, exchanged
-from sarlite.sar.schedule.messages import row_bytes
 from sarlite.tape import Tensor
 from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
@@ -19,8 +18,8 @@ from sarlite.types import Array
 
 MOST = 16
 """Up to so many batches of the first epoch are sampled."""
-LINE_BYTES = 24
-"""Of a cache's line beside its row."""
+EDGE_BYTES = 16
+"""Of a sampled edge, with its share of the rows."""
 
 
 class Pushed(NamedTuple):
@@ -57,10 +56,8 @@ class Sampled(NamedTuple):
         Bytes sent and received where the epoch's seeds were cut.
     n_seeds : int
         The most that this rank has in a batch.
-    lines, newest : list by layer of int
-        Rows of caches at the end of a run, at most; and of which the newest is kept for peers.
-    delay : int
-        Steps for which arrived rows wait.
+    ahead_bytes : int
+        What the batches take, at most, that a thread samples ahead.
     """
 
     batches: list[dict[Any, Exchanged]]
@@ -70,16 +67,7 @@ class Sampled(NamedTuple):
     moved: Array
     cut: Array
     n_seeds: int
-    lines: list[int] = []
-    newest: list[int] = []
-    delay: int = 0
-
-    def held_bytes(self, widths: dict[int, Any]) -> int:
-        """Return the bytes of caches, newest rows and rows that travel, at most, of rows of these (shape, dtype) by layer."""
-        total = sum(self.lines[layer] * (row_bytes(row) + LINE_BYTES) for layer, row in widths.items() if self.lines)
-        total += sum(self.newest[layer] * (row_bytes(row) + 8) for layer, row in widths.items() if self.newest)
-        travelling = [[own.n_bytes(widths[layer]) for layer, own in each.items() if layer in widths] for each in self.pushes]
-        return total + max((sum(sent + self.delay * received for sent, received in each) for each in travelling), default=0)
+    ahead_bytes: int = 0
 
 
 def of_run(config: argparse.Namespace, part: Shard) -> tuple[Sampled, Sampled | None]:
@@ -110,16 +98,12 @@ def _sampled(graph, loader, config, scores):
             del batch, layers
     loader.drain()
     counted = _bytes(graph) - start - cut
-    held: dict[str, Any] = {}
     if caches:
         row = (1,), caches.stored_dtype(config.dtype)
         counted -= np.sum([own.n_bytes(row) for each in pushes for own in each.values()], 0, dtype=int)
-        arrived = [sum(sum(each[k].received) for each in pushes if k in each) for k in range(n_layers)]
-        further = config.epochs * len(loader) - n
-        held = {"lines": [min(table.n_lines, round(len(table) + rows / n * further)) for table, rows in zip(caches.tables, arrived)],
-                "newest": list(caches.n_newest), "delay": caches.settings.delay}
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
-    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds, **held)
+    n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch.values()) for batch in batches)
+    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds, loader.sample_ahead * EDGE_BYTES * n_edges)
 
 
 def _entered(layer, batch, place):

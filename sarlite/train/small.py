@@ -18,8 +18,7 @@ from sarlite.train.settings import graph_of
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
-_SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into,
-_PARTS = "backward_pieces", "most_ranges"  # and into how many parts at most
+_SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into
 
 
 class Facts(NamedTuple):
@@ -132,19 +131,12 @@ class Sizes(NamedTuple):
         train, *others = (_less(n, k) for n in self.splits)
         return [max(train, 8), *others]
 
-    def by_part(self, n_ranks: int) -> tuple[list[int], list[int]]:
-        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the group's.
-
-        Of fewer ranks than there are the first part is this rank's, and each other has the mean of the peers'.
-        """
+    def by_part(self) -> tuple[list[int], list[int]]:
+        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the group's."""
         found, n = self.exchanged["edges"], self.laid_out
         needs = [*map(len, found.needs.needs)]
         needs[self.rank // n] = found.n_src if n > 1 else 0
-        edges, needs = [rows // n**2 for rows in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
-        if n_ranks == self.size:
-            return edges, needs
-        return tuple([own[self.rank], *[round((sum(own) - own[self.rank]) / (self.size - 1))] * (n_ranks - 1)]  # type: ignore[return-value]
-                     for own in (edges, needs))
+        return [rows // n**2 for rows in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
 
     def of_group(self, columns: int) -> dict[str, Exchanged]:
         """Return what the group of `columns` ranks exchanges over its edges; of a part by rows, where the group is all ranks."""
@@ -157,12 +149,10 @@ class Sizes(NamedTuple):
 def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, sizes: Sizes, mode: Any, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
     cuts = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
-    if comm.size < sizes.size:  # of many ranks no peer's rows come in parts
-        cuts |= {name: 1 for name in _PARTS if hasattr(mode, name)}
     mode = dataclasses.replace(mode, **cuts)
     if facts.relations is not None:
         return _relational(comm, config, facts.relations, sizes, mode, k)
-    m, (n_edges, needs) = max(_less(sizes.n_rows, k), sum(sizes.small_splits(k))), (_shrunk(own, k) for own in sizes.by_part(comm.size))
+    m, (n_edges, needs) = max(_less(sizes.n_rows, k), sum(sizes.small_splits(k))), (_shrunk(own, k) for own in sizes.by_part())
     if facts.loops:
         n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
     indptr, indices = _in_edges(comm.rank, m, m, n_edges, needs)

@@ -1,12 +1,10 @@
 """A run in small: the run's own trainer on a tiny part with the run's proportions, whose peers are mirror images of it.
 
 What the run does is what the trial does: which aggregations and collectives a step has, what is held of peers, what it computes. Memory
-and flops grow in a straight line with the sizes, so that two trials, one twice as large as the other, tell them at any size.
+and flops grow with the sizes.
 """
 
-import gc
 import math
-import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ from sarlite.comm import Solo
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
-from sarlite.kernels import LARGE, watched_buffers
+from sarlite.kernels import LARGE, Buffers, watched_buffers
 from sarlite.sar.cost import Aggregation, moved
 from sarlite.sar.schedule.messages import templates_of
 from sarlite.tape.engine import Observer, observed
@@ -70,10 +68,10 @@ class Segment(NamedTuple):
     flops, touched_bytes : (int, int)
         Forward and backward: operations, and bytes of arrays that are read and written.
     n_messages : int
-    peak_bytes, left_bytes : int
-        The most that arrays took, and what they take at the end, the graph's beside.
-    idle_bytes : int
-        What the steps' `kernels.Buffers` keep at the end that no array uses: the most that arrays had there, and the gaps between them.
+    grown_bytes : int
+        By how much the steps' `kernels.Buffers` grew.
+    other_bytes : int
+        What other large arrays took at most, but for the graph's and those of parameters that all ranks hold.
     rows : dict
         By name of a plan, its source rows.
     """
@@ -84,9 +82,8 @@ class Segment(NamedTuple):
     flops: tuple[int, int]
     touched_bytes: tuple[int, int]
     n_messages: int
-    peak_bytes: int
-    left_bytes: int
-    idle_bytes: int
+    grown_bytes: int
+    other_bytes: int
     rows: Any = None
 
 
@@ -241,12 +238,15 @@ class Trial(NamedTuple):
     segments : dict of str to Segment
     remote_buffers : number
         Peers whose rows were held at most.
+    parameter_bytes : int
+        Of parameters that all ranks hold: values, gradients, what the optimizer keeps, and the best model's copy.
     widths : dict of int to (row shape, dtype)
         With caches of embeddings, by layer the rows that it is entered with.
     """
 
     segments: dict[str, Segment]
     remote_buffers: Any
+    parameter_bytes: int
     widths: dict[int, Any]
 
 
@@ -267,48 +267,48 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
     large : int
         Bytes above which an array is large for `kernels.Buffers`: so many times fewer as the trial is smaller than the run.
     """
-    profile, best = graph.profile, {}
+    profile = graph.profile
     segments: dict[str, Segment] = {}
     widths: dict[int, Any] = {}
-    notes = _Notes(profile, comm.sent)
+    notes, others = _Notes(profile, comm.sent), Buffers()
+    others.set_large(large)
 
     @contextmanager
     def segment(name: str) -> Iterator[None]:
-        gc.collect()
+        others.trim()
+        before, idle = sum(own.n_bytes for own in buffers), others.n_idle  # idle bytes of others' arrays are given back in a run
         notes.begin()
-        tracemalloc.reset_peak()
         with observed(notes):
             yield
-        left, peak = tracemalloc.get_traced_memory()
-        segments[name] = notes.end(peak - base, left - base, sum(own.n_idle for own in buffers))
+        segments[name] = notes.end(sum(own.n_bytes for own in buffers) - before, others.n_bytes - idle)
 
-    gc.collect()
-    base = tracemalloc.get_traced_memory()[0]
     profile.reset()
-    with watched_buffers() as buffers, segment("start"):
-        trainer = make_trainer()
-    for own in buffers:
-        own.set_large(large)
-    _prepare(trainer, widths, layer_sizes)
-    for epoch in range(2):
-        with segment(SEGMENTS[2 * epoch + 1]):
-            trainer.epoch(epoch)
-        with segment(SEGMENTS[2 * epoch + 2]), profile.phase("evaluation"):
-            trainer.evaluate()
-            best["state"] = trainer.model.state_dict()  # as where the epoch is the best
-    if smooth is not None:
-        with profile.phase("setup"):  # an evaluation as those before
-            logits = trainer.predict()
-        with segment(SEGMENTS[5]):
-            smoothed(trainer, smooth, logits)
-    names = _names(trainer)
+    with watched_buffers(others) as buffers:
+        with segment("start"):
+            trainer = make_trainer()
+        for own in buffers:
+            own.set_large(large)
+        _prepare(trainer, widths, layer_sizes)
+        for epoch in range(2):
+            with segment(SEGMENTS[2 * epoch + 1]):
+                trainer.epoch(epoch)
+            with segment(SEGMENTS[2 * epoch + 2]):
+                trainer.evaluate()
+        if smooth is not None:
+            with profile.phase("setup"):  # an evaluation as those before
+                logits = trainer.predict()
+            with segment(SEGMENTS[5]):
+                smoothed(trainer, smooth, logits)
+    names, fixed = _names(trainer), trainer.flat.data.nbytes * (2 + len(trainer.optimizer.keeps))
+    learned = sum(group.data.nbytes for group in trainer.flat.owned)  # the best model's copy of learned rows
     for name, found in segments.items():
         beside = _beside(found, comm.size // comm.columns)
         layers = _Layers(names, name, getattr(trainer.batches, "sampler", None))
         aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
         turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
-        segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows)
-    return Trial(segments, profile.peak_remote_buffers, widths)
+        segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows,
+                                        other_bytes=found.other_bytes - fixed + learned)
+    return Trial(segments, profile.peak_remote_buffers, fixed + trainer.flat.data.nbytes, widths)
 
 
 class _Sampling:
@@ -364,7 +364,6 @@ def _prepare(trainer, widths, layer_sizes):
     for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
         for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
             layer._all_sizes = layer_sizes[name, k]
-    trainer.optimizer.touched = lambda group: np.arange(len(group.grad) - 1)
     trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
     caches = getattr(trainer.batches, "caches", None)
     if caches is not None:

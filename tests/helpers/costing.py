@@ -51,7 +51,6 @@ def told(tmp_path, n_ranks, settings, **options):
     def tell(comm):
         config = resolve({**QUIET, "ranks": comm.size, "data": SBM, **options, "mode": "sar", "dry_run": True})
         model, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
-        model.warm_bytes = 1  # of memory nothing is asked
         chosen = candidates(config, comm.size, settings)
         rows, _ = planning.compare(comm, model, sizes, planning.limit_of(comm, config, part), chosen, config.prefetch)
         return {str(row.setting): planning.record(row, config) for row in rows}

@@ -5,11 +5,11 @@ import pytest
 
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
-from sarlite.train import costs, planning
+from sarlite.train import planning
 from sarlite.train.config import resolve
 from sarlite.train.costs import Cost, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
-from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, told, trained, weighted
+from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
 
 DENSE = dict(data="sbm:nodes=12000,degree=6,features=16", model="gat", layers=2, hidden=64, heads=2, epochs=1, prefetch=0)
 TINY = dict(data=SBM, **MODELS["gcn"], layers=2, epochs=1, prefetch=0)
@@ -104,9 +104,3 @@ def test_a_comparison_counts_what_ranks_in_step_wait(summing, prefetch, waits, t
 
     broadcast, sar = threads.run(2, seconds)[0]
     assert sar == 0 and (broadcast > 0) == waits
-
-
-def test_of_learned_rows_a_checkpoint_is_written(tmp_path):
-    options = {**RELATIONAL["rgcn"], "prefetch": 0}
-    first, other = told(tmp_path, 2, [Setting("sar")], **options)["sar"]["peak_bytes"]
-    assert first - other > costs.PIECE_BYTES  # rank 0 writes, and has three pieces

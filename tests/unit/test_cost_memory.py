@@ -7,13 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from sarlite.comm import Solo, threads
+from sarlite.comm import Solo
 from sarlite.data import format, load
 from sarlite.sar.cost import expected
 from sarlite.train import costs
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
-from sarlite.train.loop import fit
 from tests.helpers.costing import QUIET, counted
 from tests.helpers.training_runs import ROOT
 
@@ -48,7 +47,6 @@ def test_trials_of_any_size_tell_the_same(model, tmp_path):
     peaks = []
     for n_rows in (2000, 3000, 4000):
         other = costs.Model(config, made.make, made.facts, trial_rows=n_rows)
-        other.warm_bytes = 1
         peaks.append(other.cost(Setting("sar"), sizes, 0).peak_bytes - sizes.there_bytes)
     assert peaks == pytest.approx([peaks[-1]] * 3, rel=0.05)
 
@@ -75,7 +73,7 @@ def test_a_trial_has_as_many_seeds_as_a_batch(tmp_path):
 
 @pytest.mark.parametrize("mode", ["sar", "oneshot"])
 def test_peers_of_many_ranks_count(mode, tmp_path):
-    """In `sar` a peer more takes next to nothing; in `oneshot` the rows of all peers are held."""
+    """In `sar` a further peer takes next to nothing; in `oneshot` the rows of all peers are held."""
     config = resolve({**QUIET, "data": "sbm:nodes=90", "model": "gcn", "hidden": 64, "prefetch": 0})
     made, _, _ = counted(Solo(), config, tmp_path)
     peaks = []
@@ -87,27 +85,3 @@ def test_peers_of_many_ranks_count(mode, tmp_path):
         assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
     more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64
     assert more < 0.2 * halo_bytes if mode == "sar" else more > 0.4 * halo_bytes, more
-
-
-OPTIONS = {"data": "sbm:nodes=3000,degree=8,features=16,classes=4,train=0.5", "model": "sage", "layers": 2, "hidden": 16, "batch_size": 700,
-           "fanouts": (5, 5), "sample_ahead": 0, "prefetch": 0, "remote": "hec"}
-
-
-@pytest.mark.parametrize("flags", [{}, {"push": "demand"}, {"halo_features": "cache", "hec_lines": 700, "hec_limit": 600}], ids=str)
-def test_caches_hold_what_was_said(flags, tmp_path):
-    """In a first epoch, and at most so much in further ones."""
-    def both(comm, epochs):
-        config = resolve({**QUIET, **OPTIONS, **flags, "epochs": epochs, "ranks": comm.size})
-        model, sizes, part = counted(comm, config, tmp_path)
-        trainer = model.make(comm, config, part)
-        fit(trainer, epochs)
-        caches, told = trainer.batches.caches, sizes.batches
-        row = {k: ((1,), np.dtype(np.float32)) for k in range(2)}
-        pushed = np.array(comm.allgather(told.pushes[0][1].sent))
-        assert pushed[:, comm.rank].tolist() == told.pushes[0][1].received
-        return told.lines, [len(table) for table in caches.tables], told.held_bytes(row)
-
-    for lines, there, held in threads.run(2, both, 1):
-        assert lines == there and held > 0
-    for lines, there, _ in threads.run(2, both, 3):
-        assert all(found <= told for found, told in zip(there, lines))
