@@ -195,7 +195,7 @@ def _fits(rows, own, rows_on):
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates) -> Row:
     def most(way, segment):
-        return max(sum(getattr(cost, way)[segment].values()) for cost in costs)
+        return round(max(sum(getattr(cost, way)[segment].values()) for cost in costs))
 
     phases: dict[str, float] = {}
     for cost in costs:

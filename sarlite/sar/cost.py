@@ -1,7 +1,7 @@
-"""What an aggregation moves: sums over the arrivals of a plan, which a mode lays out of counts as it does of edges.
+"""What an aggregation moves: sums over the arrivals of a plan; and what a part exchanges, in any mode.
 
-`found` tells what a part exchanges, of a graph that is there, and `expected` of one that is not. Both are `Needs` without edges: they say
-which rows go where, or only how many, and `mode.lay_out(needs, prefetch)` makes the pieces that a real run has.
+`exchanged` tells it of a graph that is there: by `Needs` without edges, of which `mode.lay_out(needs, prefetch)` makes the pieces that a
+real run has. `expected` tells it of a graph that is not, in numbers alone.
 """
 
 from collections import Counter
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.graph.part import EdgesByOwner, InEdges
 from sarlite.sar.schedule.messages import layout, row_bytes
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
@@ -19,8 +20,9 @@ class Aggregation(NamedTuple):
 
     Attributes
     ----------
+    plan : Plan
     over : hashable
-        Which edges.
+        Which edges the plan is of.
     phase, within : str, str or None
         What its bytes are counted under; the phase of the profile that stands in for it, as "evaluation".
     fetched : tuple of (row shape, dtype), or None
@@ -29,6 +31,7 @@ class Aggregation(NamedTuple):
         Of the gradients that go to the rows' owners; None forward.
     """
 
+    plan: Plan
     over: Any
     phase: str
     within: str | None
@@ -72,58 +75,42 @@ class Exchanged(NamedTuple):
 
     Attributes
     ----------
-    needs : Needs
-        Without edges.
+    n_src : int
+        Source rows that this rank owns.
+    n_needed : list of int
+        By rank, its rows that come here.
     n_edges : list of list of int
         Of each set, its edges by the part of their sources.
+    needs : Needs, or None
+        Without edges; None of a graph that is not there.
     turned : Exchanged, or None
         Of the reversed edges.
     """
 
-    needs: Needs
+    n_src: int
+    n_needed: list[int]
     n_edges: list[list[int]]
+    needs: Needs | None = None
     turned: Any = None
 
     @property
-    def n_src(self) -> int:
-        return self.needs.n_src
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.n_needed)
 
     @property
     def n_halo(self) -> int:
         """How many peers' rows come."""
-        return sum(map(len, self.needs.needs))
-
-    def plan(self, mode: Any, prefetch: int) -> Plan:
-        """Return the plan that a mode lays out."""
-        return mode.lay_out(self.needs, prefetch)
+        return sum(self.n_needed)
 
 
-class _Block:
-    """Stands for a block: only rows are told."""
-
-    offset = 0
-
-    def columns(self, a, b):
-        return self
-
-
-class _Cut:
-    """Stands for an `EdgesByOwner`."""
-
-    edges = property(lambda self: self)
-    indices = ()
-
-    def blocks(self, rank, ends, src_ids, offsets, dtype):
-        return [_Block() for _ in src_ids]
-
-    def merged(self, src_ids, offsets, dtype):
-        return _Block()
-
-
-def _needs(rank, offsets, needs, asked, degree):
+def _exchanged(rank, offsets, needs, asked, degree, n_edges):
+    size, nothing = len(needs), np.empty(0, np.int64)
+    no_edges = EdgesByOwner(InEdges(np.zeros(1, np.int64), nothing), [nothing] * size, [nothing] * size)
     src_ids = [*needs]
-    src_ids[rank] = Some(int(offsets[rank + 1] - offsets[rank]), True)
-    return Needs(rank, offsets, [_Cut()], needs, asked, src_ids, degree)
+    src_ids[rank] = np.broadcast_to(np.int64(0), offsets[rank + 1] - offsets[rank])  # which rows they are nobody asks
+    found = Needs(rank, offsets, [no_edges], needs, asked, src_ids, degree)
+    return Exchanged(found.n_src, [*map(len, needs)], n_edges, found)
 
 
 def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
@@ -148,12 +135,12 @@ def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
         for edges in _sets(block):
             reached[owner] = np.union1d(reached[owner], edges.dst[_inside(edges, columns)]).astype(np.int64)
     asked = plan.asked(size)
-    found = Exchanged(_needs(rank, offsets, comm.alltoall(asked), asked, plan.degree), sets)
+    found = _exchanged(rank, offsets, comm.alltoall(asked), asked, plan.degree, sets)
     if not turns or size == 1:
         return found
     out = [ranks[rank] for ranks in comm.allgather(sets[0])]
     needs = comm.alltoall(reached)
-    return found._replace(turned=Exchanged(_needs(rank, offsets, needs, reached, plan.degree), [out]))
+    return found._replace(turned=_exchanged(rank, offsets, needs, reached, plan.degree, [out]))
 
 
 def edges_by_owner(plan: Plan, rank: int, size: int) -> list[list[int]]:
@@ -189,52 +176,12 @@ def expected(n_nodes: int, n_edges: int, size: int, *, halo: float | None = None
     loops : bool
         Whether a self loop is added to each node.
     """
-    offsets = np.arange(size + 1) * n_nodes // size
-    local, sizes = int(offsets[1]), np.diff(offsets).tolist()
+    sizes = np.diff(np.arange(size + 1) * n_nodes // size).tolist()
+    local = sizes[0]
     values, counts = (np.array([n_edges / n_nodes]), np.array([n_nodes])) if degrees is None else np.asarray(degrees, float)
     random = float((counts * -np.expm1(values * np.log1p(-1 / size))).sum() / counts.sum()) if size > 1 else 0.0
-    wanted = random if halo is None else halo
     own = n_edges * local // n_nodes
     inside = round(own * (local / n_nodes if halo is None else max(0.0, 1 - halo)))
     far = [round((own - inside) * n / max(n_nodes - local, 1)) for n in sizes[1:]]
-    needs, asked = ([Some(0), *(Some(round(n * wanted), wanted >= 1) for n in each[1:])] for each in (sizes, [local] * size))
-    edges = [own - sum(far) + (local if loops else 0), *far]
-    found = Exchanged(_needs(0, offsets, needs, asked, n_edges / max(n_nodes, 1) + bool(loops)), [edges])
-    return found._replace(turned=found)
-
-
-class Some:
-    """Stands for `n` ascending row numbers; `contiguous` tells whether each follows the one before."""
-
-    def __init__(self, n: int, contiguous: bool = False) -> None:
-        self.n, self.contiguous = n, contiguous
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return Some(len(range(*key.indices(self.n))), self.contiguous)
-        return key % self.n * (1 if self.contiguous else 2)  # so that the ends differ by more than their number
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is np.concatenate:
-            return Some(sum(map(len, args[0])))
-        if function is np.diff:
-            return np.ones(1)
-        if function is np.searchsorted:  # where even ranges begin
-            n = len(args[1]) + 1
-            return np.arange(1, n) * self.n // n
-        if function is np.split:
-            ends = [0, *args[1], self.n]
-            return [Some(b - a, self.contiguous) for a, b in zip(ends, ends[1:])]
-        return NotImplemented
-
-    def __sub__(self, first: int) -> "Some":
-        return self
-
-    def max(self) -> int:
-        return self.n
-
-    def astype(self, dtype: Any) -> "Some":
-        return self
+    needed = [0, *(round(n * (random if halo is None else halo)) for n in sizes[1:])]
+    return Exchanged(local, needed, [[own - sum(far) + (local if loops else 0), *far]])

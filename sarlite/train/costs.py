@@ -182,7 +182,7 @@ class _Telling:
         found = {key: n * (self._scale(name) if key[0] == "alltoall" else 1) for key, n in segment.counted.items()}  # which sends rows
         total, packed = Counter(), 0
         for k, batch in enumerate(several.batches if several else [{}]):
-            own, copied = self._aggregated(segment, {**self.sizes.exchanged, **batch})
+            own, copied = self._aggregated(name, {**self.sizes.exchanged, **batch})
             packed += copied
             total.update(own)
             total.update(self._pushed(several.pushes[k] if several and several.pushes else {}))
@@ -203,28 +203,31 @@ class _Telling:
             return None
         return self.sizes.scored if "evaluation" in name else self.sizes.batches
 
-    def _aggregated(self, segment, parts):
+    def _aggregated(self, name, parts):
         """Of all aggregations, and of rows turned into columns."""
-        found, packed = Counter(), 0
+        found, packed, segment = Counter(), 0, self.trial.segments[name]
         for made in segment.aggregations:
-            plan, size = self._plan(made.over, parts)
+            plan, size = self._plan(made, parts)
             sent, received, copied = moved(plan, size, made)
-            packed += copied
-            for way, n_bytes in (("sent", sent), ("received", received)):
-                found.update({(phase, way): n for phase, n in n_bytes.items()})
+            times = self._scale(name) if plan is made.plan else 1
+            packed += round(times * copied)
+            for way, n_bytes in zip(WAYS, (sent, received)):
+                found.update({(phase, way): times * n for phase, n in n_bytes.items()})
         for turn in segment.turns:
-            for way, n in zip(("sent", "received"), turn.moved(*self.sizes.group[turn.place])):
+            for way, n in zip(WAYS, turn.moved(*self.sizes.group[turn.place])):
                 found[turn.phase, way] += n
                 packed += n if way == "sent" else 0
         return found, packed
 
-    def _plan(self, over, parts):
-        """The plan of the real part, and the number of its ranks."""
-        part = self._part(over, parts)
-        key = over, id(part)
+    def _plan(self, made, parts):
+        """The plan of the real part, or of a graph that is not there the trial's; and the number of its ranks."""
+        part = self._part(made.over, parts)
+        if part.needs is None:
+            return made.plan, part.size
+        key = made.over, id(part)
         if key not in self._plans:
-            self._plans[key] = part.plan(self.mode, self.config.prefetch), part.needs.size
-        return self._plans[key]
+            self._plans[key] = self.mode.lay_out(part.needs, self.config.prefetch)
+        return self._plans[key], part.size
 
     def _part(self, over, parts):
         if over in ("edges", "reverse") and self.config.columns > 1:
@@ -260,13 +263,13 @@ class _Telling:
         peers, most, parts = 0, 0, dict(self.sizes.exchanged)
         for several in (self.sizes.batches, self.sizes.scored):
             parts |= several.batches[0] if several else {}
-        for made in (made for segment in self.trial.segments.values() for made in segment.aggregations):
-            plan, size = self._plan(made.over, parts)
+        for name, made in ((name, made) for name, segment in self.trial.segments.items() for made in segment.aggregations):
+            plan, size = self._plan(made, parts)
             pieces = plan.forward if made.gradients is None else plan.backward
             coming = [piece for piece in pieces if piece.n_rows]
             if not self.config.prefetch or len(pieces) == 1 or not coming:
                 continue
-            rows = max(piece.n_rows * piece.share.denominator for piece in coming)
+            rows = max(piece.n_rows * piece.share.denominator for piece in coming) * (self._scale(name) if plan is made.plan else 1)
             fetched, gradients = (sum(row_bytes(t) for t in templates or () if t) for templates in (made.fetched, made.gradients))
             ahead = min(self.config.prefetch, size - 2) if made.fetched else 0
             peers, most = max(peers, ahead), max(most, rows * (ahead * fetched + 2 * gradients))

@@ -115,7 +115,7 @@ def compare(comm: Communicator, model: Model, sizes: Sizes, limit: Limit, settin
 def _waited_edges(comm, sizes, prefetch):
     """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, as of relations, 0. Collective."""
     found = sizes.exchanged.get("edges")
-    if found is None or found.needs.size == 1 or found.needs.size != comm.size:
+    if found is None or found.size == 1 or found.size != comm.size:
         return 0.0
     tiles = np.array(comm.allgather(found.n_edges[0]), float)
     ranges = MODES["broadcast"].n_ranges(found.needs) if prefetch else 1

@@ -134,7 +134,7 @@ class Sizes(NamedTuple):
     def by_part(self) -> tuple[list[int], list[int]]:
         """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the group's."""
         found, n = self.exchanged["edges"], self.laid_out
-        needs = [*map(len, found.needs.needs)]
+        needs = [*found.n_needed]
         needs[self.rank // n] = found.n_src if n > 1 else 0
         return [rows // n**2 for rows in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
 
@@ -231,7 +231,7 @@ def _relational(comm, config, relations, sizes, mode, k):
         chosen, found = next(((chosen, each) for chosen, each in sizes.exchanged.items() if relation in chosen), (None, None))
         n_edges, needs = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size
         if found is not None:
-            n_edges, needs = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(list(map(len, found.needs.needs)), k)
+            n_edges, needs = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(found.n_needed, k)
         edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needs)
     ids = {name: np.arange(n) for name, n in own.items()}
     made = _Relational.from_part(comm, edges, ids, mode=mode, prefetch=config.prefetch, rows=config.rows)

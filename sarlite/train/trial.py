@@ -60,7 +60,6 @@ class Segment(NamedTuple):
     Attributes
     ----------
     aggregations : list of Aggregation
-        Each over a plan; `named` gives plans names.
     turns : list of Turned
         While a trial runs each with the counts that it turns.
     counted : Counter of (phase, "sent" or "received") to int
@@ -195,7 +194,7 @@ class _Notes(Observer):
         if within == "setup":
             return
         templates = [None if rows is None else templates_of(rows) for rows in (arrays, d_arrays)]
-        self.aggregations.append(Aggregation(plan, phase, within, *templates))
+        self.aggregations.append(Aggregation(plan, None, phase, within, *templates))
 
     def applied(self, application):
         name, inputs, params, needs, result = application
@@ -304,7 +303,7 @@ def run(comm: Mirror, graph: Any, make_trainer: Callable[[], Any], layer_sizes: 
     for name, found in segments.items():
         beside = _beside(found, comm.size // comm.columns)
         layers = _Layers(names, name, getattr(trainer.batches, "sampler", None))
-        aggregations = [made._replace(over=layers.name(made.over)) for made in found.aggregations]
+        aggregations = [made._replace(over=layers.name(made.plan)) for made in found.aggregations]
         turns = [turn._replace(place=_place(trainer.graph, counts)) for counts, turn in found.turns]
         segments[name] = found._replace(aggregations=aggregations, turns=turns, counted=beside, rows=layers.rows,
                                         other_bytes=found.other_bytes - fixed + learned)
@@ -412,7 +411,7 @@ def _beside(found, size):
     """The bytes that were counted beside the aggregations and the turns of a segment."""
     counted = found.counted.copy()
     for made in found.aggregations:
-        for way, n_bytes in zip(("sent", "received"), moved(made.over, size, made)):
+        for way, n_bytes in zip(("sent", "received"), moved(made.plan, size, made)):
             counted.subtract({(phase, way): n for phase, n in n_bytes.items()})
     for counts, turn in found.turns:
         own = counts[0]

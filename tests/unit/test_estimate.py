@@ -7,7 +7,6 @@ import pytest
 
 from sarlite import estimate
 from sarlite.comm import threads
-from sarlite.sar.cost import Aggregation, expected, moved
 from sarlite.sar.schedule.modes import MODES
 from tests.helpers.costing import RELATIONAL, trained, weighted
 
@@ -69,16 +68,11 @@ def test_what_cannot_be_told_is_refused(flags, words, capsys):
 
 def test_papers100m(capsys):
     """Figures of full-batch GCN 128-256-256-172 on ogbn-papers100M, in GB received a rank and step."""
-    made = [Aggregation("edges", "forward", None, (((width,), np.float32),)) for width in (256, 172)]
-    made += [Aggregation("edges", "backward", None, None, (((width,), np.float32),)) for width in (256, 172)]
-    received: dict[str, list[float]] = {"sar": [], "broadcast": []}
-    for mode, found in received.items():
-        for size in (16, 64, 256, 1024):
-            part = expected(111_059_956, 2 * 1_615_685_872, size)
-            of = made if mode == "sar" else [each._replace(fetched=each.fetched or each.gradients, gradients=None) for each in made]
-            found.append(sum(sum(moved(part.plan(MODES[mode], 0), size, each).received.values()) for each in of) / 1e9)
-    assert np.round(received["broadcast"]).tolist() == [357, 374, 379, 380]
-    assert np.round(received["sar"]).tolist() == [302, 138, 41, 11]
+    flags = "--nodes 111059956 --edges 3231371744 --features 128 --classes 172 --model gcn --layers 3 --hidden 256 --dropout 0".split()
+    rows = told(capsys, *flags, "--ranks", "16,64,1024")
+    for mode, known in (("broadcast", [357, 374, 380]), ("sar", [302, 138, 11])):
+        found = [rows[mode, size]["step_received_bytes"] / 1e9 for size in (16, 64, 1024)]
+        assert np.round(found).tolist() == known, (mode, found)
 
 
 def test_an_estimate_says_what_fits_and_on_how_few_ranks(capsys):
