@@ -13,13 +13,12 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train import small, trial
 from sarlite.train.settings import smoothing_of
 from sarlite.train.small import Facts, Sizes
-from sarlite.train.trial import SEGMENTS, Mirror
+from sarlite.train.trial import SEGMENTS, WAYS, Mirror
 
 TRIAL_ROWS = 2000
 """Rows of a trial, peers' rows too, of which a quarter at least are its own, else what does not grow with the rows outweighs them."""
 WARM_BYTES = 4 << 20
 """What a run takes beside large arrays: modules and libraries that its first step needs, small arrays, Python's objects."""
-WAYS = "sent", "received"
 
 
 class Setting(NamedTuple):
@@ -166,7 +165,7 @@ class _Telling:
 
     def _work(self, name):
         segment = self.trial.segments[name]
-        return tuple(round(self._scale(name) * sum(getattr(segment, of))) for of in ("flops", "touched_bytes"))
+        return tuple(round(self._scale(name) * getattr(segment, of)) for of in ("flops", "touched_bytes"))
 
     def _scale(self, name):
         """How many times more rows than the trial's segment has the run's; of batches the largest."""
