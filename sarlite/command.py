@@ -175,6 +175,12 @@ def readable(n_bytes: float) -> str:
     return f"{n_bytes:.4g} TiB"
 
 
+def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
+    """Return the cells of a table as text, a line a row, with columns aligned to the left "<" or to the right ">"."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line."""
 

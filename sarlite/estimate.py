@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite import optim
 from sarlite.comm import Solo, threads
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser, byte_size, count
+from sarlite.command import Parser, aligned, byte_size, count
 from sarlite.data import load
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError, needs
@@ -24,16 +23,15 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.costs import SETTINGS, Cost, Model, Setting
+from sarlite.train.costs import SETTINGS, Cost, Setting, cost
 from sarlite.train.load import kind
 from sarlite.train.load import load as load_part
 from sarlite.train.loop import set_threads
-from sarlite.train.model import model_class
-from sarlite.train.part_sizes import facts_of, sizes_of, with_exchanges
+from sarlite.train.part_sizes import sizes_of
 from sarlite.train.rates import Rates, rates_of, segment_seconds
 from sarlite.train.report import duration
-from sarlite.train.run import _make_trainer
-from sarlite.train.settings import graph_of, source_of
+from sarlite.train.run import trainer_of
+from sarlite.train.settings import settings
 from sarlite.train.small import Facts, Sizes
 
 MOST_EXACT = 16
@@ -109,8 +107,10 @@ _KINDS = {"ranks": _numbers, "halo": float, "train": float, "plot": str, "memory
           **dict.fromkeys(("gflops", "gb_per_s", "network_gbit"), _rate)}  # fmt: skip
 
 
-def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Progress = SILENT) -> tuple[list[Row], list[str]]:
-    """Return a `Row` for each number of ranks and mode, and lines that say what is left out and why, and what fits in --memory.
+def estimate(own: argparse.Namespace, config: argparse.Namespace,
+             progress: Progress = SILENT) -> tuple[list[Row], list[str]]:
+    """Return a `Row` for each number of ranks and mode, and lines that say what is left out and why, and what fits in
+    --memory.
 
     Parameters
     ----------
@@ -120,22 +120,18 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
     Raises
     ------
     SarliteError
-        What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in training.
+        What is asked for cannot be told: counts are missing, or the model, the data or an option is refused as in
+        training.
     """
-    cls = model_class(config.model)
-    known = Run(vars(config), cls) if own.nodes is not None else Run.of(vars(config), cls, kind(Solo(), config.data))
+    run = settings(config)
+    by_counts = own.nodes is not None
+    known = Run.of(vars(config), run.model.cls, "plain" if by_counts else kind(Solo(), run.source.spec))
     refuse(known)
     if why := uncounted(known):
         raise ConfigError(why)
-    schedule, loops = optim.schedule(config.lr_schedule, config.epochs), config.self_loops
-    loops = getattr(cls, "self_loops", False) if loops is None else loops
     left_out = [f"{setting} is left out: --dry-run tells it" for setting in SETTINGS if setting.options]
-
-    def make(comm, config, part):
-        return _make_trainer(comm, config, cls, schedule, part, None)
-
-    sizes = _of_counts(own, config, loops) if own.nodes is not None else _of_data(own, config, loops, known.relational, make)
-    each = _Each(own, config, sizes, make, progress)
+    sizes = _of_counts(own, run) if by_counts else _of_data(own, run, known.relational)
+    each = _Each(own, run, config.threads, sizes, progress)
     rows = [row for size in own.ranks for row in each.rows(size)]
     return rows, left_out + (_fits(rows, own, lambda size: [*each.rows(size)]) if own.memory else [])
 
@@ -143,28 +139,30 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace, progress: Prog
 class _Each:
     """Tells the rows of one number of ranks after another."""
 
-    def __init__(self, own, config, sizes, make, progress):
-        self.own, self.config, self.sizes, self.make, self.progress = own, config, sizes, make, progress
-        self.rates = {}
+    def __init__(self, own, run, threads, sizes, progress):
+        self.own, self.run, self.threads, self.sizes, self.progress, self.measured = own, run, threads, sizes, progress, {}
 
     def rows(self, size):
         with self.progress.step(f"{size:,} ranks"):
-            sizes, facts, exact = self.sizes(size)
-        model, rates = Model(self.config, self.make, facts), self._rates(size)
+            sizes, exact = self.sizes(size)
+        rates = self._rates(size)
         for mode in MODES if size > 1 else [next(iter(MODES))]:
             with self.progress.step(f"{size:,} ranks, mode {mode}"):
-                yield _row(size, mode, [model.cost(Setting(mode), each, self.config.prefetch) for each in sizes], exact, rates)
+                costs = [cost(self.run, trainer_of, each, Setting(mode)) for each in sizes]
+            yield _row(size, mode, costs, exact, rates)
 
     def _rates(self, size):
-        """The rates of a rank that has as many threads as one of so many ranks of this machine, but for those that are given."""
-        n_threads = self.config.threads or max(1, default_threads(Solo()) // size)
-        if n_threads not in self.rates:
+        """The rates of a rank with as many threads as one of so many of this machine, but for those that are given."""
+        n_threads = self.threads or max(1, default_threads(Solo()) // size)
+        if n_threads not in self.measured:
             set_threads(n_threads)
             of_messages, own = threads.run(2, rates_of)[0], rates_of(Solo())
             set_threads(1)
-            self.rates[n_threads] = own._replace(packing=of_messages.packing, sending=of_messages.sending, message=of_messages.message)
-        given = {"flop": self.own.gflops, "summing": self.own.gb_per_s, "sending": self.own.network_gbit and self.own.network_gbit / 8}
-        return self.rates[n_threads]._replace(**{name: 1e-9 / value for name, value in given.items() if value})
+            messages = {name: getattr(of_messages, name) for name in ("packing", "sending", "message")}
+            self.measured[n_threads] = own._replace(**messages)
+        network = self.own.network_gbit and self.own.network_gbit / 8
+        given = {"flop": self.own.gflops, "summing": self.own.gb_per_s, "sending": network}
+        return self.measured[n_threads]._replace(**{name: 1e-9 / value for name, value in given.items() if value})
 
 
 def _fits(rows, own, rows_on):
@@ -206,13 +204,15 @@ def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates)
                *(max(segment_seconds(cost, rates, segment) for cost in costs) for segment in ("step", "evaluation")))
 
 
-def _with_memory(sizes, facts):
-    """The sizes with the memory of a part that no process has loaded: of its labels, splits, ids, blocks and edge values; features are
-    counted with a trial's. A relational graph has its edges and ids by relation beside, which blocks are cut from.
+def _with_memory(sizes):
+    """The sizes with the memory of a part that no process has loaded: of its labels, splits, ids, blocks and edge
+    values; features are counted with a trial's. A relational graph has its edges and ids by relation beside, which
+    blocks are cut from.
     """
-    blocks = sum(found.n_src * (8 + len(SPLITS) + 48) + 16 * found.n_halo + sum(map(sum, found.n_edges)) * (4 + facts.edge_bytes)
+    own, values = sizes.facts.relations, [a for a in sizes.facts.edge_values if a is not None]
+    edge_bytes = 4 + sum(a.itemsize * int(np.prod(a.shape[1:])) for a in values)
+    blocks = sum(found.n_src * (8 + len(SPLITS) + 48) + 16 * found.n_halo + sum(map(sum, found.n_edges)) * edge_bytes
                  for found in sizes.exchanged.values())
-    own = facts.relations
     edges = sum(24 * n + 16 * own.own_nodes[relation[2]] for relation, n in own.own_edges.items()) if own else 0
     return sizes._replace(there_bytes=blocks + edges + _LOADED)
 
@@ -220,20 +220,21 @@ def _with_memory(sizes, facts):
 def _expected(size, own, n_nodes, n_edges, degrees, shares, facts):
     found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=facts.loops)
     splits: Any = tuple(round(found.n_src * share) for share in shares)
-    return [_with_memory(Sizes(0, size, found.n_src, splits, {"edges": found}), facts)], facts, False
+    return [_with_memory(Sizes(facts, 0, size, found.n_src, splits, {"edges": found}))], False
 
 
-def _of_counts(own, config, loops):
-    """Return the function that tells of a number of ranks its (sizes, facts, exact), of a graph that is told by counts."""
+def _of_counts(own, run):
+    """Return the function that tells of a number of ranks its (sizes, exact), of a graph that is told by counts."""
     for name in ("nodes", "edges", "features", "classes"):
         value = getattr(own, name)
         if value is None or value < 1:
-            raise ConfigError(f"--{name}: a graph given by numbers needs --nodes, --edges, --features and --classes, each 1 or more")
+            raise ConfigError(f"--{name}: a graph given by numbers needs --nodes, --edges, --features and --classes, "
+                              "each 1 or more")
     for name in ("halo", "train"):
         value = getattr(own, name)
         if value is not None and not 0 <= value <= 1:
             raise ConfigError(f"--{name} {value} is not in [0, 1]")
-    facts = Facts(own.features, own.classes, config.task or "classify", loops=loops)
+    facts = Facts(own.features, own.classes, run.training.task or "classify", loops=run.source.self_loops)
 
     def sizes(size):
         if size > own.nodes:
@@ -243,38 +244,37 @@ def _of_counts(own, config, loops):
     return sizes
 
 
-def _of_data(own, config, loops, relational, make):
-    """As `_of_counts`, of a data set: divided as a run would, or for many ranks into random parts that are expected of its degrees."""
-    cls, chosen = (None, {}) if relational else (model_class(config.model), {"self_loops": loops})
-    source = source_of(config, cls, **chosen)
+def _of_data(own, run, relational):
+    """As `_of_counts`, of a data set: divided as a run would, or for many ranks into random parts that are expected of
+    its degrees.
+    """
+    source = run.source
 
     @cache
     def whole():
-        dataset = load(config.data, task=config.task)
-        names = edge_values.used(Solo(), dataset, source.edge_values, config.data)
-        values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), config.dtype) if name in names else None
+        dataset = load(source.spec, task=source.task)
+        names = edge_values.used(Solo(), dataset, source.edge_values, source.spec)
+        values = tuple(np.empty((0, *getattr(dataset, name).shape[1:]), source.dtype) if name in names else None
                        for name in edge_values.ARRAYS)
-        facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]), loops, values)
+        facts = Facts(dataset.n_features, dataset.n_classes, dataset.task, np.asarray(dataset.labels[:0]),
+                      source.self_loops, values)
         degrees = np.unique(np.diff(np.asarray(dataset.indptr)), return_counts=True)
         shares = [np.count_nonzero(getattr(dataset, name)) / dataset.n_nodes for name in SPLITS]
         return dataset.n_nodes, dataset.n_edges, degrees, shares, facts
 
-    def divided(comm, size, folder):
-        asked = argparse.Namespace(**{**vars(config), "ranks": size, "mode": "sar"})
-        part = load_part(comm, source._replace(features=False), graph_of(asked), folder)
-        facts = facts_of(part)
-        if facts.relations:
-            facts = with_exchanges(comm, asked, make, facts, part.graph)
-        facts = facts._replace(labels=facts.labels.copy(), edge_values=tuple(None if a is None else a.copy() for a in facts.edge_values))
-        return _with_memory(sizes_of(comm, asked, part), facts), facts
+    def divided(comm, folder):
+        part = load_part(comm, source._replace(features=False), run.graph, folder)
+        sizes = sizes_of(comm, run, part, trainer_of)
+        facts = sizes.facts  # no rows of arrays that are files, which go
+        values = tuple(None if a is None else a.copy() for a in facts.edge_values)
+        return _with_memory(sizes._replace(facts=facts._replace(labels=facts.labels.copy(), edge_values=values)))
 
     def sizes(size):
         if size <= MOST_EXACT:
             with tempfile.TemporaryDirectory(prefix="sarlite-estimate-") as folder:
-                found = threads.run(size, divided, size, folder)
-            return [part for part, _ in found], found[0][1], True
+                return threads.run(size, divided, folder), True
         if relational:
-            raise ConfigError(f"--ranks {size}: relational data, as --data {config.data}, are estimated as divided, "
+            raise ConfigError(f"--ranks {size}: relational data, as --data {source.spec}, are estimated as divided, "
                               f"on at most {MOST_EXACT} ranks")
         return _expected(size, own, *whole())
 
@@ -305,9 +305,7 @@ def _bytes(n):
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text, of the rank that has most; bytes in powers of 1000."""
-    cells = [list(COLUMNS), *([show(row) for show in COLUMNS.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths)) for line in cells)
+    return aligned([list(COLUMNS), *([show(row) for show in COLUMNS.values()] for row in rows)], ">")
 
 
 def plot(rows: Sequence[Row], path: str) -> None:

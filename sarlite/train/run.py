@@ -1,6 +1,5 @@
 """One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
 
-import argparse
 import sys
 import time
 from contextlib import closing, nullcontext
@@ -81,13 +80,20 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if options.prefetch is None:
         prefetch = default_prefetch(comm, options.threads or default_threads(comm))
         run = run._replace(graph=run.graph._replace(prefetch=prefetch))
-    choose = partial(_choose, comm, options, run) if auto and not options.dry_run else None
-    part = load(comm, run.source, run.graph, folder.path, tick, choose)
+    sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
+
+    def limit(part):
+        return planning.limit_of(comm, part, options.memory_limit, sharing)
+
+    def choose(part):
+        setting = planning.choose(comm, run, *_costs(comm, run, part, sharing), part, limit(part))
+        return run.graph._replace(mode=setting.mode, **dict(setting.options))
+
+    part = load(comm, run.source, run.graph, folder.path, tick, choose if auto and not options.dry_run else None)
     run, known = run._replace(graph=part.options), known._replace(task=part.task)
-    options = _with(options, run)
     together(comm, lambda: refuse(known))
     if options.dry_run:
-        return planning.dry_run(comm, options, *_costs(comm, options, run, part), part)
+        return planning.dry_run(comm, run, *_costs(comm, run, part, sharing), part, limit(part))
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
@@ -106,7 +112,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
     if not auto and not uncounted(known):
-        planning.check(comm, options, partial(_costs, comm, options, run, part, there, trainer), part, _n_widths(model))
+        planning.check(comm, run, partial(_costs, comm, run, part, sharing, there, trainer), part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task, "used": used}
@@ -300,29 +306,18 @@ def _warn_of_batch_norm(comm, run, model):
               "full graph's", file=sys.stderr, flush=True)
 
 
-# ---- what `planning`, `costs` and `minibatch` take: options by name
+# ---- what `planning` takes
 
 
-def _with(options, run):
-    """The options, with those of the graph as they have become."""
-    return argparse.Namespace(**{**vars(options), **run.graph._asdict()})
+def _costs(comm, run, part, *more):
+    """What tells the costs of a setting of the run, and the sizes of the part. Collective."""
+    return part_sizes.of_run(comm, run, part, trainer_of, *more)
 
 
-def _choose(comm, options, run, part):
-    """The options of the graph that --mode auto takes. Collective."""
-    options = _with(options, run)
-    setting = planning.choose(comm, options, *_costs(comm, options, run, part), part)
-    return run.graph._replace(mode=setting.mode, **dict(setting.options))
-
-
-def _costs(comm, options, run, part, *more):
-    return part_sizes.of_run(comm, options, run.model.cls, part, _make_trainer, *more)
-
-
-def _make_trainer(comm, options, cls, schedule, part, data):
-    """The trainer of a part that is not a run's own, as costs are counted of."""
-    run, rng = settings(options, cls), nn.Random(options.seed)
-    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng, data)
+def trainer_of(comm, run, part):
+    """Return the trainer of a part that is not a run's own, as costs are counted of. Collective."""
+    rng = nn.Random(run.training.seed)
+    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng)
 
 
 def _n_widths(model):

@@ -1,6 +1,5 @@
-"""Some batches of a run, sampled for what their layers exchange, and what caches of embeddings push and hold."""
+"""Some batches of a run, sampled for what their layers exchange, and what caches of embeddings push."""
 
-import argparse
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.tape import Tensor
 from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
-from sarlite.train.settings import settings
+from sarlite.train.settings import Settings
 from sarlite.types import Array
 
 MOST = 16
@@ -23,7 +22,7 @@ EDGE_BYTES = 16
 
 
 class Pushed(NamedTuple):
-    """Rows that a rank pushes of a layer in a step, and gets, by rank; `dated` tells whether the steps that made them go with them."""
+    """Rows that a rank pushes of a layer in a step, and gets, by rank; `dated`: the steps that made them go with them."""
 
     rank: int
     sent: list[int]
@@ -70,20 +69,20 @@ class Sampled(NamedTuple):
     ahead_bytes: int = 0
 
 
-def of_run(config: argparse.Namespace, part: Shard) -> tuple[Sampled, Sampled | None]:
+def of_run(run: Settings, part: Shard) -> tuple[Sampled, Sampled | None]:
     """Sample batches of the first epoch, and of an evaluation that samples too, as the run will. Collective."""
     rows: Any = part.rows
-    graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), config.dtype)
+    graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), run.model.dtype)
     with graph.profile.phase("setup"):
-        made = loaders(settings(config), part._replace(rows=rows._replace(features=nothing)), nothing, rows_alone=False)
-        found = {name: _sampled(graph, loader, config, name == "scoring") for name, loader in made.items()}
+        made = loaders(run, part._replace(rows=rows._replace(features=nothing)), nothing, rows_alone=False)
+        found = {name: _sampled(graph, loader, run, name == "scoring") for name, loader in made.items()}
     return found["batches"], found.get("scoring")
 
 
-def _sampled(graph, loader, config, scores):
-    comm = Solo() if config.remote in ("local", "hec") and not scores else graph.comm
+def _sampled(graph, loader, run, scores):
+    comm = graph.comm if scores or run.batches.remote == "exact" else Solo()
     batches, sizes, pushes, start, kind = [], {}, [], _bytes(graph), "scored" if scores else "batch"
-    n, n_layers, n_seeds, caches = min(len(loader), MOST), len(config.fanouts), 0, loader.caches
+    n, n_layers, n_seeds, caches = min(len(loader), MOST), len(run.batches.fanouts), 0, loader.caches
     loader.seeds(0)
     cut = _bytes(graph) - start
     with closing(iter(loader)) as made:
@@ -99,11 +98,12 @@ def _sampled(graph, loader, config, scores):
     loader.drain()
     counted = _bytes(graph) - start - cut
     if caches:
-        row = (1,), caches.stored_dtype(config.dtype)
+        row = (1,), caches.stored_dtype(run.model.dtype)
         counted -= np.sum([own.n_bytes(row) for each in pushes for own in each.values()], 0, dtype=int)
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
     n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch.values()) for batch in batches)
-    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds, loader.sample_ahead * EDGE_BYTES * n_edges)
+    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds,
+                   loader.sample_ahead * EDGE_BYTES * n_edges)
 
 
 def _entered(layer, batch, place):

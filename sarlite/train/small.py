@@ -1,20 +1,20 @@
-"""Tiny parts with a part's proportions, for trials (`trial`)."""
+"""The sizes of a part of a run, and a tiny part with its proportions, for a trial (`trial`)."""
 
-import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.data.part import Rows
 from sarlite.graph.edges import add_self_loops
+from sarlite.minibatch import HEC
 from sarlite.sar.cost import Exchanged, expected
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.train.load import Shard
 from sarlite.train.sampled import Sampled
-from sarlite.train.settings import graph_of
+from sarlite.train.settings import Settings
 from sarlite.train.trial import Mirror
 from sarlite.types import Array
 
@@ -46,21 +46,7 @@ class Facts(NamedTuple):
     labels: Array = np.empty(0, np.int64)
     loops: bool = False
     edge_values: tuple[Array | None, ...] = (None, None)
-    relations: Any = None
-
-    @property
-    def edge_bytes(self) -> int:
-        """What the values of one edge take."""
-        return sum(a.itemsize * int(np.prod(a.shape[1:])) for a in self.edge_values if a is not None)
-
-    def targets(self, n_rows: int, splits: Sequence[int]) -> tuple[Array, ...]:
-        """Return labels of so many rows, and the three splits, of so many."""
-        masks, start = [], 0
-        for n in splits:
-            masks.append((np.arange(n_rows) - start) % n_rows < n)
-            start += n
-        labels = np.resize(np.arange(max(self.n_classes, 1) if self.task == "classify" else 2), (n_rows, *self.labels.shape[1:]))
-        return labels.astype(self.labels.dtype), *masks
+    relations: "Relations | None" = None
 
 
 class Relations(NamedTuple):
@@ -91,14 +77,15 @@ class Sizes(NamedTuple):
 
     Attributes
     ----------
+    facts : Facts
     rank, size : int
     n_rows : int
         Of the labelled type.
     splits : tuple of int
         Rows for training, validation and testing.
     exchanged : dict of Exchanged
-        Of all edges "edges", by rows, but where the graph is on a grid of ranks of the group's rows; of a relational graph by the
-        relations that one fetch serves; and of message-flow graphs by name and layer.
+        Of all edges "edges", by rows, but where the graph is on a grid of ranks of the group's rows; of a relational
+        graph by the relations that one fetch serves; and of message-flow graphs by name and layer.
     group : dict of (int, int)
         "rows" and "edges" of this rank and of the ranks that share its rows; without a grid of all ranks.
     laid_out : int
@@ -113,6 +100,7 @@ class Sizes(NamedTuple):
         Of minibatches; and of a sampled evaluation's.
     """
 
+    facts: Facts
     rank: int
     size: int
     n_rows: int
@@ -126,42 +114,63 @@ class Sizes(NamedTuple):
     batches: Sampled | None = None
     scored: Sampled | None = None
 
-    def small_splits(self, k: float) -> list[int]:
-        """Return the splits of a part k times smaller, with so many training rows that some show their labels and some do not."""
-        train, *others = (_less(n, k) for n in self.splits)
-        return [max(train, 8), *others]
+    def times_smaller(self, trial_rows: int) -> float:
+        """Return how many times smaller a part is that has so many rows, peers' too, of which a quarter are its own."""
+        n_halo, n_src = (sum(getattr(each, name) for each in self.exchanged.values()) for name in ("n_halo", "n_src"))
+        n_rows = n_src if self.facts.relations else self.n_rows
+        return max(1.0, min(n_rows + n_halo, 4 * n_rows) / trial_rows)
 
     def by_part(self) -> tuple[list[int], list[int]]:
-        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the group's."""
+        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the
+        group's.
+        """
         found, n = self.exchanged["edges"], self.laid_out
-        needs = [*found.n_needed]
-        needs[self.rank // n] = found.n_src if n > 1 else 0
-        return [rows // n**2 for rows in found.n_edges[0] for _ in range(n)], [rows // n for rows in needs for _ in range(n)]
+        needed = [*found.n_needed]
+        needed[self.rank // n] = found.n_src if n > 1 else 0
+        edges = [rows // n**2 for rows in found.n_edges[0] for _ in range(n)]
+        return edges, [rows // n for rows in needed for _ in range(n)]
 
     def of_group(self, columns: int) -> dict[str, Exchanged]:
-        """Return what the group of `columns` ranks exchanges over its edges; of a part by rows, where the group is all ranks."""
+        """Return what the group of `columns` ranks exchanges over its edges; of a part by rows the group is all ranks.
+        """
         if self.laid_out > 1:
             return {"edges": self.exchanged["edges"]}
         (_, n_rows), (_, n_edges) = self.group["rows"], self.group["edges"]
         return {"edges": expected(n_rows, n_edges, 1)}
 
 
-def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, sizes: Sizes, mode: Any, k: float) -> Any:
+def options(run: Settings, k: float) -> Settings:
+    """Return the options of a trial `k` times smaller: one step an epoch, no file, and no thread that is ahead, by how
+    much nobody could say.
+    """
+    batches = run.batches
+    if batches and isinstance(batches.remote, HEC):
+        fewer = {name: max(1, round(getattr(batches.remote, name) / k)) for name in ("lines", "limit")}
+        batches = batches._replace(remote=dataclasses.replace(batches.remote, **fewer))
+    return run._replace(graph=run.graph._replace(prefetch=0), training=run.training._replace(propagated=None),
+                        batches=batches and batches._replace(size=1 << 30, sample_ahead=0))
+
+
+def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
+    mode, facts = run.graph.made_mode, sizes.facts
     cuts = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
-    mode = dataclasses.replace(mode, **cuts)
+    asked = run.graph._replace(mode=dataclasses.replace(mode, **cuts))
     if facts.relations is not None:
-        return _relational(comm, config, facts.relations, sizes, mode, k)
-    m, (n_edges, needs) = max(_less(sizes.n_rows, k), sum(sizes.small_splits(k))), (_shrunk(own, k) for own in sizes.by_part())
+        return _relational(comm, asked, facts.relations, sizes, k)
+    m, (n_edges, needed) = max(_less(sizes.n_rows, k), sum(_splits(sizes, k))), (_shrunk(own, k) for own in sizes.by_part())
     if facts.loops:
         n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
-    indptr, indices = _in_edges(comm.rank, m, m, n_edges, needs)
+    indptr, indices = _in_edges(comm.rank, m, m, n_edges, needed)
     added = None
     if facts.loops:
         indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
-    made = Graph.from_part(comm, indptr, indices, added_loops=added, mode=mode, prefetch=config.prefetch, backward="push",
-                           columns=config.columns, rows=config.rows)
-    _reverse(made if made.grid is None else made.grid.graph, graph_of(config)._replace(mode=mode))
+    made = Graph.from_part(comm, indptr, indices, added_loops=added, **asked._replace(backward="push")._asdict())
+    inner = made if made.grid is None else made.grid.graph
+    if inner.comm.size > 1 and asked.reverses:  # peers need of this rank what it needs of them, so by a like plan
+        schedule = inner.schedule
+        turned = schedule._replace(plan=schedule.plan._replace())
+        inner._schedule = schedule._replace(reverse=turned, reverses_attention=asked.reverses_attention)
     values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values]
     made = made if values[0] is values[1] else made.with_edge_values(*values)
     for block in (made if made.grid is None else made.grid.graph).plan.blocks:
@@ -169,24 +178,27 @@ def graph(comm: Mirror, config: argparse.Namespace, facts: Facts, sizes: Sizes, 
     return made
 
 
-def _reverse(graph, options):
-    """Let gradients go over reversed edges, where `options` say so: peers need of this rank what it needs of them, so by a like plan."""
-    if graph.comm.size > 1 and options.reverses:
-        made = graph.schedule
-        turned = made._replace(plan=made.plan._replace())
-        graph._schedule = made._replace(reverse=turned, reverses_attention=options.reverses_attention)
-
-
-def part(nodes: Any, config: argparse.Namespace, facts: Facts, sizes: Sizes, k: float) -> Shard:
+def part(nodes: Any, run: Settings, sizes: Sizes, k: float) -> Shard:
     """Return the part of such a graph, with rows of ones."""
-    n_rows, splits = nodes.n_dst, sizes.small_splits(k)
+    facts, n_rows, dtype = sizes.facts, nodes.n_dst, run.model.dtype
     if facts.relations is None:
-        rows: Any = Rows(np.ones((n_rows, facts.n_features), config.dtype), *facts.targets(n_rows, splits))
+        x: Any = np.ones((n_rows, facts.n_features), dtype)
     else:
         own = nodes.graph.node_ids
-        x = {name: np.ones((len(own[name]), n), config.dtype) for name, n in facts.n_features.items()}
-        rows = Rows(x, *facts.targets(n_rows, splits))
-    return Shard(nodes, rows, facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
+        x = {name: np.ones((len(own[name]), n), dtype) for name, n in facts.n_features.items()}
+    masks, start = [], 0
+    for n in _splits(sizes, k):
+        masks.append((np.arange(n_rows) - start) % n_rows < n)
+        start += n
+    classes = np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2)
+    labels = np.resize(classes, (n_rows, *facts.labels.shape[1:])).astype(facts.labels.dtype)
+    return Shard(nodes, Rows(x, labels, *masks), facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
+
+
+def _splits(sizes, k):
+    """The splits, k times smaller, with so many training rows that some show their labels and some do not."""
+    train, *others = (_less(n, k) for n in sizes.splits)
+    return [max(train, 8), *others]
 
 
 def _less(n, k):
@@ -200,10 +212,10 @@ def _shrunk(numbers, k):
     return np.maximum(found, np.minimum(numbers, 1)).tolist()
 
 
-def _in_edges(rank, n_dst, n_src, n_edges, needs):
-    """(indptr, indices) of `n_edges` edges from each part, of `n_src` rows each; of each other part `needs` rows are sources."""
+def _in_edges(rank, n_dst, n_src, n_edges, needed):
+    """(indptr, indices) of `n_edges` edges from each part, of `n_src` rows each, of which `needed` are sources."""
     dst, src = [], []
-    for q, (n, wanted) in enumerate(zip(n_edges, needs)):
+    for q, (n, wanted) in enumerate(zip(n_edges, needed)):
         wanted = n_src if q == rank else min(max(wanted, 1), n_src)
         rows = np.arange(wanted) * n_src // wanted
         places = np.arange(n)
@@ -224,28 +236,19 @@ class _Relational(HeteroGraph):
         return made, self.told.n_halo.get(chosen, 0)
 
 
-def _relational(comm, config, relations, sizes, mode, k):
+def _relational(comm, asked, relations, sizes, k):
     own = {name: _less(n, k) for name, n in relations.own_nodes.items()}
     edges = {}
     for relation in relations.n_edges:
-        chosen, found = next(((chosen, each) for chosen, each in sizes.exchanged.items() if relation in chosen), (None, None))
-        n_edges, needs = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size
-        if found is not None:
-            n_edges, needs = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(found.n_needed, k)
-        edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needs)
+        n_edges, needed = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size
+        for chosen, found in sizes.exchanged.items():
+            if relation in chosen:
+                n_edges, needed = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(found.n_needed, k)
+                break
+        edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needed)
     ids = {name: np.arange(n) for name, n in own.items()}
-    made = _Relational.from_part(comm, edges, ids, mode=mode, prefetch=config.prefetch, rows=config.rows)
+    made = _Relational.from_part(comm, edges, ids, mode=asked.mode, prefetch=asked.prefetch, rows=asked.rows)
     made.n_nodes, made.n_edges, made.told = relations.n_nodes, relations.n_edges, relations
     for chosen in sizes.exchanged:
         made.exchange(chosen)
     return made.of(relations.target)
-
-
-def options(config: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of a trial: one step an epoch, no file, and no thread that is ahead, by how much nobody could say."""
-    changed: dict[str, Any] = {"propagated": None, "prefetch": 0}
-    if config.batch_size:
-        changed |= {"batch_size": 1 << 30, "sample_ahead": 0}
-    return argparse.Namespace(**{**vars(config), **changed})
-
-

@@ -163,8 +163,8 @@ def run(comm: "Mirror", graph: Any, make_trainer: Callable[[], Any], layer_sizes
                 smoothed(trainer, smooth, logits)
     fixed = trainer.flat.data.nbytes * (2 + len(trainer.optimizer.keeps))
     learned = sum(group.data.nbytes for group in trainer.flat.owned)  # the best model's copy of learned rows
-    segments = {name: found._replace(other_bytes=found.other_bytes - fixed + learned) for name, found in segments.items()}
-    return Trial(segments, graph.profile.peak_remote_buffers, fixed + trainer.flat.data.nbytes, widths)
+    less = {name: found._replace(other_bytes=found.other_bytes - fixed + learned) for name, found in segments.items()}
+    return Trial(less, graph.profile.peak_remote_buffers, fixed + trainer.flat.data.nbytes, widths)
 
 
 class _Notes(Observer):
@@ -178,11 +178,12 @@ class _Notes(Observer):
             self._names = [(plan, chosen) for chosen, (plan, _) in graph.graph.exchanges.items()]
         else:
             schedule = (graph if graph.grid is None else graph.grid.graph).schedule
-            self._names = [(schedule.plan, "edges"), *([(schedule.reverse.plan, "reverse")] if schedule.reverse else [])]
+            self._names = [(schedule.plan, "edges")]
+            self._names += [(schedule.reverse.plan, "reverse")] if schedule.reverse else []
 
     def knows(self, trainer):
         """Name the plans of message-flow batches, which stay, and count the layers of others."""
-        self._names += [(layer.plan, (name, k)) for name, k, layer in _flow_layers(trainer)]
+        self._names += [(layer.plan, (name, k)) for name, k, layer in flow_layers(trainer)]
         self._n_layers = len(getattr(getattr(trainer.batches, "sampler", None), "fanouts", ()))
 
     def begin(self, kind):
@@ -254,8 +255,8 @@ def _touched(name, inputs, params, result, flops):
     return n * result.dtype.itemsize
 
 
-def _flow_layers(trainer):
-    """(name, place, graph) of the layers of message-flow batches."""
+def flow_layers(trainer: Any) -> Iterator[tuple[str, int, Any]]:
+    """Yield (name, place, graph) of the layers of a trainer's message-flow batches."""
     for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
         for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
             yield name, k, layer
@@ -265,13 +266,13 @@ def _flow_layers(trainer):
 
 
 def _prepare(trainer, layer_sizes):
-    """Tell layers the run's sizes, and let votes travel with the loss; return what notes the rows that caches are entered with."""
+    """Tell layers the run's sizes, and let votes travel with the loss; return the rows that caches are entered with."""
     for name, kind in (("batches", "batch"), ("scoring", "scored")):
         source = getattr(trainer, name)
         if hasattr(source, "sampler"):
             own = [size for (of, _), size in layer_sizes.items() if of == kind]
             setattr(trainer, name, _Telling(source, own))
-    for name, k, layer in _flow_layers(trainer):
+    for name, k, layer in flow_layers(trainer):
         layer._all_sizes = layer_sizes[name, k]
     trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
     widths, caches = {}, getattr(trainer.batches, "caches", None)
@@ -380,7 +381,7 @@ class Mirror(Solo):
         return Staged(iter(()))
 
     def channel(self, name: str) -> Any:
-        """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as it was sent."""
+        """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as sent."""
         kept = self.__dict__.setdefault("_channels", {})
         if name not in kept:
             kept[name] = Mirror(self.rank, self.size, self.columns, self.sent)

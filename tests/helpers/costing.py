@@ -10,9 +10,8 @@ from sarlite.train import part_sizes, planning, run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load as load_part
-from sarlite.train.model import model_class
 from sarlite.train.planning import candidates
-from sarlite.train.settings import graph_of, source_of
+from sarlite.train.settings import settings
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),
@@ -46,14 +45,14 @@ def dry_run(tmp_path, n_ranks, **options):
     return {row["setting"]: row for row in found["settings"]}, found["left_out"]
 
 
-def told(tmp_path, n_ranks, settings, **options):
+def told(tmp_path, n_ranks, chosen, **options):
     """What a dry run would tell of these settings alone, by name."""
     def tell(comm):
         config = resolve({**QUIET, "ranks": comm.size, "data": SBM, **options, "mode": "sar", "dry_run": True})
-        model, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
-        chosen = candidates(config, comm.size, settings)
-        rows, _ = planning.compare(comm, model, sizes, planning.limit_of(comm, config, part), chosen, config.prefetch)
-        return {str(row.setting): planning.record(row, config) for row in rows}
+        made, tells, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
+        limit, asked = planning.limit_of(comm, part, None), candidates(made, sizes, chosen)
+        rows, _ = planning.compare(comm, tells, sizes, limit, asked, config.prefetch)
+        return {str(row.setting): planning.record(row, made) for row in rows}
 
     return threads.run(n_ranks, tell)[0]
 
@@ -73,11 +72,11 @@ def check_bytes(tmp_path, n_ranks, settings, **options):
 
 
 def counted(comm, config, folder, loops=True):
-    """The `Model` and `Sizes` of a run, and its part."""
-    cls = model_class(config.model)
-    loops = getattr(cls, "self_loops", False) if loops is None else loops
-    part = load_part(comm, source_of(config, cls, self_loops=loops), graph_of(config), folder)
-    return *part_sizes.of_run(comm, config, cls, part, run._make_trainer), part
+    """The `Settings` of a run, what tells its costs, the `Sizes` of its part, and the part."""
+    made = settings(config)
+    source = made.source if loops is None else made.source._replace(self_loops=loops)
+    part = load_part(comm, source, made.graph, folder)
+    return made, *part_sizes.of_run(comm, made, part, run.trainer_of), part
 
 
 def few_labelled(path, nodes=120):
