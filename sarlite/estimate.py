@@ -1,10 +1,13 @@
-"""`python -m sarlite.estimate`: what training will take on any number of ranks, of a data set or of a graph told by counts alone."""
+"""`python -m sarlite.estimate`: what training will take on any number of ranks, of a data set or of a graph told by
+counts alone.
+"""
 
 import argparse
 import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -45,15 +48,16 @@ OWN = {
     "features": (None, "number of features", "N"),
     "classes": (None, "number of classes", "N"),
     "train": (0.1, "share of training nodes; validation and test have the same share each", "SHARE"),
-    "halo": (None, "share of the other parts' nodes that a part needs [random parts: 1 - (1 - 1/ranks)^degree]", "SHARE"),
+    "halo": (None, "share of the other parts' nodes that a part needs [random parts: 1 - (1 - 1/ranks)^degree]",
+             "SHARE"),
     "memory": (None, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks a mode fits", "SIZE"),
     "gflops": (None, "speed of a rank's products, 10^9 operations a second [measured here]", "X"),
     "gb_per_s": (None, "speed at which a rank reads edges' rows, 10^9 bytes a second [measured here]", "X"),
     "network_gbit": (None, "speed of the network to a rank, 10^9 bits a second [measured here between two threads]", "X"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
-TAKEN = ("data", "model", "self-loops", *(name for name in options.GROUPS["model"]), "task", "optimizer", "eval-every", "label-inputs",
-         "clip-norm", "prefetch", "threads", "partition", "balance", "edge-weights", "edge-features", "seed", "json")  # fmt: skip
+TAKEN = ("data", "model", "self-loops", *options.GROUPS["model"], "task", "optimizer", "eval-every", "label-inputs",
+         "clip-norm", "prefetch", "threads", "partition", "balance", "edge-weights", "edge-features", "seed", "json")
 
 
 class Row(NamedTuple):
@@ -76,13 +80,15 @@ class Row(NamedTuple):
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     p = Parser(prog="python -m sarlite.estimate", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
-               description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
+               description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing "
+                           "is trained.")
     group = p.add_argument_group("what")
     for name, (default, text, metavar) in OWN.items():
         kind: Any = _KINDS.get(name, count)
         shown = "" if default is None else f" [{','.join(map(str, default)) if isinstance(default, list) else default}]"
         group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text + shown)
-    options.add_options(p.add_argument_group("of the run"), {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN})
+    taken = {name: options.OPTIONS[name.replace("-", "_")] for name in TAKEN}
+    options.add_options(p.add_argument_group("of the run"), taken)
     return p
 
 
@@ -140,7 +146,8 @@ class _Each:
     """Tells the rows of one number of ranks after another."""
 
     def __init__(self, own, run, threads, sizes, progress):
-        self.own, self.run, self.threads, self.sizes, self.progress, self.measured = own, run, threads, sizes, progress, {}
+        self.own, self.run, self.threads, self.sizes, self.progress = own, run, threads, sizes, progress
+        self.measured = {}
 
     def rows(self, size):
         with self.progress.step(f"{size:,} ranks"):
@@ -166,10 +173,15 @@ class _Each:
 
 
 def _fits(rows, own, rows_on):
-    """Lines that say which of the rows fit the memory, and on how few ranks one does: its mode sends least of those that fit."""
-    lines = [f"{row.ranks:,} ranks, {row.mode}: " + (f"fits {_bytes(own.memory)}, {_bytes(spare)} to spare" if spare >= 0 else
-                                                    f"does not fit {_bytes(own.memory)}, {_bytes(-spare)} too much")
-             for row in rows for spare in [own.memory - row.peak_bytes]]
+    """Lines that say which of the rows fit the memory, and on how few ranks one does: its mode sends least of those
+    that fit.
+    """
+    lines, memory = [], _bytes(own.memory)
+    for row in rows:
+        spare = own.memory - row.peak_bytes
+        words = f"fits {memory}, {_bytes(spare)} to spare"
+        words = words if spare >= 0 else f"does not fit {memory}, {_bytes(-spare)} too much"
+        lines.append(f"{row.ranks:,} ranks, {row.mode}: {words}")
     fitting = {}
 
     def fits(size):
@@ -192,16 +204,19 @@ def _fits(rows, own, rows_on):
 
 
 def _row(size: int, mode: str, costs: Sequence[Cost], exact: bool, rates: Rates) -> Row:
-    def most(way, segment):
-        return round(max(sum(getattr(cost, way)[segment].values()) for cost in costs))
+    def most(number):
+        return max(map(number, costs))
 
-    phases: dict[str, float] = {}
-    for cost in costs:
-        for phase, n in cost.sent["step"].items():
-            phases[phase] = phases.get(phase, 0) + n
-    return Row(size, mode, max(cost.peak_bytes for cost in costs), most("received", "step"), most("sent", "step"),
-               most("sent", "evaluation"), phases, max(cost.n_messages for cost in costs), max(cost.flops for cost in costs), exact,
-               *(max(segment_seconds(cost, rates, segment) for cost in costs) for segment in ("step", "evaluation")))
+    def most_bytes(way, segment):
+        return round(most(lambda each: sum(getattr(each, way)[segment].values())))
+
+    phases = Counter[str]()
+    for each in costs:
+        phases.update(each.sent["step"])
+    return Row(size, mode, most(lambda each: each.peak_bytes), most_bytes("received", "step"),
+               most_bytes("sent", "step"), most_bytes("sent", "evaluation"), dict(phases),
+               most(lambda each: each.n_messages), most(lambda each: each.flops), exact,
+               *(most(lambda each, of=of: segment_seconds(each, rates, of)) for of in ("step", "evaluation")))
 
 
 def _with_memory(sizes):
@@ -317,7 +332,8 @@ def plot(rows: Sequence[Row], path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, name, title in zip(axes, ("step_received_bytes", "peak_bytes"), ("GB received a rank and step", "GB of memory a rank")):
+    shown = {"step_received_bytes": "GB received a rank and step", "peak_bytes": "GB of memory a rank"}
+    for axis, (name, title) in zip(axes, shown.items()):
         for mode in dict.fromkeys(row.mode for row in rows):
             own = [row for row in rows if row.mode == mode]
             axis.plot([row.ranks for row in own], [getattr(row, name) / 1e9 for row in own], marker="o", label=mode)
@@ -342,7 +358,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             needs("matplotlib", "--plot")
         set_threads(1)
         sizes = ",".join(map(str, own.ranks))
-        print(f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
+        text = f"sarlite.estimate: {config.model} on {sizes} ranks; a small trial of each mode is run"
+        print(text, file=sys.stderr, flush=True)
         rows, left_out = estimate(own, config, Progress())
         print("\n".join([table(rows), *left_out]))
         if own.plot:

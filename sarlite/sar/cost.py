@@ -1,7 +1,7 @@
 """What an aggregation moves: sums over the arrivals of a plan; and what a part exchanges, in any mode.
 
-`exchanged` tells it of a graph that is there: by `Needs` without edges, of which `mode.lay_out(needs, prefetch)` makes the pieces that a
-real run has. `expected` tells it of a graph that is not, in numbers alone.
+`exchanged` tells it of a graph that is there: by `Needs` without edges, of which `mode.lay_out(needs, prefetch)` makes
+the pieces that a real run has. `expected` tells it of a graph that is not, in numbers alone.
 """
 
 from collections import Counter
@@ -162,15 +162,16 @@ def _sets(block):
     return block if isinstance(block, tuple) else (block,)
 
 
-def expected(n_nodes: int, n_edges: int, size: int, *, halo: float | None = None, degrees: Any = None, loops: bool = False) -> Exchanged:
+def expected(n_nodes: int, n_edges: int, size: int, *, halo: float | None = None, degrees: Any = None,
+             loops: bool = False) -> Exchanged:
     """Return what rank 0 is expected to exchange of a symmetric graph in `size` even parts.
 
     Parameters
     ----------
     n_nodes, n_edges, size : int
     halo : float, optional
-        Share of the other parts' rows that a part needs; by default that of random parts: a row of another part is needed unless all
-        its neighbours are elsewhere, 1 - (1 - 1 / size) ** degree.
+        Share of the other parts' rows that a part needs; by default that of random parts: a row of another part is
+        needed unless all its neighbours are elsewhere, 1 - (1 - 1 / size) ** degree.
     degrees : (2, k) array, optional
         Degrees and how many nodes have each, for which that share is averaged; by default all have the mean.
     loops : bool
@@ -178,10 +179,11 @@ def expected(n_nodes: int, n_edges: int, size: int, *, halo: float | None = None
     """
     sizes = np.diff(np.arange(size + 1) * n_nodes // size).tolist()
     local = sizes[0]
-    values, counts = (np.array([n_edges / n_nodes]), np.array([n_nodes])) if degrees is None else np.asarray(degrees, float)
-    random = float((counts * -np.expm1(values * np.log1p(-1 / size))).sum() / counts.sum()) if size > 1 else 0.0
+    values, counts = np.array([[n_edges / n_nodes], [n_nodes]] if degrees is None else degrees, float)
+    if halo is None:
+        halo_of = float((counts * -np.expm1(values * np.log1p(-1 / size))).sum() / counts.sum()) if size > 1 else 0.0
     own = n_edges * local // n_nodes
     inside = round(own * (local / n_nodes if halo is None else max(0.0, 1 - halo)))
     far = [round((own - inside) * n / max(n_nodes - local, 1)) for n in sizes[1:]]
-    needed = [0, *(round(n * (random if halo is None else halo)) for n in sizes[1:])]
+    needed = [0, *(round(n * (halo_of if halo is None else halo)) for n in sizes[1:])]
     return Exchanged(local, needed, [[own - sum(far) + (local if loops else 0), *far]])

@@ -1,4 +1,4 @@
-"""What a run will cost by setting: bytes, messages and flops of its segments, remote buffers and memory of each rank."""
+"""What a run will cost by setting: bytes, messages and flops of its segments, remote buffers, memory of each rank."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -147,8 +147,8 @@ class _Telling:
         work = {name: self._work(name) for name in ("step", "evaluation")}
         peers, ahead_bytes = self._ahead()
         return Cost(max(self.sizes.load_bytes, round(self._peak() + ahead_bytes)), sent, received, step.n_messages,
-                    packed["step"], work["step"][0], self.trial.remote_buffers + peers, batches.n_steps if batches else 1,
-                    sum(map(_row_bytes, rows)), work)
+                    packed["step"], work["step"][0], self.trial.remote_buffers + peers,
+                    batches.n_steps if batches else 1, sum(map(_row_bytes, rows)), work)
 
     def _work(self, name):
         segment, scale = self.trial.segments[name], self._scale(name)
@@ -156,10 +156,10 @@ class _Telling:
 
     def _scale(self, name):
         """How many times more rows than the trial's segment has the run's; of batches the largest."""
-        rows = self.trial.segments[name].rows
-        several = self._several(name)
-        n_rows = [sum(self._part(over, batch).n_src for over in rows) for batch in (several.batches if several else [{}])]
-        return max(n_rows) / sum(rows.values()) if rows else self.k
+        rows, several = self.trial.segments[name].rows, self._several(name)
+        batches = several.batches if several else [{}]
+        n_rows = max(sum(self._part(over, batch).n_src for over in rows) for batch in batches)
+        return n_rows / sum(rows.values()) if rows else self.k
 
     def _several(self, name):
         """The batches of a segment, where there are several."""
@@ -188,7 +188,7 @@ class _Telling:
     # ---- bytes
 
     def _moved(self, name):
-        """Bytes by (phase, way) of a segment, and bytes packed; of batches an average step's, or a whole evaluation's."""
+        """Bytes by (phase, way) of a segment, and bytes packed; of batches an average step's, or an evaluation's."""
         segment, several, evaluates = self.trial.segments[name], self._several(name), "evaluation" in name
         total, packed = Counter(), 0
         for k, batch in enumerate(several.batches if several else [{}]):
@@ -205,8 +205,10 @@ class _Telling:
                           for way, sampling, cut in zip(WAYS, several.moved, several.cut)})
         total.update(beside)
         if evaluates:
-            ways = {way: [n for (phase, which), n in total.items() if which == way and phase != "setup"] for way in WAYS}
-            total = Counter({("evaluation", way): sum(found) for way, found in ways.items()})
+            merged = Counter()
+            for (phase, way), n in total.items():
+                merged["evaluation", way] += n if phase != "setup" else 0
+            total = merged
         return total, packed
 
     def _aggregated(self, name, batch, total):

@@ -81,9 +81,8 @@ def _of_graph(comm, graph, facts, splits, turns):
     if graph.grid is None:
         own = graph.n_dst, graph.n_edges
         whole = list(zip(own, np.sum(comm.allgather(own), 0).tolist()))
-    columns = 1 if graph.grid is None else graph.grid.n_columns
-    return Sizes(facts, comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, dict(zip(("rows", "edges"), whole)),
-                 columns)
+    columns, group = 1 if graph.grid is None else graph.grid.n_columns, dict(zip(("rows", "edges"), whole))
+    return Sizes(facts, comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, group, columns)
 
 
 def _with_batches(run, part, sizes):

@@ -1,10 +1,11 @@
-"""Before a run: the table of what each setting costs (`--dry-run`), the choice among them (`--mode auto`), and the limit
-of memory.
+"""Before a run: the table of what each setting costs (`--dry-run`), the choice among them (`--mode auto`), and the
+limit of memory.
 """
 
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -256,8 +257,10 @@ def record(row: Row, run: Settings) -> dict[str, Any]:
 
 
 def _summed(dicts):
-    dicts = [*dicts]
-    return {phase: sum(own.get(phase, 0) for own in dicts) for phase in sorted({phase for own in dicts for phase in own})}
+    total = Counter()
+    for own in dicts:
+        total.update(own)
+    return dict(sorted(total.items()))
 
 
 def table(rows: Sequence[Row], run: Settings, summary: dict[str, Any], left_out: Mapping[Setting, str]) -> str:
@@ -270,9 +273,9 @@ def table(rows: Sequence[Row], run: Settings, summary: dict[str, Any], left_out:
     given = f", backward {graph.backward}" if graph.backward else ""
     given += f", columns {graph.columns}" if graph.columns > 1 else ""
     span = "an epoch of batches as the first ones" if run.batches else "an epoch after the first"
-    head = (f"{run.model.spec} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges; "
-            f"{size} rank{'s' if size > 1 else ''}, prefetch {graph.prefetch}{given}; {span}; memory without Python and its "
-            "libraries")
+    head = (f"{run.model.spec} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} "
+            f"edges; {size} rank{'s' if size > 1 else ''}, prefetch {graph.prefetch}{given}; {span}; memory "
+            "without Python and its libraries")
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop",
               *["ms to pack, send, wait"] * timed, "sent by phase"]]
     for row in rows:

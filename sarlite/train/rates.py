@@ -1,4 +1,6 @@
-"""What bytes, messages, waiting and flops take on this machine: a few small measurements, and the seconds that they make of a cost."""
+"""What bytes, messages, waiting and flops take on this machine: a few small measurements, and the seconds that they
+make of a cost.
+"""
 
 import time
 from collections.abc import Callable
@@ -17,7 +19,9 @@ _MESSAGE, _COMPUTED, _REPEATS, _DEGREE = 1 << 20, 1 << 22, 3, 16
 
 
 class Rates(NamedTuple):
-    """Seconds to pack a byte, to send one, of a message, of an operation of a product, and to sum up a byte of an edge's row."""
+    """Seconds to pack a byte, to send one, of a message, of an operation of a product, to sum up a byte of an edge's
+    row.
+    """
 
     packing: float
     sending: float
@@ -29,7 +33,8 @@ class Rates(NamedTuple):
 def rates_of(comm: Communicator) -> Rates:
     """Measure the `Rates`; the slowest rank's, the same on all. Collective.
 
-    Sends a few messages of up to 1 MiB to the next rank, multiplies 4 MiB of rows by a square matrix, and sums them over edges.
+    Sends a few messages of up to 1 MiB to the next rank, multiplies 4 MiB of rows by a square matrix, and sums them
+    over edges.
     """
     rows = np.ones((_COMPUTED // 256, 64), np.float32)
     index = np.random.default_rng(0).permutation(len(rows)).astype(np.int32)
@@ -66,10 +71,12 @@ def _least(action: Callable[[], Any]) -> float:
 
 
 def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
-    """Return what an aggregation takes until the last rank is done, where rank p takes tiles[p, j] in stage j of mode `broadcast`.
+    """Return what an aggregation takes until the last rank is done, where rank p takes tiles[p, j] in stage j of mode
+    `broadcast`.
 
-    A stage begins when each rank has a buffer for its rows: without prefetch when all have done the one before, so that it takes the sum
-    over stages of the largest tile; with prefetch k they have done the one k + 1 before, and each its own tile at first.
+    A stage begins when each rank has a buffer for its rows: without prefetch when all have done the one before, so that
+    it takes the sum over stages of the largest tile; with prefetch k they have done the one k + 1 before, and each its
+    own tile at first.
     Where stages come in `n_pieces`, alike, a piece begins when all have done the one k stages and a piece before.
     """
     work, ahead = tiles.copy(), prefetch * n_pieces
@@ -83,7 +90,7 @@ def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
 
 
 def segment_seconds(cost: Cost, rates: Rates, segment: str) -> float:
-    """Return what a step or an evaluation takes one rank: operations, bytes in memory, and messages, one after the other.
+    """Return what a step or an evaluation takes one rank: operations, bytes in memory, messages, one after the other.
 
     Parameters
     ----------
@@ -97,7 +104,9 @@ def segment_seconds(cost: Cost, rates: Rates, segment: str) -> float:
 
 
 def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:
-    """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than `flops`."""
+    """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than
+    `flops`.
+    """
     received = sum(cost.received["step"].values())
     return (rates.packing * cost.packed_bytes + rates.sending * received + rates.message * cost.n_messages
             + rates.flop * (cost.flops - flops) + rates.summing * cost.row_bytes * waited_edges)

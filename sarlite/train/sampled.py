@@ -22,7 +22,7 @@ EDGE_BYTES = 16
 
 
 class Pushed(NamedTuple):
-    """Rows that a rank pushes of a layer in a step, and gets, by rank; `dated`: the steps that made them go with them."""
+    """Rows that a rank pushes of a layer in a step, and gets, by rank; where `dated` with the steps that made them."""
 
     rank: int
     sent: list[int]

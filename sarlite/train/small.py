@@ -158,7 +158,8 @@ def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:
     asked = run.graph._replace(mode=dataclasses.replace(mode, **cuts))
     if facts.relations is not None:
         return _relational(comm, asked, facts.relations, sizes, k)
-    m, (n_edges, needed) = max(_less(sizes.n_rows, k), sum(_splits(sizes, k))), (_shrunk(own, k) for own in sizes.by_part())
+    m = max(_less(sizes.n_rows, k), sum(_splits(sizes, k)))
+    n_edges, needed = (_shrunk(own, k) for own in sizes.by_part())
     if facts.loops:
         n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
     indptr, indices = _in_edges(comm.rank, m, m, n_edges, needed)
