@@ -46,7 +46,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(scope="module", autouse=True)
 def _others_stay():
-    """What earlier modules left stays, too: else each of a hundred trials of costs walks over it several times."""
+    """What earlier modules left stays, too: else each of a hundred runs walks over it as it reads its data."""
     _freeze()
 
 

@@ -238,7 +238,7 @@ class _Relational(HeteroGraph):
 
 
 def _relational(comm, asked, relations, sizes, k):
-    own = {name: _less(n, k) for name, n in relations.own_nodes.items()}
+    own = {name: max(1, _less(n, k)) for name, n in relations.own_nodes.items()}  # peers' rows are as many
     edges = {}
     for relation in relations.n_edges:
         n_edges, needed = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size

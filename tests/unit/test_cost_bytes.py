@@ -100,6 +100,10 @@ def test_bytes_of_a_relational_graph_are_those_of_the_run(name, n_ranks, prefetc
     check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, epochs=3, **RELATIONAL[name])
 
 
+def test_bytes_where_a_rank_has_no_rows_of_a_type(tmp_path):
+    check_bytes(tmp_path, 4, ["sar"], prefetch=0, epochs=2, **RELATIONAL["rgcn"])
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampler", ["uniform", "labor", "replace", "full"])
