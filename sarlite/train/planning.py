@@ -2,6 +2,7 @@
 limit of memory.
 """
 
+import gc
 import json
 import re
 import sys
@@ -222,6 +223,7 @@ def check(comm: Communicator, run: Settings, make: Callable[[], tuple[Tell, Size
         return
     own, prefetch = Setting(run.graph.mode), run.graph.prefetch
     (row,), _ = compare(comm, tell, sizes, limit, {own: ""}, prefetch)
+    gc.collect()  # a trial's objects hold each other, and its buffers
     if row.fits:
         return
     others = {setting: reason for setting, reason in candidates(run, sizes).items() if setting != own}
