@@ -14,7 +14,7 @@ from sarlite.train.settings import Settings
 from sarlite.train.small import Sizes
 from sarlite.train.trial import SEGMENTS, WAYS, Mirror
 
-TRIAL_ROWS = 2000
+TRIAL_ROWS = 4000
 """Rows of a trial, peers' too, of which a quarter at least are its own: else what does not grow outweighs them."""
 WARM_BYTES = 4 << 20
 """What a run takes beside large arrays: modules and libraries that its first step needs, small arrays, objects."""

@@ -37,8 +37,11 @@ def of_run(comm: Communicator, run: Settings, part: Shard, make: Callable[..., A
     trainer : Trainer, optional
         The run's, where it was made: then its message-flow graphs are not made again.
     """
-    peak, there = part.memory.peak(), part.memory.now() if there is None else there
+    peak, before = part.memory.peak(), part.memory.now()
     sizes = sizes_of(comm, run, part, make)
+    there = before if there is None else there
+    if sizes.facts.relations:  # whose exchanges have been found only now
+        there += max(0, part.memory.now() - before)
     features = [*part.rows.features.values()] if sizes.facts.relations else [part.rows.features]
     counted = sum(x.dtype.itemsize * x.size for x in features if part.standing or x.strides[0])
     missing = sum(x.dtype.itemsize * x.size for x in features) - counted

@@ -133,7 +133,7 @@ def test_bytes_of_sampled_evaluation_are_those_of_the_run(name, n_ranks, eval_ev
     if name == "labels" and remote == "hec":
         pytest.skip("refused: rows of a cache were made while other labels were shown")
     options = {**MODELS.get(name, LABELS), **BATCHES, "remote": remote, "fanouts": (3, 2), "eval_fanouts": (4, -1)}
-    check_bytes(tmp_path, n_ranks, ["sar"], eval_every=eval_every, **options)
+    check_bytes(tmp_path, n_ranks, ["sar"], **options | {"eval_every": eval_every})
 
 
 @pytest.mark.parametrize("options", [{}, {"backward": "fetch"}, {"layers": 2, "fanouts": (5, 5), "batch_size": 20, "eval_fanouts": (5, 5)}],
