@@ -115,6 +115,12 @@ def test_bytes_of_minibatches_are_those_of_the_run(name, n_ranks, remote, sample
     check_bytes(tmp_path, n_ranks, [mode], fanouts=(-1, -1) if sampler == "full" else (3, 2), **options)
 
 
+def test_bytes_of_batches_that_exchange_are_those_of_the_run(tmp_path):
+    """Whose layers fetch different rows."""
+    options = {**MODELS["sage"], **BATCHES, "remote": "exact", "fanouts": (3, 2)}
+    assert check_bytes(tmp_path, 2, ["sar"], **options)["forward_fetch"] > 0
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("flags", HECS, ids=str)
 @pytest.mark.parametrize("mode, on_miss", [("sar", "drop"), ("oneshot", "zero"), ("broadcast", "local")])
