@@ -50,10 +50,12 @@ OWN = {
     "train": (0.1, "share of training nodes; validation and test have the same share each", "SHARE"),
     "halo": (None, "share of the other parts' nodes that a part needs [random parts: 1 - (1 - 1/ranks)^degree]",
              "SHARE"),
-    "memory": (None, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks a mode fits", "SIZE"),
+    "memory": (None, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks a mode fits",
+               "SIZE"),
     "gflops": (None, "speed of a rank's products, 10^9 operations a second [measured here]", "X"),
     "gb_per_s": (None, "speed at which a rank reads edges' rows, 10^9 bytes a second [measured here]", "X"),
-    "network_gbit": (None, "speed of the network to a rank, 10^9 bits a second [measured here between two threads]", "X"),
+    "network_gbit": (None, "speed of the network to a rank, 10^9 bits a second [measured here between two threads]",
+                     "X"),
     "plot": (None, "write the table as a picture", "FILE"),
 }  # fmt: skip
 TAKEN = ("data", "model", "self-loops", *options.GROUPS["model"], "task", "optimizer", "eval-every", "label-inputs",
@@ -353,7 +355,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("--nodes and --data: give one of the two")
         config = options.resolve({"prefetch": 1, **flags})
         if own.nodes is not None and (config.edge_weights or config.edge_features):
-            raise ConfigError("--nodes gives a graph without edge values: --edge-weights and --edge-features need --data")
+            raise ConfigError("--nodes gives a graph without edge values: --edge-weights and --edge-features need "
+                              "--data")
         if own.plot:
             needs("matplotlib", "--plot")
         set_threads(1)
