@@ -79,11 +79,15 @@ def random(seed, shape):
 
 @cache
 def graph(kind):
-    """A CSR and its transpose. "hard": rows a little longer than prefetching, steps and chunks are, and empty ones."""
-    rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0]}[kind]
-    n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4}[kind]
+    """A CSR and its transpose. "hard": rows a little longer than prefetching, steps and chunks are, and empty ones.
+    "ranges": with 256 columns x is summed in ranges, of which a row's edges are in both, in one, or in none.
+    """
+    rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0],
+            "ranges": [300, 0, 1, 17_000, 600]}[kind]
+    n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4, "ranges": 1100}[kind]
     src = np.random.default_rng(len(rows)).integers(0, n_src, sum(rows))
-    return Csr(np.repeat(np.arange(len(rows)), rows), src, len(rows), n_src)
+    dst = np.repeat(np.arange(len(rows)), rows)
+    return Csr(dst, src[np.lexsort((src, dst))] if kind == "ranges" else src, len(rows), n_src)
 
 
 def same_bits(found, expected, note):
@@ -151,6 +155,12 @@ def spmm(arrays, kind, shape, words):
 def test_spmm(dtype, words):
     for kind, shape in SIZES[:: 1 if words in ("", SPMM[8]) else 5]:
         check(spmm, dtype, kind, shape, words)
+
+
+@every_float
+@pytest.mark.parametrize("words", ["", "rows heads eid src_scale dst_scale", "overwrite"])
+def test_spmm_in_ranges(dtype, words):
+    check(spmm, dtype, "ranges", (2, 128), words)
 
 
 def edge_dot(arrays, kind, shape, words):

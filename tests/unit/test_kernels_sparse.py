@@ -81,6 +81,55 @@ def test_long_row(dtype, itype):
     assert not out[[0, 2]].any()
 
 
+def ranged(dtype, longest, ascending=True):
+    """A graph so dense that its sums over 256 columns take ranges (native/spmm.c), and the end of each range.
+
+    It has two tiles of rows, a row without edges, and one of several groups.
+    """
+    rng, n = np.random.default_rng(7), 1100
+    dst, src = rng.integers(0, n, 12_000), rng.integers(0, n, 12_000 + longest)
+    dst = np.concatenate([np.where(dst == 5, 6, dst), np.full(longest, 3)])
+    order = np.lexsort((src, dst)) if ascending else slice(None)
+    n_ranges = n * 256 * np.dtype(dtype).itemsize // 2**20 + 1
+    assert n_ranges > 1
+    ends = [n // n_ranges * r + n % n_ranges * r // n_ranges for r in range(1, n_ranges + 1)]
+    return Csr(dst[order], src[order], n, n), ends
+
+
+@every_type
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_ranges_are_added_one_after_another(dtype, itype, accumulate):
+    graph, ends = ranged(dtype, 60_000)
+    rng = np.random.default_rng(8)
+    x, start = normal(rng, dtype, graph.n_src, 256), normal(rng, dtype, graph.n_dst, 256)
+    scale = normal(rng, dtype, graph.n_dst)
+
+    def run():
+        out = start.copy()
+        kernels.spmm(graph.indptr, graph.src.astype(itype), x, out, dst_scale=scale, accumulate=accumulate)
+        return out
+
+    expected = start.copy() if accumulate else np.zeros_like(start)
+    for first, end in zip([0, *ends], ends):
+        own = (graph.src >= first) & (graph.src < end)
+        part = Csr(graph.dst[own], graph.src[own], graph.n_dst, graph.n_src, itype)
+        kernels.spmm(part.indptr, part.indices, x, expected, dst_scale=scale)
+    for found in over_threads(run):
+        np.testing.assert_array_equal(found, expected)
+
+
+@every_type
+@pytest.mark.parametrize("ascending", [True, False])
+def test_sums_in_ranges(dtype, itype, ascending):
+    graph, _ = ranged(dtype, 17_000, ascending)
+    rng = np.random.default_rng(9)
+    x, out = normal(rng, dtype, graph.n_src, 2, 128), np.zeros((graph.n_dst, 2, 128), dtype)
+    given = {"weight": normal(rng, dtype, graph.n_edges, 2), "eid": rng.permutation(graph.n_edges).astype(itype),
+             "src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst)}
+    kernels.spmm(graph.indptr, graph.src.astype(itype), x, out, **given)
+    close(out, spmm_reference(graph, x, **given))
+
+
 def test_spmm_is_independent_of_threads_and_row_slices():
     rng = np.random.default_rng(6)
     graph = Csr(rng.zipf(1.5, 60_000) % 500, rng.integers(0, 500, 60_000), 500, 500, np.int32)
