@@ -156,11 +156,6 @@ class Caches:
     def _stored(self, h):
         return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
 
-    @property
-    def n_newest(self) -> list[int]:
-        """Rows of which the newest is kept for peers, by layer."""
-        return [len(self._lists.rows) * (self.dated and sender is not None) for sender in self._senders]
-
     def keeps(self, layer: int) -> bool:
         """Tell whether a layer's halo rows are all here."""
         return layer == 0 and self.kept is not None
