@@ -117,10 +117,7 @@ def _accepts(*flags, source="int main(void) { return 0; }\n"):
 
 def flags():
     """Return (compile flags, link flags). Without OpenMP the kernels run on one thread."""
-    # With GCC's further passes of -O3 a build takes 1.5 times as long and the library is as much larger, but kernels
-    # are as fast. Compilers that refuse the last flag get -O3.
-    vectors = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"]
-    optimized = SANITIZE or [*(vectors if _accepts(*vectors) else ["-O3"]), "-g0"]
+    optimized = SANITIZE or ["-O3", "-g0"]
     # Nobody reads exceptions' flags. With -ftrapping-math GCC keeps branches around arithmetic, and AVX2 loops with a choice stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
