@@ -61,8 +61,6 @@ def _of_one_type(graph, rows):
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):
         if array is not None:
-            # With columns making the plan is collective: not inside a cached_property, whose lock ranks as threads share.
-            graph.plan  # noqa: B018
             array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
             values = _mixed(values + _of_edges(graph, graph.with_edge_values().edge_src_ids, array))  # kept by that copy
     labels = np.asarray(rows.labels)

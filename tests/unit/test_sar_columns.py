@@ -225,6 +225,19 @@ def test_constants_travel_once():
         np.testing.assert_allclose(gradient, expected, rtol=1e-12)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["edge_src_ids", "column_ids", "weighted_degrees"])
+def test_values_of_edges_make_the_plan_together(name):
+    """The plan of rows is made at its first use, by all ranks: ranks as threads must not wait for each other's lock."""
+    def work(comm):
+        graph = shard(comm, columns=2)
+        graph = graph.with_edge_values(np.ones(graph.n_edges))
+        found = getattr(graph, name)
+        return None if found is None else len(found)
+
+    assert len(threads.run(2, work)) == 2
+
+
 def test_custom_messages_go_by_rows():
     """Their plan is made at their first use; before, nothing knows of it."""
 

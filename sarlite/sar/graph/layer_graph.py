@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
 
 
+class of_plan(cached_property):  # noqa: N801 (used as functools.cached_property is)
+    """A cached_property whose graph has a plan before: with columns all ranks make the plan together at its first use,
+    and ranks that are threads share the lock of a cached_property.
+    """
+
+    def __get__(self, graph: Any, owner: Any = None) -> Any:
+        if graph is not None:
+            graph.plan  # noqa: B018
+        return super().__get__(graph, owner)
+
+
 class LayerGraph:
     """The graph that one layer computes on: edges from source rows to destination rows, and how peers' rows arrive.
 
@@ -332,7 +343,7 @@ class LayerGraph:
         """Return by block what each column has, of a value a source row. Collective."""
         return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
 
-    @cached_property
+    @of_plan
     def weighted_degrees(self) -> Array:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
         assert self.edge_weight is not None
@@ -373,13 +384,13 @@ class LayerGraph:
         """dtype of the blocks' indices."""
         return self.edges_of(self.plan.local).indices.dtype
 
-    @cached_property
+    @of_plan
     def column_ids(self) -> Array | None:
         """Global id of each column of all blocks; None where they ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 
-    @cached_property
+    @of_plan
     def edge_src_ids(self) -> Array:
         """(n_edges,) global id of each edge's source, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)
