@@ -55,6 +55,9 @@ REFUSED: list[tuple[str, str, str]] = [
       for other in ("remote hec", "remote local", "batches balanced", "lr_scale sqrt", "lr_scale linear")),
     ("numerics exact", "relation_weights inside",
      "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
+    ("numerics exact", "learned rows of several relations",
+     "{option} does not go with --decoder {decoder} and --link-relation {link_relation}: gradients of a row that each "
+     "relation has are not exact yet; --decoder dot has none"),
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
         "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
@@ -163,6 +166,9 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         and any(word.startswith("split=") for name in ("link_split", "edge_labels") for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
     "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
+    "learned rows of several relations": lambda run: (
+        run.options.get("decoder") not in (None, "dot")
+        and ((named := run.options.get("link_relation") or "") == "all" or "," in named)),
     "batches of a cache": lambda run: run.has("batch_size") and run.has("remote hec"),
     "other layers": lambda run: (
         run.has("fanouts") and len(run.options["fanouts"]) != len(run.options["eval_fanouts"] or ())),

@@ -54,6 +54,8 @@ def case(option, other):
         "file of links": ({"link_val": "val.csv"}, {}),
         "file of links, and a share": ({"link_val": "val.csv", "link_test": 0.1}, {}),
         "shares beside words": ({option: "edges.csv,labels=kind,split=part", "link_val": 0.1}, {}),
+        "learned rows of several relations": ({"model": "rgcn", "decoder": "transe", "link_relation": "a.b.c,d.e.f"},
+                                              RELATIONAL),
         "batches of relations": ({"model": "rgcn", "mfg": True}, RELATIONAL),
         "task link or --edge-labels": ({"edge_labels": "edges.csv,labels=kind"}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
