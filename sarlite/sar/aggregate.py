@@ -156,11 +156,16 @@ def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
     if schedule.rows != "float32":
         narrow(schedule.rows, operator, inputs[0].dtype)
+    gather(operator, inputs)
+    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
+
+
+def gather(operator, inputs):
+    """Gather inputs that are rows of a table, where the operator does not read them in the table."""
     if operator.narrow or not operator.takes_rows:
         for x in inputs:
             if isinstance(x, TableRows):
                 x.gathered()
-    return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
 
 
 def narrow(rows, operator, dtype):

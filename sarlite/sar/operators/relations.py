@@ -15,6 +15,7 @@ from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators.table import Call
 from sarlite.tape import Tensor, reduce
 from sarlite.tape.engine import retained
+from sarlite.tape.table_rows import TableRows
 
 
 class Member(NamedTuple):
@@ -166,7 +167,7 @@ class Sums:
 
     def lay_out(self, arrays):
         """Find `places`, the slice and the shape of each key in one array, and return that array, zeros."""
-        outputs = [(key, (len(arrays[x]), arrays[weight].shape[1]), arrays[x].dtype)
+        outputs = [(key, (arrays[x].shape[0], arrays[weight].shape[1]), arrays[x].dtype)
                    for key, x, weight in self.products]
         for fetched, _, numbers in self.fetches:
             outputs += fetched.outputs([arrays[i] for i in numbers if i < len(arrays)])
@@ -247,7 +248,7 @@ def _vjp(g, needs, residuals, into, operator):
     return found
 
 
-tape.primitive("relations", _forward, _vjp, owned=tape.Owned.YES, adds=True)
+tape.primitive("relations", _forward, _vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)
 
 
 def _piece(needs, flat, place, shape):
@@ -295,6 +296,9 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             numbers += others
             members.append((graph, key, call, own))
         made.append((members, len(rows), calls[0][0].schedule, numbers))
+    for _, x, weight in products:
+        if isinstance(x, TableRows) and x.dtype != weight.dtype:
+            x.gathered()
     pairs = [(key, numbered.shared(x), numbered.alone(weight)) for key, x, weight in products]
     operator = Sums([], pairs)
     sinks: list[Any] = []
@@ -307,6 +311,8 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             found.append(Member(graph.place, key, call.make(graph), own))
             if schedule.rows != "float32":
                 aggregate.narrow(schedule.rows, found[-1].operator, call.inputs[0].dtype)
+        for (_, _, call, _), member in zip(members, found):
+            aggregate.gather(member.operator, call.inputs)
         _check_narrow(found, n_fetched, schedule.rows)
         operator.fetches.append((Fetched(found, n_fetched), schedule, numbers))
     flat = tape.apply("relations", *numbered.tensors, sinks=sinks, operator=operator)
