@@ -80,7 +80,9 @@ class Arrivals:
             before, own = self.sums[key] = before.whole(), Holders()
         if not isinstance(g, RowGradient):
             g = np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
-        elif before is not None or not getattr(sink, "takes_rows", False):
+        elif before is None and getattr(sink, "takes_rows", False):
+            g = g.by_row()
+        else:
             g, holders = g.whole(), Holders()
         owned = _owned(before, own)
         if before is None:
@@ -186,7 +188,7 @@ def _sum(a, b, out=None):
 def accumulate(leaf, g, owned):
     """Add an array to a leaf's `grad`, or the gradients of some rows."""
     if isinstance(g, RowGradient):
-        leaf.add_rows(*g.by_row())
+        leaf.add_rows(g.index, g.g)
     elif leaf.grad is None:
         leaf.grad = g if owned else np.array(g)
     else:

@@ -28,17 +28,17 @@ class RowGradient:
         """Return the gradient of all rows, (n_rows, ...)."""
         return scatter_rows(self.g, self.index, self.n_rows)
 
-    def by_row(self) -> tuple[Array, Array]:
-        """Return the rows that have a gradient, ascending, and their gradients."""
+    def by_row(self) -> "RowGradient":
+        """Return the same with each row once, ascending, in new arrays: a vjp's g may be changed once the vjp is over."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
         new = np.ones(len(order), bool)
         np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
         if new.all():
-            return ascending, self.g[order]
+            return RowGradient(ascending, self.g[order], self.n_rows)
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(new) - 1
-        return ascending[new], scatter_rows(self.g, place, np.count_nonzero(new))
+        return RowGradient(ascending[new], scatter_rows(self.g, place, np.count_nonzero(new)), self.n_rows)
 
 
 def as_whole(g: Any) -> Any:

@@ -93,6 +93,21 @@ def test_whole_rows_beside_picked_ones():
         np.testing.assert_allclose(weight.grad, gradient(model, np.array([3, 3])) + values(9, N, WIDTH))
 
 
+def test_an_array_that_another_gradient_is_added_to():
+    """A sum gives its gradient to both summands as one array, to which the other summand's later gradients are added."""
+    model = Picks()
+    flat, rows = nn.flatten(model), np.array([1, 4, 2])
+    flat.zero_grad()
+    leaf = Tensor(values(1, 3, WIDTH), requires_grad=True)
+    z = leaf * 1.0
+    other = (z * values(2, 3, WIDTH)).sum()
+    ((model.rows(rows) + z) * values(3, 3, WIDTH) + other).sum().backward()
+    expected = np.zeros((N, WIDTH))
+    expected[rows] = values(3, 3, WIDTH)
+    np.testing.assert_allclose(model.rows.weight.grad, expected)
+    np.testing.assert_allclose(leaf.grad, values(3, 3, WIDTH) + 3 * WIDTH * values(2, 3, WIDTH))
+
+
 def test_rows_of_a_tensor_that_is_no_parameter():
     x = Tensor(values(1, N, WIDTH), requires_grad=True)
     (ops.take(x * 2, np.array([3, 3, 5])).sum() + ops.take(x, np.array([5])).sum()).backward()
