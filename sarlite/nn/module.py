@@ -62,7 +62,7 @@ class Parameter(Tensor):
         return _grad.__get__(self)
 
     @property
-    def takes_rows(self) -> bool:
+    def takes_row_gradients(self) -> bool:
         """Whether gradients of some rows may be added as such."""
         return self.touched is not None
 

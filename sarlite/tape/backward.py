@@ -80,7 +80,7 @@ class Arrivals:
             before, own = self.sums[key] = before.whole(), Holders()
         if not isinstance(g, RowGradient):
             g = np.asarray(g)  # NumPy gives scalars for 0-d arrays, which cannot be added to
-        elif before is None and getattr(sink, "takes_rows", False):
+        elif before is None and getattr(sink, "takes_row_gradients", False):
             g = g.by_row()
         else:
             g, holders = g.whole(), Holders()

@@ -11,7 +11,7 @@ from sarlite.types import Array
 class RowGradient:
     """What a vjp may return of an array some of whose rows were picked: g[i] is to be added to row index[i].
 
-    It stays as it is on its way to a leaf that takes rows (`Parameter.takes_rows`); anywhere else it becomes an array.
+    A leaf may take a RowGradient as it is (`Parameter.takes_row_gradients`); anywhere else it becomes an array.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class RowGradient:
         return scatter_rows(self.g, self.index, self.n_rows)
 
     def by_row(self) -> "RowGradient":
-        """Return the same with each row once, ascending, in new arrays: a vjp's g may be changed once the vjp is over."""
+        """Return the same with each row once, ascending, in new arrays: once a vjp is over its g may be changed."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
         new = np.ones(len(order), bool)
