@@ -89,8 +89,6 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             there = graph.schedule
             schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode, rows=there.rows)
         self.relation = graph.relation
-        if self.relation is not None:
-            self.ways = ("first", "inside") if schedule.rows == "float32" else ("first",)
         own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
         self.whole_edges = comm.size == graph.comm.size
@@ -107,10 +105,6 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     def all_blocks(self) -> list[Edges]:
         """The sets of edges of all blocks."""
         return list(self.plan.blocks)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        return self._all_sizes
 
     def dst(self, h: Any) -> Any:
         if isinstance(h, Tensor) and known(len(h) > self.n_dst, True):

@@ -10,7 +10,7 @@ from sarlite import HeteroGraph, Tensor, fn, nn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import RGAT, RGCN
-from sarlite.sar.operators.evaluation import Sizes, evaluate
+from sarlite.sar.operators.evaluation import EVALUATIONS, Sizes, costs
 from sarlite.tape import shapes
 from tests.helpers.exchanges import MODES, in_parts
 from tests.helpers.relational import (
@@ -250,14 +250,28 @@ def test_different_widths_of_two_destination_types():
 def test_what_is_chosen_costs_fewer_bytes():
     """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
     sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100, n_kept=300)
-    wide, narrow = (evaluate(CITES, sizes, *widths, 4, constant=False) for widths in ((8, 64), (64, 8)))
-    kept = evaluate(CITES, sizes, 64, 8, 4, constant=True)
-    few = evaluate(CITES, sizes._replace(n_src=3, n_dst=9000, n_edges=10, n_kept=9000), 64, 64, 4, constant=True)
-    assert [found.name for found in (wide, narrow, kept, few)] == ["first", "inside", "first", "inside"]
-    assert wide.first_bytes == 4 * (300 * 8 + (100 + 2 * 5000) * 8 + 3 * 300 * 8 * 64 // 16)
-    assert wide.inside_bytes == 4 * (2 * 100 * 8 + 2 * 5000 * 64 + 3 * 500 * 8 * 64 // 16)
-    assert kept.first_bytes == 4 * (300 * 64 + 2 * 300 * 8 * 64 // 16)
-    assert evaluate(CITES, sizes, 8, 64, 4, constant=False, forced="inside").name == "inside"
+    wide, narrow = (costs(sizes, *widths, needs_x=True, needs_weight=True) for widths in ((8, 64), (64, 8)))
+    kept = costs(sizes, 64, 8, needs_x=False, needs_weight=True, constant=True)
+    few = sizes._replace(n_src=3, n_dst=9000, n_edges=10, n_kept=9000)
+    few = costs(few, 64, 64, needs_x=False, needs_weight=True, constant=True)
+    chosen = [min(EVALUATIONS, key=found.__getitem__) for found in (wide, narrow, kept, few)]
+    assert chosen == ["first", "inside", "first", "inside"]
+    assert wide["first"] == 16 * (300 * 8 + (100 + 2 * 5000) * 8) + 3 * 300 * 8 * 64
+    assert wide["inside"] == 16 * (2 * 100 * 8 + 2 * 5000 * 64) + 3 * 500 * 8 * 64
+    assert kept["first"] == 16 * 300 * 64 + 2 * 300 * 8 * 64
+
+
+def test_what_is_chosen_is_noted_with_what_either_way_costs():
+    graph = HeteroGraph.from_edges(EDGES, N_NODES)
+    x, weight = Tensor(X["paper"], requires_grad=True), Tensor(values(1, N_IN, 4), requires_grad=True)
+    for forced in (None, "first", "inside"):
+        graph.aggregate({CITES: fn.linear(x, weight)}, "sum", evaluation=forced)
+    sizes = Sizes(23, 23, len(EDGES[CITES][0]), 0, 23)
+    ways = costs(sizes, N_IN, 4, needs_x=True, needs_weight=True)
+    told = {way: ways[way] * 8 // 16 for way in EVALUATIONS}
+    assert [found.name for found in graph.evaluations] == ["inside", "first"]  # the second "inside" is the first again
+    for found in graph.evaluations:
+        assert found[:4] == (CITES, N_IN, 4, False) and found[5:] == (told["inside"], told["first"])
 
 
 @pytest.mark.parametrize("edges, n_nodes, error, text", [

@@ -13,17 +13,18 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
+from sarlite.sar.operators.evaluation import EDGE_VALUE, EVALUATIONS, Evaluation, Sizes
 from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, numerics
 from sarlite.types import Array
 
 
 class Graph(LayerGraph):
-    """One part of a graph: its in-edges by block, and how its neighbours' rows arrive.
+    """One part of a graph, or of one relation of a `HeteroGraph`: its in-edges by block, and how peers' rows arrive.
 
     Make one with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_pandas`, `from_part` or
     `shard`. It has what a `LayerGraph` has, and:
@@ -58,12 +59,13 @@ class Graph(LayerGraph):
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept, *,
                  n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
-                 added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None) -> None:
+                 added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None,
+                 relation: Any = None, place: int = 0, of_all: Sizes | None = None) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
         counted = cast(Communicator, Counted(comm, profile))
         super().__init__(counted, schedule, profile, kept, n_nodes, sizes, added_loops, bipartite)
         self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
-        self._edge_ids, self.grid = edge_ids, grid
+        self._edge_ids, self.grid, self.relation, self.place, self._all_sizes = edge_ids, grid, relation, place, of_all
 
     def __repr__(self) -> str:
         size = self.comm.size
@@ -89,6 +91,24 @@ class Graph(LayerGraph):
         """Run one aggregation, by columns where ranks divide them. Collective."""
         return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
 
+    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+        """As of a `LayerGraph`. What was chosen for a relation's weights, and what either way costs, is noted."""
+        way, noted, (n_in, n_out) = super().evaluation(x, weight, forced), self._noted(), weight.shape
+        key = n_in, n_out, x.constant, forced, numerics.name()
+        if self.relation is not None and key not in noted:
+            found = self.costs(x, weight)
+            inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
+            noted[key] = Evaluation(self.relation, n_in, n_out, x.constant, way, inside, first)
+        return way
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """What was chosen for the weights of `fn.linear` so far, of a relation."""
+        return list(self._noted().values())
+
+    def _noted(self):
+        return self.kept.get("evaluations", dict[Any, Evaluation])
+
     @cached_property
     def edge_ids(self) -> Array:
         return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
@@ -107,14 +127,14 @@ class Graph(LayerGraph):
             Its indices are row numbers of sources in the whole graph. Arrays are shared where there is but one rank;
             else made anew, 8 bytes an edge, and a number a halo row is fetched, counted under "setup".
         """
-        local, indptr = self.plan.local, np.concatenate([[0], np.cumsum(self.in_degrees)])
+        local, indptr = self.edges_of(self.plan.local), np.concatenate([[0], np.cumsum(self.in_degrees)])
         if self.comm.size == 1:
             return InEdges(indptr, local.indices, local.numbers, self.added_loops)
         first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
         with self.profile.phase("setup"):
             row_numbers = self.of_columns(np.arange(first, first + self.n_src))
         indices = np.empty(self.n_edges, np.int64)
-        for block, numbers in zip(self.plan.blocks, row_numbers):
+        for block, numbers in zip(self.blocks, row_numbers):
             indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 

@@ -1,8 +1,9 @@
 """HeteroGraph: nodes of several types and relations between them. What leaves one type is fed by one fetch."""
 
 import copy
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from functools import partial
+from itertools import chain, count
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,64 +15,18 @@ from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.graph import construct, frames
+from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.relational import Relation, RelationalLayer
 from sarlite.sar.graph.shard import own_relations
 from sarlite.sar.graph.weights import EdgeValues, checked
-from sarlite.sar.operators.evaluation import Evaluation, Sizes, evaluate
+from sarlite.sar.operators.evaluation import Evaluation, Sizes
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.tape import Tensor, numerics
-from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array
-
-
-class RelationGraph(LayerGraph):
-    """One relation of a `HeteroGraph`, among the relations that one fetch serves.
-
-    Attributes
-    ----------
-    relation : (str, str, str)
-    """
-
-    whole_edges = True
-
-    def __init__(self, graph: "HeteroGraph", chosen: tuple[Relation, ...], place: int, schedule: Schedule,
-                 n_halo: int) -> None:
-        self.relation, self.place = chosen[place], place
-        source, _, to = self.relation
-        self.src_ids, self.dst_ids = graph.node_ids[source], graph.node_ids[to]
-        self.in_degrees, self._edge_ids = graph.in_degrees[self.relation], graph._edge_ids.get(self.relation)
-        self.edge_weight, self.edge_features, self._negative = graph.edge_values.get(self.relation, EdgeValues())
-        sizes = len(self.src_ids), len(self.dst_ids), int(self.in_degrees.sum())
-        n_src, n_dst, n_edges = graph.n_nodes[source], graph.n_nodes[to], graph.n_edges[self.relation]
-        super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), n_dst, sizes, bipartite=True)
-        of_fetch = max(sum(graph.n_edges[relation] for relation in chosen), 1)
-        self._sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // of_fetch, n_kept=n_dst)
-        self._of_all = graph.kept
-
-    @property
-    def sizes(self) -> Sizes:
-        """Of all ranks, with the relation's share of the rows that are fetched."""
-        return self._sizes
-
-    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-        found = self._of_all.get("evaluations", dict)
-        if self.schedule.rows != "float32":  # ways are rounded differently, and what is cheaper depends on the ranks
-            forced = forced or "first"
-        key = self.relation, *weight.shape, x.constant, forced, numerics.name()
-        if key not in found:
-            n_in, n_out = weight.shape
-            found[key] = evaluate(self.relation, self._sizes, n_in, n_out, x.dtype.itemsize, constant=x.constant,
-                                  forced=forced)
-        return found[key].name
-
-    def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        kept = self._of_all.get(("sums", self.relation), TensorMap).setdefault(x, {})
-        return kept.setdefault(numerics.name(), {})
 
 
 class Fetch(NamedTuple):
@@ -79,7 +34,7 @@ class Fetch(NamedTuple):
 
     schedule: Schedule
     n_halo: int
-    graphs: list[RelationGraph]
+    graphs: list[Graph]
 
 
 class HeteroGraph(RelationalLayer):
@@ -315,14 +270,15 @@ class HeteroGraph(RelationalLayer):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        return list(self.kept.get("evaluations", dict[Any, Evaluation]).values())
+        noted = (graph.evaluations for fetch in self._fetches().values() for graph in fetch.graphs)
+        return list(dict.fromkeys(chain.from_iterable(noted)))
 
     # ---- what is exchanged
 
     def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
         return [list(self._fetch(group).graphs) for group in self._grouped(chosen)]
 
-    def out_of(self, node_type: str) -> list[RelationGraph]:
+    def out_of(self, node_type: str) -> list[Graph]:
         """Return the graphs of the relations out of a type, which one fetch serves. Collective at first."""
         chosen = [relation for relation in self.relations if relation[0] == node_type]
         return self._fetch(chosen).graphs if chosen else []
@@ -348,7 +304,19 @@ class HeteroGraph(RelationalLayer):
 
     def _found(self, chosen):
         made, n_halo = self._made(chosen)
-        return Fetch(made, n_halo, [RelationGraph(self, chosen, place, made, n_halo) for place in range(len(chosen))])
+        n_fetched = max(sum(self.n_edges[relation] for relation in chosen), 1)
+        shares = [n_halo * self.n_edges[relation] // n_fetched for relation in chosen]
+        return Fetch(made, n_halo, [self._relation(*own, made) for own in zip(chosen, count(), shares)])
+
+    def _relation(self, relation, place, n_halo, made):
+        """The graph of a relation, whose edges stand at a place in a fetch's blocks and need so many of its rows."""
+        source, _, to = relation
+        of_all = Sizes(self.n_nodes[source], self.n_nodes[to], self.n_edges[relation], n_halo, self.n_nodes[to])
+        found = Graph(self._comm, made, self.profile, Kept(self.kept.state), n_nodes=self.n_nodes[to],
+                      dst_ids=self.node_ids[to], src_ids=self.node_ids[source], edge_ids=self._edge_ids.get(relation),
+                      in_degrees=self.in_degrees[relation], bipartite=True, relation=relation, place=place, of_all=of_all)
+        found.edge_weight, found.edge_features, found._negative = self.edge_values.get(relation, EdgeValues())
+        return found
 
     def _made(self, chosen):
         """(Schedule, rows that all ranks fetch) of some relations out of one type. Collective."""

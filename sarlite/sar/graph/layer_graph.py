@@ -106,9 +106,9 @@ class LayerGraph:
     grid: "Grid | None" = None
     place = 0
     relation: Any = None
-    ways: tuple[str, ...] = ("product", "first")  # how the weight of `fn.linear` may be evaluated, of `evaluation.WAYS`
     whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
     mistakable = 0
+    _all_sizes: tuple[int, ...] | None = None  # what `sizes` are, where somebody counted them
     _edge_ids: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
@@ -273,19 +273,33 @@ class LayerGraph:
 
         Where nobody counted them the widths alone decide: as many sources as destinations, and one edge.
         """
+        if self._all_sizes is not None:
+            return self._all_sizes
         nobody = (0, 0, 1)
         return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How the weight of `fn.linear` may be evaluated, of `evaluation.WAYS`.
+
+        With narrow rows a relation's are not chosen by what is cheaper: that depends on the ranks, and each way rounds
+        other rows.
+        """
+        if self.relation is None:
+            return "product", "first"
+        return ("first", "inside") if self.schedule.rows == "float32" else ("first",)
 
     def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
         """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
         if forced is not None or x.dtype.kind != "f":
-            return forced or "product"
-        if x.constant:
-            return "first"
+            return forced or self.ways[0]
+        return min(choices(*self.ways), key=self.costs(x, weight).__getitem__)
+
+    def costs(self, x: Tensor, weight: Tensor) -> dict[str, int]:
+        """Return what each way costs; see `evaluation.costs`."""
         needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
         n_in, n_out = weight.shape
-        found = costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight)
-        return min(choices(*self.ways), key=found.__getitem__)
+        return costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.

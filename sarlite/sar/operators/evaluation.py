@@ -86,14 +86,6 @@ def choices(*ways: str) -> tuple[str, ...]:
     return ways
 
 
-def evaluate(relation, sizes, n_in, n_out, itemsize, *, constant, forced=None):
-    """Return a relation's `Evaluation` in a training step: the way that costs fewer bytes, or the forced one."""
-    found = costs(sizes, n_in, n_out, not constant, True, constant)
-    inside, first = (found[way] * itemsize // EDGE_VALUE for way in EVALUATIONS)
-    name = forced or min(choices("first", "inside"), key=found.__getitem__)
-    return Evaluation(relation, n_in, n_out, constant, name, inside, first)
-
-
 def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
     """Raise a ConfigError where an evaluation is given that is none of these."""
     if evaluation not in (None, *ways):
