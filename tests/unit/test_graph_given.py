@@ -1,10 +1,12 @@
 """What callers hand over is checked at the door, and edge weights are never left out."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
 
-from sarlite import Graph, fn
+from sarlite import Graph, HeteroGraph, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError
 from sarlite.graph import validation
@@ -260,6 +262,11 @@ def test_ids_that_name_two_rows_are_refused_on_every_rank(ids, word):
             Graph.from_part(comm, [0, 1, 2], [0, 3], node_ids=ids[comm.rank])
         with pytest.raises(DataError, match=word.replace("node", "src")):
             Graph.from_part(comm, [0, 1, 2], [0, 3], n_src=2, src_ids=ids[comm.rank])
+        edges = {("a", "to", "b"): ([0, 1, 2], [0, 3])}
+        by_type = re.escape(word.replace("node_ids", "node_ids['b']"))
+        if word != "node_ids: expected shape":  # of types nothing but the ids says how many rows there are
+            with pytest.raises(DataError, match=by_type):
+                HeteroGraph.from_part(comm, edges, {"a": [2 * comm.rank, 2 * comm.rank + 1], "b": ids[comm.rank]})
         refused.append(comm.rank)
 
     threads.run(2, work)

@@ -192,7 +192,7 @@ def check_triple(relation: Any) -> None:
 ALONE = Options()
 
 
-def _check_distinct(comm, name, ids):
+def check_distinct(comm: Any, name: str, ids: Array) -> None:
     """Raise on every rank where two rows of the graph have one id. Collective; each id travels to rank id % size."""
     ids = ids.astype(np.int64, copy=False)
     owner = ids % comm.size
@@ -220,7 +220,7 @@ def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, pr
                           f"{', '.join(Options._fields)}: {[(*fact[2:-1], *fact[-1]) for fact in facts]}")
     for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
         if ids is not None:
-            _check_distinct(comm, name, ids)
+            check_distinct(comm, name, ids)
     n_nodes, profile = sum(fact[0] for fact in facts), Profile() if profile is None else profile
     dst_ids = _named(comm.rank, [fact[0] for fact in facts], node_ids)
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids

@@ -149,14 +149,16 @@ class HeteroGraph(RelationalLayer):
         Raises
         ------
         ConfigError, DataError
-            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, or types and relations that
-            differ by rank.
+            On every rank: what `from_edges` refuses, edges that are no CSR of these rows, ids that are negative or
+            given to two rows of a type, or types and relations that differ by rank.
         """
         comm = wrap(comm)
         options = Options(mode, prefetch, rows=rows)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
+        for name, own in ids.items():
+            construct.check_distinct(comm, f"node_ids[{name!r}]", own)
         made = cls(comm, in_edges, ids, places, options)
         together(comm, lambda: construct.check_sources(in_edges, made.n_nodes))
         return made
