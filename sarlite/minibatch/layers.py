@@ -10,7 +10,7 @@ import numpy as np
 from sarlite.graph.part import EdgesByOwner, InEdges
 from sarlite.minibatch.part_edges import PartEdges, share
 from sarlite.minibatch.picked import PickedGraph, PickedRelations, one_block
-from sarlite.minibatch.sampler import Layer, Sampled
+from sarlite.minibatch.sampler import Layer, Picked, Sampled
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.schedule import Schedule
@@ -83,20 +83,35 @@ class TypedRows:
     """
 
     def __init__(self, part: PartEdges, rows: Array, n_dst: int) -> None:
-        self.rows, n = rows, len(part.types)
-        self._types: Array | None = None
-        self._numbers: Array | None = None
-        self.n_rows, self.n_dst = np.array([len(rows)]), np.array([n_dst])
-        if n > 1:
-            self._types = part.type_of(rows)
-            self.n_rows, self.n_dst = (np.bincount(of, minlength=n) for of in (self._types, self._types[:n_dst]))
-            order = np.argsort(self._types, kind="stable")
-            self._numbers = np.empty(len(rows), np.int64)
-            self._numbers[order] = np.arange(len(rows)) - np.repeat(np.cumsum(self.n_rows) - self.n_rows, self.n_rows)
+        self.rows, self._n_dst, self._n_types = rows, n_dst, len(part.types)
+        self._types: Array | None = part.type_of(rows) if self._n_types > 1 else None
+        self._numbers = None if self._types is None else self._numbered(self._types)
+
+    def _numbered(self, types):
+        n_rows, numbers = self.n_rows, np.empty(len(types), np.int64)
+        order = np.argsort(types, kind="stable")
+        numbers[order] = np.arange(len(types)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+        return numbers
+
+    @property
+    def n_rows(self) -> Array:
+        return self._counts(len(self.rows))
+
+    @property
+    def n_dst(self) -> Array:
+        return self._counts(self._n_dst)
+
+    def _counts(self, n):
+        """How many of the first n rows are of each type."""
+        return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
         """Return the number among the rows of its type of each of these rows of the layer."""
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
+
+    def picked(self, picked: Picked) -> Picked:
+        """Return picks with the numbers of their sources among the rows of their type."""
+        return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, kind: int, places: Any = slice(None)) -> Array:
         """Return the part's column of each row of a type, among the rows at these places."""
@@ -109,7 +124,7 @@ class TypedRows:
 
 def _out_of(part, layer, typed, source, sets, lasting):
     """The graphs of the relations out of a type, which are these sets of edges."""
-    picked = [layer.sets[k]._replace(columns=typed.numbers_of(layer.sets[k].columns)) for k in sets]
+    picked = [typed.picked(layer.sets[k]) for k in sets]
     own, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     there = part.relations[source][0].schedule
     if layer.exchange is None:

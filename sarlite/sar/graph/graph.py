@@ -13,13 +13,13 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
-from sarlite.sar.operators.evaluation import EDGE_VALUE, EVALUATIONS, Evaluation, Sizes
+from sarlite.sar.operators.evaluation import Evaluation, Sizes
 from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, numerics
+from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
@@ -91,23 +91,9 @@ class Graph(LayerGraph):
         """Run one aggregation, by columns where ranks divide them. Collective."""
         return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
 
-    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-        """As of a `LayerGraph`. What was chosen for a relation's weights, and what either way costs, is noted."""
-        way, noted, (n_in, n_out) = super().evaluation(x, weight, forced), self._noted(), weight.shape
-        key = n_in, n_out, x.constant, forced, numerics.name()
-        if self.relation is not None and key not in noted:
-            found = self.costs(x, weight)
-            inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
-            noted[key] = Evaluation(self.relation, n_in, n_out, x.constant, way, inside, first)
-        return way
-
     @property
-    def evaluations(self) -> list[Evaluation]:
-        """What was chosen for the weights of `fn.linear` so far, of a relation."""
-        return list(self._noted().values())
-
-    def _noted(self):
-        return self.kept.get("evaluations", dict[Any, Evaluation])
+    def noted(self) -> dict[Any, Evaluation] | None:
+        return None if self.relation is None else self.kept.get("evaluations", dict[Any, Evaluation])
 
     @cached_property
     def edge_ids(self) -> Array:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -272,8 +272,8 @@ class HeteroGraph(RelationalLayer):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        noted = (graph.evaluations for fetch in self._fetches().values() for graph in fetch.graphs)
-        return list(dict.fromkeys(chain.from_iterable(noted)))
+        graphs = (graph for fetch in self._fetches().values() for graph in fetch.graphs)
+        return list(dict.fromkeys(found for graph in graphs for found in (graph.noted or {}).values()))
 
     # ---- what is exchanged
 

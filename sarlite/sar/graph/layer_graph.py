@@ -13,8 +13,7 @@ from sarlite.profile import Profile
 from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
 from sarlite.sar.graph.destinations import destinations
-from sarlite.sar.operators import fn, table
-from sarlite.sar.operators.evaluation import Sizes, attends_products, choices, costs
+from sarlite.sar.operators import evaluation, fn, table
 from sarlite.sar.operators.made import made
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.operators.sums import Sum
@@ -22,7 +21,7 @@ from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor, numerics, ops
-from sarlite.tape.engine import as_array, grad_enabled
+from sarlite.tape.engine import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -279,38 +278,19 @@ class LayerGraph:
         return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """How the weight of `fn.linear` may be evaluated, of `evaluation.WAYS`.
-
-        With narrow rows a relation's are not chosen by what is cheaper: that depends on the ranks, and each way rounds
-        other rows.
-        """
-        if self.relation is None:
-            return "product", "first"
-        return ("first", "inside") if self.schedule.rows == "float32" else ("first",)
-
-    def evaluation(self, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-        """How the weight of `fn.linear` is evaluated, one of `evaluation.WAYS`; the same on every rank."""
-        if forced is not None or x.dtype.kind != "f":
-            return forced or self.ways[0]
-        return min(choices(*self.ways), key=self.costs(x, weight).__getitem__)
-
-    def costs(self, x: Tensor, weight: Tensor) -> dict[str, int]:
-        """Return what each way costs; see `evaluation.costs`."""
-        needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
-        n_in, n_out = weight.shape
-        return costs(Sizes(*self.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
+    def noted(self) -> dict[Any, evaluation.Evaluation] | None:
+        """Where it is noted what was chosen for a relation's weights, by what it was chosen for; None: nowhere."""
+        return None
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
 
-        The sum's products with W are then the caller's: out_ih = S_ih W_h. Of fewer destinations than sources, as in a
-        batch, these are fewer, but sums over edges are n_heads x.shape[1] wide. Counted as `fn.linear` does; the same
-        on every rank. Where heads are taken apart, z is better.
+        The sum's products with W are then the caller's: out_ih = S_ih W_h. The same on every rank; see
+        `evaluation.attends_products`. Where heads are taken apart, z is better.
         """
         if self.grid is not None or self.edge_weight is not None:
             return True
-        return attends_products(Sizes(*self.sizes), x.shape[1], n_heads, n_feat, grad_enabled() and x.requires_grad)
+        return evaluation.attends_products(self, x, n_heads, n_feat)
 
     # ---- degrees
 

@@ -1,8 +1,10 @@
 """How the weight of `fn.linear` is evaluated: products first, sums first or inside the message; what each way costs."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
+from sarlite.tape import Tensor, numerics
+from sarlite.tape.engine import grad_enabled
 from sarlite.tape.numerics import by_numerics
 
 WAYS = ("product", "first", "inside")
@@ -58,6 +60,39 @@ class Evaluation(NamedTuple):
     first_bytes: int
 
 
+def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+    """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`: the cheapest, or the forced one.
+
+    The same on every rank. Of a relation it is noted, with what either way costs.
+
+    Raises
+    ------
+    ConfigError
+        The forced way is none.
+    """
+    check(forced, WAYS)
+    needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
+    n_in, n_out = weight.shape
+    found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
+    chosen, ways = forced, _ways(graph)
+    if chosen is None:
+        chosen = min(choices(*ways), key=found.__getitem__) if x.dtype.kind == "f" else ways[0]
+    noted, key = graph.noted, (n_in, n_out, x.constant, forced, numerics.name())
+    if noted is not None and key not in noted:
+        inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
+        noted[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
+    return chosen
+
+
+def _ways(graph):
+    """The ways that there are. With narrow rows a relation has one: what is cheaper depends on the ranks, and each way
+    rounds other rows.
+    """
+    if graph.relation is None:
+        return "product", "first"
+    return ("first", "inside") if graph.schedule.rows == "float32" else ("first",)
+
+
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
     """Return what each way costs, forward and backward together, in multiply-adds.
@@ -92,12 +127,14 @@ def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
         raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(ways)}")
 
 
-def attends_products(sizes: Sizes, n_in: int, n_heads: int, n_feat: int, needs_x: bool) -> bool:
+def attends_products(graph: Any, x: Tensor, n_heads: int, n_feat: int) -> bool:
     """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, both passes together.
 
-    Where sources and destinations are the same rows it is. Backward the second makes the gradient of A_h X even where X
-    needs none, as the scores' gradients want it.
+    Of fewer destinations than sources, as in a batch, the second's products are fewer, but its sums over edges are
+    n_heads x n_in wide. Where sources and destinations are the same rows the first is cheaper. Backward the second makes
+    the gradient of A_h X even where X needs none, as the scores' gradients want it.
     """
+    sizes, n_in, needs_x = Sizes(*graph.sizes), x.shape[1], grad_enabled() and x.requires_grad
     product = n_in * n_heads * n_feat
     before = sizes.n_src * product * (2 + needs_x) + 2 * sizes.n_edges * n_heads * n_feat * EDGE_VALUE
     after = 3 * sizes.n_dst * product + 2 * sizes.n_edges * n_heads * n_in * EDGE_VALUE

@@ -120,8 +120,7 @@ def _linear(graph, message, reducer):
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
         raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
     one_dtype("fn.linear", x=x, weight=weight)
-    evaluation.check(message.evaluation, evaluation.WAYS)
-    way = graph.evaluation(x, weight, message.evaluation)
+    way = evaluation.way(graph, x, weight, message.evaluation)
     if way == "inside":
         return _inside(graph, x, weight, reducer)
     if way == "first":
