@@ -8,6 +8,7 @@ from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
+from sarlite.sar.operators import evaluation
 from sarlite.tape import ops
 from tests.helpers.small_batches import GRAPHS, LABELS, N_IN, N_OUT, N, X, batches, with_loops
 from tests.helpers.strategies import KINDS, random_edges, values
@@ -154,7 +155,7 @@ def test_a_batch_sums_first_where_that_is_cheaper():
 
     def first(g, n_in, n_out):
         x, weight = (Tensor(np.zeros(shape), requires_grad=True) for shape in ((g.n_src, n_in), (n_in, n_out)))
-        return g.evaluation(x, weight) == "product"
+        return evaluation.way(g, x, weight) == "product"
 
     assert first(graph, 256, 256) and not first(middle, 256, 256)
     assert first(graph, 256, 32) and not first(graph, 32, 256) and not first(middle, 32, 256)
