@@ -22,17 +22,16 @@ from sarlite.types import Array
 
 def check_graph(graph: Any, what: str) -> None:
     """Raise a ConfigError where batches, which the error calls `what`, cannot be made of a graph."""
-    if isinstance(graph, NodeType):
-        return
-    if not isinstance(graph, Graph):
+    if not isinstance(graph, (Graph, NodeType)):
         raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
                           f"but graph is a {type(graph).__name__}")
-    if graph.bipartite:
+    if isinstance(graph, Graph) and graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
-    if graph.grid is not None:
-        columns = graph.grid.n_columns
-        raise ConfigError(f"{what} of a graph with columns={columns}: parts of the graph are computed by rows")
-    if graph.schedule.reverses_attention and graph.schedule.rows == "float32":  # narrow rows' default, but batches push
+    options = graph.options
+    if options.columns > 1:
+        raise ConfigError(f"{what} of a graph with columns={options.columns}: parts of the graph are computed by rows")
+    fetches = options.backward == "fetch" and (options.rows == "float32" or isinstance(graph, NodeType))
+    if fetches and graph.comm.size > 1:  # of narrow rows it is the default of a Graph, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 

@@ -12,6 +12,7 @@ UNCOUNTED = {
     "minibatches without edges": "minibatches of the model {model}, which have no edges,",
     "task link or --edge-labels": "links",
     "a set of graphs": "sets of graphs, as --data {data} is,",
+    "relations apart": "--columns and --backward fetch with relational graphs, as --data {data} is,",
     "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
 }
 
@@ -30,8 +31,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("model", "plain model, relational data",
      "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
     *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
-        "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features",
-        "backward fetch", "columns")),
+        "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features")),
     ("remote hec", "relational data", "{option}: relational graphs, as --data {data} is, have no cache of each type's "
      "rows: --remote exact or local"),
     ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
@@ -165,6 +165,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         any(run.options.get(name) is not None for name in ("link_val", "link_test"))
         and any(word.startswith("split=") for name in ("link_split", "edge_labels") for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
+    "relations apart": lambda run: run.relational and (run.has("columns") or run.has("backward fetch")),
     "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
     "learned rows of several relations": lambda run: (
         run.options.get("decoder") not in (None, "dot")

@@ -209,7 +209,7 @@ def _read(comm, source, scratch, seconds, what):
 
 def _typed(comm, edges, ids, names, values, options):
     """The graph of relational data, with the values of its edges. Collective."""
-    graph = HeteroGraph.from_part(comm, edges, ids, mode=options.mode, prefetch=options.prefetch, rows=options.rows)
+    graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     if not names:
         return graph
     return graph.with_edge_values(*({relation: own[name] for relation, own in values.items() if own[name] is not None}

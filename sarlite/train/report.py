@@ -141,11 +141,12 @@ def pictured(comm, graph):
 
 
 def _grid_of(comm, graph):
-    """The grid of ranks that the run's graph is on; a relational graph is on none."""
-    grid = graph.grid if isinstance(graph, Graph) else None
-    if grid is None:
+    """The grid of ranks that the run's graph is on; of a relational graph each relation has one."""
+    grids = graph.graph.grids if isinstance(graph, NodeType) else [getattr(graph, "grid", None)]
+    if not grids or grids[0] is None:
         return {}
-    return {"grid": {"rows": grid.n_rows, "columns": grid.n_columns, "structure_bytes": comm.allgather(grid.structure_bytes)}}
+    n_bytes = sum(grid.structure_bytes for grid in grids)
+    return {"grid": {"rows": grids[0].n_rows, "columns": grids[0].n_columns, "structure_bytes": comm.allgather(n_bytes)}}
 
 
 def _evaluations(graph):

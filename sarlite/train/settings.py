@@ -46,7 +46,7 @@ def settings(options: Any, cls: Any = None) -> Settings:
         A value cannot be, as the thing says that it is of.
     """
     model = model_of(options, cls)
-    return Settings(source_of(options, model.cls), graph_of(options), model, batches_of(options), training_of(options),
+    return Settings(source_of(options, model.cls), graph_of(options, model.cls), model, batches_of(options), training_of(options),
                     output_of(options), LinkOptions(**told(options, LINK_OPTIONS)),
                     GraphOptions(**told(options, GRAPH_OPTIONS)))
 
@@ -64,13 +64,16 @@ def source_of(options: Any, cls: Any, **others: Any) -> Source:
                   self_loops=loops, edge_values=values, **found)._replace(**others)
 
 
-def graph_of(options: Any) -> Options:
-    """Return how the options say that a graph is computed with; without a number of rows fetched ahead 0 are.
+def graph_of(options: Any, cls: Any = None) -> Options:
+    """Return how the options say that a graph is computed with, by a model's class; without a number of rows fetched
+    ahead 0 are.
 
-    Sums that exact numerics push are float64, so gradients are fetched by default where parts of the graph are not taken.
+    Sums that exact numerics push are float64, so gradients are fetched by default where parts of the graph are not
+    taken, and where relations need not be taken apart for it.
     """
     mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
-    fetch = options.numerics == "exact" and not options.batch_size and not options.mfg
+    joined = options.batch_size or options.mfg or getattr(cls, "relational", False)
+    fetch = options.numerics == "exact" and not joined
     return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns, options.rows)
 
 

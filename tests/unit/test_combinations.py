@@ -57,6 +57,7 @@ def case(option, other):
         "learned rows of several relations": ({"model": "rgcn", "decoder": "transe", "link_relation": "a.b.c,d.e.f"},
                                               RELATIONAL),
         "batches of relations": ({"model": "rgcn", "mfg": True}, RELATIONAL),
+        "relations apart": ({"model": "rgcn", "columns": 2}, RELATIONAL),
         "task link or --edge-labels": ({"edge_labels": "edges.csv,labels=kind"}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
     }

@@ -61,6 +61,14 @@ def test_ranks_are_one_rank(model, mode, n_ranks, where, stored, one_rank, tmp_p
     assert_same(relational_run(tmp_path / "run", *MODELS[model], "--data", data, "--mode", mode, "--ranks", n_ranks), one_rank(model))
 
 
+@pytest.mark.parametrize("model, n_ranks, flags", [
+    ("rgcn", 2, ["--backward", "fetch"]), ("rgat", 2, ["--columns", 2]), ("bases", 4, ["--columns", 2, "--backward", "fetch"]),
+    ("rgat", 4, ["--columns", 2, "--mode", "broadcast"])])  # fmt: skip
+def test_ranks_whose_relations_are_apart_are_one_rank(model, n_ranks, flags, stored, one_rank, tmp_path):
+    found = relational_run(tmp_path / "run", *MODELS[model], "--data", stored, "--ranks", n_ranks, *flags)
+    assert_same(found, one_rank(model))
+
+
 def test_a_run_goes_on_elsewhere(stored, tmp_path):
     """Learned rows and Adam's state of them go from 3 ranks to 2, and the options come along."""
     whole = relational_run(tmp_path / "whole", *MODELS["bases"], *ADAM, "--epochs", "2")

@@ -13,11 +13,11 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
-from sarlite.sar.operators.evaluation import Evaluation, Sizes
+from sarlite.sar.operators.evaluation import Evaluation
 from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
-from sarlite.sar.schedule.schedule import Schedule
+from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
 from sarlite.types import Array
@@ -40,6 +40,8 @@ class Graph(LayerGraph):
         they count up.
     edge_weight, edge_features
         What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
+    options : Options
+        How it is computed with on several ranks.
     schedule : Schedule
         With columns it is made when it is first needed, as by custom messages; collective then.
     """
@@ -58,14 +60,14 @@ class Graph(LayerGraph):
     """What the caller calls the nodes of the whole graph."""
 
     def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept, *,
-                 n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None, in_degrees: Array,
-                 added_loops: Array | None = None, bipartite: bool = False, grid: Grid | None = None,
-                 relation: Any = None, place: int = 0, of_all: Sizes | None = None) -> None:
+                 options: Options, n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None,
+                 in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
+                 grid: Grid | None = None) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
         counted = cast(Communicator, Counted(comm, profile))
         super().__init__(counted, schedule, profile, kept, n_nodes, sizes, added_loops, bipartite)
         self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
-        self._edge_ids, self.grid, self.relation, self.place, self._all_sizes = edge_ids, grid, relation, place, of_all
+        self._edge_ids, self.grid, self.options = edge_ids, grid, options
 
     def __repr__(self) -> str:
         size = self.comm.size

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from sarlite.errors import ConfigError, raise_together
 from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
+from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.layer_graph import LayerGraph
@@ -87,8 +87,8 @@ class HeteroGraph(RelationalLayer):
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
-                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, seed: int = 0,
-                   rows: str = "float32") -> "HeteroGraph":
+                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, backward: str | None = None,
+                   columns: int = 1, seed: int = 0, rows: str = "float32") -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
         Parameters
@@ -103,9 +103,10 @@ class HeteroGraph(RelationalLayer):
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
-        mode, prefetch, rows
-            As `Graph.from_part` has them; with narrow rows weights of `fn.linear` are by default never inside the
-            message, and gradients are pushed as ever.
+        mode, prefetch, backward, columns, rows
+            As `Graph.from_part` has them. With columns, and with backward "fetch", each relation is a graph of its own:
+            rows that several relations need travel once for each of them. By default gradients are pushed, with narrow
+            rows too. With these weights of `fn.linear` are by default never inside the message.
         seed : int
             Of the division.
 
@@ -116,7 +117,7 @@ class HeteroGraph(RelationalLayer):
             fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        options = Options(mode, prefetch, rows=rows)
+        options = Options(mode, prefetch, backward, columns, rows)
         options.check(comm)
         edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
@@ -127,8 +128,8 @@ class HeteroGraph(RelationalLayer):
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
-                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar",
-                  prefetch: int = 1, rows: str = "float32") -> "HeteroGraph":
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1,
+                  backward: str | None = None, columns: int = 1, rows: str = "float32") -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
         Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
@@ -143,7 +144,7 @@ class HeteroGraph(RelationalLayer):
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
             Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
-        mode, prefetch, rows
+        mode, prefetch, backward, columns, rows
             As of `from_edges`.
 
         Raises
@@ -153,7 +154,7 @@ class HeteroGraph(RelationalLayer):
             given to two rows of a type, or types and relations that differ by rank.
         """
         comm = wrap(comm)
-        options = Options(mode, prefetch, rows=rows)
+        options = Options(mode, prefetch, backward, columns, rows)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
@@ -260,6 +261,12 @@ class HeteroGraph(RelationalLayer):
         """What `exchange` returns, of those found so far."""
         return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches().items()}
 
+    @property
+    def grids(self) -> list[Grid]:
+        """How ranks share rows and divide columns, of those exchanges; none without columns."""
+        graphs = (graph for fetch in self._fetches().values() for graph in fetch.graphs)
+        return [graph.grid for graph in graphs if graph.grid is not None]
+
     def prepare(self, chosen: Any) -> list[Plan]:
         """Find what an aggregation over these relations will exchange now, not in its first call. Collective.
 
@@ -281,16 +288,16 @@ class HeteroGraph(RelationalLayer):
         return [list(self._fetch(group).graphs) for group in self._grouped(chosen)]
 
     def out_of(self, node_type: str) -> list[Graph]:
-        """Return the graphs of the relations out of a type, which one fetch serves. Collective at first."""
+        """Return the graphs of the relations out of a type, those that one fetch serves together. Collective at first."""
         chosen = [relation for relation in self.relations if relation[0] == node_type]
-        return self._fetch(chosen).graphs if chosen else []
+        return [graph for group in self._grouped(chosen) for graph in self._fetch(group).graphs]
 
     def _grouped(self, chosen):
-        """Relations in the graph's order, a list a source type."""
-        groups: dict[str, list[Relation]] = {}
+        """Relations in the graph's order, a list for each fetch: one a source type, or where they are apart a relation."""
+        groups: dict[Any, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:
-                groups.setdefault(relation[0], []).append(relation)
+                groups.setdefault(relation if self.options.apart else relation[0], []).append(relation)
         return list(groups.values())
 
     def _fetch(self, chosen):
@@ -305,28 +312,40 @@ class HeteroGraph(RelationalLayer):
         return self.kept.get("fetches", dict)
 
     def _found(self, chosen):
-        made, n_halo = self._made(chosen)
+        graphs, n_halo = self._made(chosen)
         n_fetched = max(sum(self.n_edges[relation] for relation in chosen), 1)
-        shares = [n_halo * self.n_edges[relation] // n_fetched for relation in chosen]
-        return Fetch(made, n_halo, [self._relation(*own, made) for own in zip(chosen, count(), shares)])
-
-    def _relation(self, relation, place, n_halo, made):
-        """The graph of a relation, whose edges stand at a place in a fetch's blocks and need so many of its rows."""
-        source, _, to = relation
-        of_all = Sizes(self.n_nodes[source], self.n_nodes[to], self.n_edges[relation], n_halo, self.n_nodes[to])
-        found = Graph(self._comm, made, self.profile, Kept(self.kept.state), n_nodes=self.n_nodes[to],
-                      dst_ids=self.node_ids[to], src_ids=self.node_ids[source], edge_ids=self._edge_ids.get(relation),
-                      in_degrees=self.in_degrees[relation], bipartite=True, relation=relation, place=place, of_all=of_all)
-        found.edge_weight, found.edge_features, found._negative = self.edge_values.get(relation, EdgeValues())
-        return found
+        for graph, relation in zip(graphs, chosen):
+            source, _, to = graph.relation = relation
+            n_src, n_dst, n_edges = self.n_nodes[source], self.n_nodes[to], self.n_edges[relation]
+            graph._all_sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // n_fetched, n_dst)
+            graph._edge_ids = self._edge_ids.get(relation)
+            graph.edge_weight, graph.edge_features, graph._negative = self.edge_values.get(relation, EdgeValues())
+        return Fetch(_by_rows(graphs[0]), n_halo, graphs)
 
     def _made(self, chosen):
-        """(Schedule, rows that all ranks fetch) of some relations out of one type. Collective."""
+        """The graphs of some relations out of one type, and the rows that all ranks fetch for these. Collective."""
         agree(self._comm, chosen, f"relations out of {chosen[0][0]!r} that are aggregated together")
+        graphs = self._apart(*chosen) if self.options.apart else self._together(chosen)
+        n_halo = _by_rows(graphs[0]).plan.n_halo
+        return graphs, int(self._comm.allreduce(np.array([n_halo], np.int64))[0])
+
+    def _together(self, chosen):
+        """The graphs of relations whose rows one fetch brings: their edges stand side by side in its blocks. Collective."""
         ids = self.node_ids[chosen[0][0]]
         found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
-        made = schedule.make(self._comm, found, self.options, self.profile)
-        return made, int(self._comm.allreduce(np.array([made.plan.n_halo], np.int64))[0])
+        made, graphs = schedule.make(self._comm, found, self.options, self.profile), []
+        for place, (source, _, to) in enumerate(chosen):
+            graphs.append(Graph(self._comm, made, self.profile, Kept(self.kept.state), options=self.options,
+                                n_nodes=self.n_nodes[to], dst_ids=self.node_ids[to], src_ids=self.node_ids[source],
+                                edge_ids=None, in_degrees=self.in_degrees[chosen[place]], bipartite=True))
+            graphs[-1].place = place
+        return graphs
+
+    def _apart(self, relation):
+        """The graph of a relation that has fetches, and columns, of its own. Collective."""
+        to, own = self.node_ids[relation[2]], self.node_ids[relation[0]]
+        return [construct.make(Graph, self._comm, self._edges[relation], to, own, None, len(own), self.options,
+                               self.profile, self.kept.state)]
 
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
@@ -352,3 +371,8 @@ class HeteroGraph(RelationalLayer):
         What they kept, as exchanges and sums of constant rows, is found anew.
         """
         self.kept.state.recover()
+
+
+def _by_rows(graph):
+    """The schedule by which a graph's rows are fetched; with columns that of a group's rows."""
+    return (graph if graph.grid is None else graph.grid.graph).schedule

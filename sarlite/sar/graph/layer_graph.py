@@ -237,6 +237,11 @@ class LayerGraph:
                 inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
         return inputs
 
+    @property
+    def apart(self) -> bool:
+        """Whether its aggregations are not joined with those of other relations: columns and reversed edges are its own."""
+        return self.grid is not None or self.schedule.reverse is not None
+
     def apply(self, call: table.Call) -> Tensor:
         """Run one aggregation. Collective."""
         return aggregate(self.schedule, call.make(self), call.inputs, call.sinks)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sarlite.sar.schedule.needs import Needs
-from sarlite.sar.schedule.schedule import Schedule, make
+from sarlite.sar.schedule.schedule import Options, Schedule, make
 from sarlite.tape import Tensor, ops
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class NodeType:
 
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+    @property
+    def options(self) -> Options:
+        """How the graph is computed with on several ranks."""
+        return self.graph.options
 
     @property
     def mode(self) -> Any:

@@ -282,7 +282,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
-        if not isinstance(graph.plan.local, Bundle):
+        if graph.apart or not isinstance(graph.plan.local, Bundle):
             return {key: graph.apply(call)}
     numbered, made = _Inputs(), []
     for calls in fetches:

@@ -171,6 +171,11 @@ class Options(NamedTuple):
         return self.rows != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
+    def apart(self):
+        """Whether each relation of several is exchanged by itself, though they have sources in common."""
+        return self.columns > 1 or self.backward == "fetch"
+
+    @property
     def made_mode(self):
         """The mode as an object."""
         return MODES[self.mode] if isinstance(self.mode, str) else self.mode
@@ -183,7 +188,7 @@ def make(comm, found, options, profile, dst_ids=None, state=None):
     ----------
     comm : Communicator
     found : Needs
-        Of one set of edges, or of several, of relations, whose gradients are always pushed.
+        Of one set of edges, or of several, of relations, whose gradients are then pushed.
     options : Options
     profile : Profile
     dst_ids : (n_dst,) int64
