@@ -1,6 +1,7 @@
 """Distributed aggregation as one tape primitive (SAR algorithms 1 and 2).
 
-An operator object (`operators`, `custom`) computes one block at a time; `schedule` brings the rows. Neither knows the other.
+An operator object (`operators`, `custom`) computes one block at a time; `schedule` brings the rows. Neither knows the
+other.
 """
 
 import numpy as np
@@ -37,14 +38,15 @@ class Operator:
     accumulate : bool
         Whether `backward` adds to d_rows in this pass; else it overwrites them.
     takes_rows : bool
-        Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are arrays.
+        Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are
+        arrays.
     may_narrow : bool
         Whether `forward` and `backward` may be given the first input's rows as bfloat16.
     narrow : bool
         Whether they are: what the graph's `rows` say. Set before `begin`.
     into : array or None
-        What the output is wanted in; set before `begin`. An operator may add to it and return it from `end`, letting go of it; or
-        return an array of its own, which the caller adds.
+        What the output is wanted in; set before `begin`. An operator may add to it and return it from `end`, letting go
+        of it; or return an array of its own, which the caller adds.
     """
 
     n_fetched = 1
@@ -75,9 +77,10 @@ class Operator:
         """Return the output; drop what backward does not need."""
 
     def gathered(self, rows, scale=None, over=False):
-        """Return rows that edges gather, or with a scale the rows times the scale: the one place where rows are narrowed.
+        """Return rows that edges gather, or with a scale the rows times the scale.
 
-        With `over` they are written over the rows, whose memory nobody else reads.
+        This is the one place where rows are narrowed. With `over` they are written over the rows, whose memory nobody
+        else reads.
 
         These are the first input's rows, and backward the rows of the output's gradient. What edges or ranks add up is
         float32, so a rounding depends on the row alone.
@@ -96,15 +99,19 @@ class Operator:
         """Take the gradient of the output."""
 
     def accumulator(self, n_rows, shape, dtype, at):
-        """Return what gradients of rows of this shape and dtype are added up in: `at`, where that is an array to add to."""
+        """Return what gradients of rows of this shape and dtype are added up in.
+
+        That is `at`, where it is an array to add to.
+        """
         if at is not None and at.flags.c_contiguous:
             return at
         return (np.zeros if self.accumulate else np.empty)((n_rows, *shape), dtype)
 
     def join(self, place, others):
-        """Let the gradients of the fetched input `place` be added up with those of other operators, (operator, place) each.
+        """Let the gradients of the fetched input `place` be added up with those of other operators.
 
-        After `begin_backward` of all of them, on the operator whose `accumulator` and `finished` then serve.
+        `others` are (operator, place) each. After `begin_backward` of all of them, on the operator whose `accumulator`
+        and `finished` then serve.
         """
 
     def finished(self, sums, dtype):
@@ -112,7 +119,9 @@ class Operator:
         return sums
 
     def backward(self, block, rows, kept, d_rows):
-        """Add one block's gradients to `d_rows`, the gradients of the block's columns; an item is None where nobody needs it.
+        """Add one block's gradients to `d_rows`, the gradients of the block's columns.
+
+        An item is None where nobody needs it.
 
         Parameters
         ----------
@@ -125,11 +134,12 @@ class Operator:
         """
 
     def reversed_operator(self, rows, d_rows):
-        """Return (operator, rows, d_ends): how the owner of the source rows finds their gradients over the reversed edges.
+        """Return (operator, rows, d_ends): how the owner of the source rows finds their gradients.
 
-        After `begin_backward`, and in place of `backward`. The columns of the reversed edges' blocks are destinations, whose `rows`
-        are fetched. Where there are no `d_ends` the operator's `forward` aggregates them; else its `backward` adds, and gives the
-        gradients of the columns, which are brought to the destinations' owners and added to `d_ends`.
+        It finds them over the reversed edges, after `begin_backward`, and in place of `backward`. The columns of the
+        reversed edges' blocks are destinations, whose `rows` are fetched. Where there are no `d_ends` the operator's
+        `forward` aggregates them; else its `backward` adds, and gives the gradients of the columns, which are brought
+        to the destinations' owners and added to `d_ends`.
 
         Parameters
         ----------
@@ -171,7 +181,8 @@ def gather(operator, inputs):
 def narrow(rows, operator, dtype):
     """Let an operator's rows be narrow; a ConfigError tells that they cannot."""
     if not operator.may_narrow:
-        raise ConfigError(f"rows {rows}: messages that are evaluated as {type(operator).__name__} have no narrow rows yet")
+        raise ConfigError(f"rows {rows}: messages that are evaluated as {type(operator).__name__} "
+                          "have no narrow rows yet")
     if dtype != np.float32:
         raise ConfigError(f"rows {rows}: stand for rows of float32, but these are {dtype}")
     operator.narrow = True
@@ -209,7 +220,9 @@ def vjp(g, needs, residuals, into, operator, schedule):
 
 
 def _reverses(schedule, operator):
-    return schedule.reverse is not None and operator.reverses and (schedule.reverses_attention or not operator.needs_rows)
+    if schedule.reverse is None or not operator.reverses:
+        return False
+    return schedule.reverses_attention or not operator.needs_rows
 
 
 def _over_reversed(reverse, operator, rows, d_ends):

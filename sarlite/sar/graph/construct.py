@@ -138,7 +138,8 @@ def checked_part(edges: Any, node_ids: Any,
     """Check what a rank gave of its part: return InEdges by relation, and the ids by type and by relation as arrays."""
     if not all(isinstance(found, Mapping) for found in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
-    ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found)) for name, found in node_ids.items()}
+    ids = {name: validation.integers(f"node_ids[{name!r}]", outside("node_ids", found))
+           for name, found in node_ids.items()}
 
     def part(relation, indptr, indices):
         return InEdges(*csr(indptr, indices, len(ids[relation[2]])))

@@ -28,8 +28,8 @@ def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, wei
     Parameters
     ----------
     edges : table
-        A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays: anything whose columns `edges[name]` gives.
-        A row is an edge; equal rows are parallel edges.
+        A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays: anything whose columns `edges[name]`
+        gives. A row is an edge; equal rows are parallel edges.
     src, dst : str
         The columns with the ids of an edge's source and destination: whole numbers or words, none missing.
     weight : str, optional
@@ -52,8 +52,8 @@ def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, wei
     Raises
     ------
     DataError
-        No such column, an id that is missing or no whole number and no word, an id of an edge that is not in `nodes`, an
-        id twice in `nodes`; values that are no finite numbers.
+        No such column, an id that is missing or no whole number and no word, an id of an edge that is not in `nodes`,
+        an id twice in `nodes`; values that are no finite numbers.
     """
     ids, (sources, to) = _numbered([_ids("edges", edges, name) for name in (src, dst)], nodes, id)
     order = np.arange(len(to))
@@ -72,7 +72,9 @@ def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, wei
 
 def from_tables(cls: Any, edges: Mapping[Any, Any], src: str = "src", dst: str = "dst", *,
                 nodes: Mapping[str, Any] | None = None, id: str = "id", **division: Any) -> "HeteroGraph":
-    """Make a graph from a table of edges by relation, whose nodes are known by words or by numbers of any size. Collective.
+    """Make a graph from a table of edges by relation. Collective.
+
+    The nodes are known by words or by numbers of any size.
 
     Parameters
     ----------
@@ -107,7 +109,8 @@ def from_tables(cls: Any, edges: Mapping[Any, Any], src: str = "src", dst: str =
 def _typed_edges(edges, src, dst, nodes, id):
     """Return edge lists by relation, and the ids of each type's nodes, of tables of edges by relation."""
     if not all(isinstance(given, Mapping) for given in (edges, nodes)):
-        raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) and by type")
+        raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
+                          "and by type")
     for relation in edges:
         check_triple(relation)
     found = {relation: [_ids(f"edges[{relation!r}]", table, name) for name in (src, dst)]
@@ -182,8 +185,8 @@ def to_scipy(graph: "Graph") -> Any:
     Returns
     -------
     scipy.sparse.csr_array
-        (n_dst, sources of the whole graph) of the edges' weights, or of float32 ones; entries stored twice are two edges.
-        Of a part its own rows; columns are row numbers of the whole graph.
+        (n_dst, sources of the whole graph) of the edges' weights, or of float32 ones; entries stored twice are two
+        edges. Of a part its own rows; columns are row numbers of the whole graph.
     """
     from scipy import sparse
 

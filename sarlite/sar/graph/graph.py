@@ -102,7 +102,10 @@ class Graph(LayerGraph):
         return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
 
     def lay_out(self, found: Needs) -> Schedule:
-        """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective.
+
+        The edges' rows are float32.
+        """
         there = self.schedule
         return Schedule(there.mode.lay_out(found, there.transport.prefetch), there.transport, there.mode)
 

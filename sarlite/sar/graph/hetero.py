@@ -189,7 +189,10 @@ class HeteroGraph(RelationalLayer):
         return self._edges[relation]
 
     def keeping(self, kept: Mapping[Relation, Array]) -> "HeteroGraph":
-        """Return the graph with some edges of relations, by a mask each in the order of `in_edges`, and all of others. Collective."""
+        """Return the graph with some edges of relations, and all of others. Collective.
+
+        The edges that stay are told by a mask each in the order of `in_edges`.
+        """
         edges, ids, values = dict(self._edges), self.edge_ids, dict(self.edge_values)
         for relation, mask in kept.items():
             own = edges[relation]

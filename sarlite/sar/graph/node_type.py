@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class NodeType:
-    """The nodes of one type, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them, between aggregations; or of several types.
+    """The nodes of one type or of several, as `nn.Activation`, `nn.BatchNorm` and a `Trainer` see them.
 
-    The rows and ids of several types stand one type after the other, as the ends of a relation's links have them.
+    That is between aggregations. The rows and ids of several types stand one type after the other, as the ends of a
+    relation's links have them.
 
     Attributes
     ----------
@@ -85,5 +86,8 @@ class NodeType:
     rows = select  # the name it had while relational models had no batches
 
     def lay_out(self, found: Needs) -> Schedule:
-        """Return a schedule of edges that `needs.find` has found, in the graph's mode; their rows are float32. Collective."""
+        """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective.
+
+        The edges' rows are float32.
+        """
         return make(self.graph._comm, found, self.graph.options._replace(rows="float32"), self.profile)

@@ -61,9 +61,10 @@ class Evaluation(NamedTuple):
 
 
 def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`: the cheapest, or the forced one.
+    """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
 
-    The same on every rank. Of a relation it is noted, with what either way costs.
+    It is the cheapest, or the forced one, and the same on every rank. Of a relation it is noted, with what either way
+    costs.
 
     Raises
     ------
@@ -131,8 +132,8 @@ def attends_products(graph: Any, x: Tensor, n_heads: int, n_feat: int) -> bool:
     """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, both passes together.
 
     Of fewer destinations than sources, as in a batch, the second's products are fewer, but its sums over edges are
-    n_heads x n_in wide. Where sources and destinations are the same rows the first is cheaper. Backward the second makes
-    the gradient of A_h X even where X needs none, as the scores' gradients want it.
+    n_heads x n_in wide. Where sources and destinations are the same rows the first is cheaper. Backward the second
+    makes the gradient of A_h X even where X needs none, as the scores' gradients want it.
     """
     sizes, n_in, needs_x = Sizes(*graph.sizes), x.shape[1], grad_enabled() and x.requires_grad
     product = n_in * n_heads * n_feat

@@ -241,7 +241,8 @@ def _vjp(g, needs, residuals, into, operator):
         if not retained():
             fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
         for i, d in zip(numbers, d_own):
-            if d is not None and found[i] is not None and found[i] is not d:  # an operator need not add to what is there
+            # an operator need not add to what is there
+            if d is not None and found[i] is not None and found[i] is not d:
                 d = np.add(found[i], d, out=found[i])
             found[i] = d
     multiply(left)

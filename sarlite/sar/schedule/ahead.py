@@ -24,9 +24,9 @@ class Ahead:
 
     Notes
     -----
-    The thread makes the items that it was given leave for, `room` and one more for each `release`, also where it is stopped: so a
-    generator that is collective ends where all ranks stop after the same item. `stop(at_once=True)` takes back leave that was not used.
-    What the generator raises is raised by `take`, or by `finish`.
+    The thread makes the items that it was given leave for, `room` and one more for each `release`, also where it is
+    stopped: so a generator that is collective ends where all ranks stop after the same item. `stop(at_once=True)` takes
+    back leave that was not used. What the generator raises is raised by `take`, or by `finish`.
     """
 
     def __init__(self, produce: Callable[[Callable[..., bool]], Iterator[Any]], room: int, name: str) -> None:
@@ -51,7 +51,10 @@ class Ahead:
             self._ready.put((None, error))
 
     def _leave(self, wait=True):
-        """Wait until one more item may be made; return whether it may. Without `wait` return False also where none may be made now."""
+        """Wait until one more item may be made; return whether it may.
+
+        Without `wait` return False also where none may be made now.
+        """
         if self._goes_on:
             try:
                 self._goes_on = self._leaves.get(block=wait)
@@ -84,7 +87,10 @@ class Ahead:
         self._thread.join()
 
     def finish(self) -> None:
-        """Wait for the thread's end, after its last item was taken. Raises what the generator raised after that item."""
+        """Wait for the thread's end, after its last item was taken.
+
+        Raises what the generator raised after that item.
+        """
         self.wait()
         while not self._ready.empty():
             _, error = self._ready.get()
@@ -93,9 +99,10 @@ class Ahead:
 
 
 def ahead(make: Callable[[Any], Any], items: Iterable[Any], n: int) -> Generator[Any, None, None]:
-    """Yield make(item) for each item, made by a thread that is up to `n` items ahead; 0 makes each when it is asked for.
+    """Yield make(item) for each item, made by a thread that is up to `n` items ahead.
 
-    What `make` raises is raised here, in its place. When the iterator is closed or at its end, the thread has ended.
+    With an n of 0 each is made when it is asked for. What `make` raises is raised here, in its place. When the iterator
+    is closed or at its end, the thread has ended.
     """
     if n == 0:
         yield from map(make, items)

@@ -13,13 +13,14 @@ MOVED_BYTES = 1 << 17
 
 
 class Broadcasts(Fetch):
-    """Brings the rows of pieces by broadcasts: the source of a piece sends all its rows, or a range of them, to every rank.
+    """Brings the rows of pieces by broadcasts.
 
-    With prefetch a thread brings the rows of up to `prefetch` ranks ahead, beside the rows in use. Two broadcasts are under way then: what
-    ranks tell each other before the second hides behind the first.
+    The source of a piece sends all its rows, or a range of them, to every rank. With prefetch a thread brings the rows
+    of up to `prefetch` ranks ahead, beside the rows in use. Two broadcasts are under way then: what ranks tell each
+    other before the second hides behind the first.
 
-    After a failure of what is computed with the rows a rank still takes part in the other broadcasts, whose rows it drops: other ranks,
-    which may have failed at another piece, wait for it.
+    After a failure of what is computed with the rows a rank still takes part in the other broadcasts, whose rows it
+    drops: other ranks, which may have failed at another piece, wait for it.
     """
 
     def __init__(self, transport, pieces, arrays, phase):
@@ -51,7 +52,8 @@ class Broadcasts(Fetch):
 
     def check(self):
         """Raise a ShapeError on every rank unless all broadcast such rows. Collective."""
-        check_calls(self.comm.allgather("broadcasts of " + ", ".join(f"{dtype} rows of shape {shape}" for shape, dtype in self.templates)))
+        rows = ", ".join(f"{dtype} rows of shape {shape}" for shape, dtype in self.templates)
+        check_calls(self.comm.allgather(f"broadcasts of {rows}"))
 
     def release(self, piece):
         if not piece.own:
@@ -80,7 +82,10 @@ class Broadcasts(Fetch):
             yield under_way.popleft()()
 
     def start(self, piece):
-        """Start to broadcast the rows of a piece; return what waits for them and returns the rows of the piece's columns."""
+        """Start to broadcast the rows of a piece.
+
+        Returns what waits for the rows and returns the rows of the piece's columns.
+        """
         (arrival,) = piece.arrivals
         if piece.own:
             rows = tuple(array[arrival.send_rows] for array in self.arrays)
@@ -103,7 +108,10 @@ class Broadcasts(Fetch):
 
 
 def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
-    """Return the needed rows, brought to the front in place where they ascend: each only moves forward, over none still to be read."""
+    """Return the needed rows, brought to the front in place where they ascend.
+
+    Each row only moves forward, over none still to be read.
+    """
     if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
         return rows[needed]
     some = max(1, moved_bytes * len(rows) // max(rows.nbytes, 1))

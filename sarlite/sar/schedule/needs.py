@@ -56,16 +56,18 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return this rank's own tile, and the peers' tiles: one a peer, or one for each of `n` ranges of the peer's rows.
+        """Return this rank's own tile, and the peers' tiles.
 
-        Round s of the peers' tiles brings rows from rank p + s and sends rows to rank p - s, so every rank has one partner each way.
+        There is one tile a peer, or one for each of `n` ranges of the peer's rows. Round s of the peers' tiles brings
+        rows from rank p + s and sends rows to rank p - s, so every rank has one partner each way.
         """
         blocks = self._blocks(n)
         ((own,),) = blocks[self.rank : self.rank + 1]
         peers = []
         for source, target in self._partners():
             arrivals = self._arrivals(source, target, n)
-            peers += [Piece(block, False, (arrival,), Fraction(1, n)) for block, arrival in zip(blocks[source], arrivals)]
+            peers += [Piece(block, False, (arrival,), Fraction(1, n))
+                      for block, arrival in zip(blocks[source], arrivals)]
         return Piece(own, own=True), peers
 
     def whole(self) -> Piece:
@@ -77,9 +79,10 @@ class Needs(NamedTuple):
         return Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), True, arrivals, Fraction(len(arrivals) or 1))
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, Any]]:
-        """Return the `n` ranges of rank q's rows, slices counted from its first row, and of each the rows that this rank needs.
+        """Return the `n` ranges of rank q's rows, and of each range the rows that this rank needs.
 
-        The rows needed are counted from the range's first. They are a slice where they follow each other, else integers.
+        The ranges are slices counted from rank q's first row. The rows needed are counted from the range's first. They
+        are a slice where they follow each other, else integers.
         """
         ends = range_ends(self.offsets, q, n)
         ranges = [slice(a, b) for a, b in zip([0, *ends], ends)]
@@ -99,12 +102,14 @@ class Needs(NamedTuple):
     def _arrivals(self, source, target, n):
         """The arrivals of a round, one for each of the n ranges of ranks' rows."""
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
-        return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows)) for need, rows in zip(needs, asked)]
+        return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
+                for need, rows in zip(needs, asked)]
 
     def _blocks(self, n):
         """By rank, a block for each range of its rows; this rank's one block has all its rows."""
         offsets, n_columns = self._column_offsets()
-        ends = [np.cumsum([len(rows) for rows in self._divided(self.needs[q], q, n)]).tolist() for q in range(self.size)]
+        ends = [np.cumsum([len(rows) for rows in self._divided(self.needs[q], q, n)]).tolist()
+                for q in range(self.size)]
         ends[self.rank] = [self.n_src]
         src_ids = [ids for own, at in zip(self.src_ids, ends) for ids in np.split(own, at[:-1])]
         starts = [first + a for first, at in zip(offsets, ends) for a in (0, *at[:-1])]

@@ -1,4 +1,7 @@
-"""Pieces: what a rank computes at once, and which rows come for it. A plan is two lists of pieces, forward and backward."""
+"""Pieces: what a rank computes at once, and which rows come for it.
+
+A plan is two lists of pieces, forward and backward.
+"""
 
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -45,7 +48,8 @@ class Arrival(NamedTuple):
     def cut(self, n: int) -> list["Arrival"]:
         """Divide the rows that come, and the rows that go, into `n` like parts."""
         come, go = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
-        return [self._replace(n_rows=come[k + 1] - come[k], send_rows=some(self.send_rows, go[k], go[k + 1])) for k in range(n)]
+        return [self._replace(n_rows=come[k + 1] - come[k], send_rows=some(self.send_rows, go[k], go[k + 1]))
+                for k in range(n)]
 
 
 class Piece(NamedTuple):
@@ -54,7 +58,8 @@ class Piece(NamedTuple):
     Attributes
     ----------
     block : Edges, or Bundle of several sets of edges, or None
-        The block's columns are this rank's rows where `own`, then the rows of each arrival. None: rows are sent, and nothing is computed.
+        The block's columns are this rank's rows where `own`, then the rows of each arrival. None: rows are sent, and
+        nothing is computed.
     own : bool
         Whether this rank's own rows are the first columns.
     arrivals : tuple of Arrival
@@ -80,7 +85,8 @@ class Piece(NamedTuple):
         parts, ends = arrival.cut(n), [0]
         for part in parts:
             ends.append(ends[-1] + part.n_rows)
-        return [Piece(self.block.columns(a, b), False, (part,), self.share / n) for part, a, b in zip(parts, ends, ends[1:])]
+        return [Piece(self.block.columns(a, b), False, (part,), self.share / n)
+                for part, a, b in zip(parts, ends, ends[1:])]
 
 
 class Plan(NamedTuple):
@@ -104,8 +110,12 @@ class Plan(NamedTuple):
 
     @property
     def blocks(self) -> tuple[Any, ...]:
-        """The blocks of the forward pieces in the order of their columns: the local block first, or the one block of all edges."""
-        return tuple(sorted((piece.block for piece in self.forward if piece.block is not None), key=lambda block: block.offset))
+        """The blocks of the forward pieces in the order of their columns.
+
+        The local block is first, or the one block of all edges.
+        """
+        blocks = (piece.block for piece in self.forward if piece.block is not None)
+        return tuple(sorted(blocks, key=lambda block: block.offset))
 
     @property
     def local(self) -> Any:
@@ -151,7 +161,8 @@ class Plan(NamedTuple):
         for arrival in self.exchanges:
             rows = arrival.send_rows
             assert arrival.target is not None  # backward pieces come and go from peer to peer
-            found[arrival.target].append(np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64))
+            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64)
+            found[arrival.target].append(numbers)
         return [np.concatenate(rows) for rows in found]
 
 

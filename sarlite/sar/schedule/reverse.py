@@ -42,8 +42,8 @@ def out_edges(comm, edges, n_src):
 def is_symmetric(comm, edges, n_src):
     """Whether each rank has as many sources as destinations, and each edge has its reverse as often. Collective.
 
-    Compares a hash of the edges with one of the reversed ones: sums of 64 scrambled bits an edge, so different structures pass with a
-    probability of about 2^-64. Memory: 24 bytes an edge while it runs.
+    Compares a hash of the edges with one of the reversed ones: sums of 64 scrambled bits an edge, so different
+    structures pass with a probability of about 2^-64. Memory: 24 bytes an edge while it runs.
     """
     before = sum(comm.allgather(edges.n_dst)[: comm.rank])
     src = edges.indices.astype(np.uint64)

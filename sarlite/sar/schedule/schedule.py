@@ -1,4 +1,7 @@
-"""The schedule of one graph: its plan, how rows travel, and the two loops over the plan's pieces. It knows no operator."""
+"""The schedule of one graph: its plan, how rows travel, and the two loops over the plan's pieces.
+
+It knows no operator.
+"""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +24,8 @@ class Schedule(NamedTuple):
     transport : Transport
     mode : a mode, see `modes`
     reverse : Schedule, or None
-        Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the reversed edges.
+        Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the
+        reversed edges.
     reverses_attention : bool
         Whether the gradients of attention are found by the reversed edges, too.
     rows : {"float32", "bfloat16"}
@@ -73,14 +77,17 @@ class Schedule(NamedTuple):
         return [result for _, result in sorted(found, key=lambda each: each[0])] if keep else None
 
     def run_backward(self, arrays, kept, on_block, d_arrays, phase="backward"):
-        """Call `on_block(block, rows, kept, d_rows)` for each block and bring each d_rows to the rows' owner (SAR algorithm 2). Collective.
+        """Call `on_block(block, rows, kept, d_rows)` for each block. Collective.
+
+        Each d_rows is brought to the rows' owner (SAR algorithm 2).
 
         Parameters
         ----------
         arrays : tuple of (n_src, ...) ndarray, or None
             Local rows; given, the peers' rows are fetched again (case 2). Else rows are None.
         kept : list, or None
-            What `run` returned, an item a block. Where None, blocks may be some rows or columns of the blocks that `run` showed.
+            What `run` returned, an item a block. Where None, blocks may be some rows or columns of the blocks that
+            `run` showed.
         on_block : callable
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None where nobody needs one.
@@ -103,8 +110,8 @@ class Schedule(NamedTuple):
     def _backward_pieces(self, fetches):
         """The pieces of a backward pass.
 
-        The own tile comes last, so that the last gradients travel meanwhile. Where a thread fetches rows again, one half of the own tile's
-        rows comes first, so that the first rows travel meanwhile, too.
+        The own tile comes last, so that the last gradients travel meanwhile. Where a thread fetches rows again, one
+        half of the own tile's rows comes first, so that the first rows travel meanwhile, too.
         """
         *peers, own = self.plan.backward
         if not (fetches and self.transport.prefetch and peers):
@@ -114,7 +121,10 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """How many messages of gradients travel at once: as many as one piece has, or with prefetch those of one peer."""
+        """How many messages of gradients travel at once.
+
+        As many as one piece has, or with prefetch those of one peer.
+        """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:
             return len(first.arrivals)
@@ -153,15 +163,16 @@ class Options(NamedTuple):
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
         if size % self.columns:
-            return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, which stand in rows of so many")
+            return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, "
+                               "which stand in rows of so many")
         return None
 
     @property
     def reverses(self):
         """Whether linear messages' gradients go over the reversed edges on several ranks.
 
-        By default those of narrow rows do: a row of a gradient is rounded, whichever rank sums it up, but of the sums that are pushed
-        nothing may be rounded, as which edges they are over depends on the division.
+        By default those of narrow rows do: a row of a gradient is rounded, whichever rank sums it up, but of the sums
+        that are pushed nothing may be rounded, as which edges they are over depends on the division.
         """
         return self.reverses_attention or (self.made_mode.reverses if self.backward is None else False)
 

@@ -1,8 +1,9 @@
-"""Transport: rows fetched from peers, gradients pushed to their owners. The only place that talks to peers; it knows no operator.
+"""Transport: rows fetched from peers, gradients pushed to their owners.
 
-Values and gradients travel on channels of their own, since different threads send them. Every aggregation, each direction of it, takes
-a tag of its own, so that what an aggregation that failed has left under way meets no later one. After a failure on several ranks the
-communicator's graphs refuse until `recover` (`state`): nobody can know how far the other ranks came.
+The only place that talks to peers; it knows no operator. Values and gradients travel on channels of their own, since
+different threads send them. Every aggregation, each direction of it, takes a tag of its own, so that what an
+aggregation that failed has left under way meets no later one. After a failure on several ranks the communicator's
+graphs refuse until `recover` (`state`): nobody can know how far the other ranks came.
 """
 
 import threading
@@ -49,7 +50,10 @@ class Transport:
 
 
 class Transfer:
-    """A context whose messages are under way. After an error the transport is told, and no message is started any more."""
+    """A context whose messages are under way.
+
+    After an error the transport is told, and no message is started any more.
+    """
 
     def __init__(self, transport, comm):
         self.transport, self.comm, self.profile, self.tag = transport, comm, transport.profile, transport.new_tag()
@@ -97,7 +101,9 @@ def wait_all(requests):
 
 
 class Fetch(Transfer):
-    """Brings the rows of pieces, one piece after the other, from peer to peer; with prefetch a thread is ahead (SAR 3.4).
+    """Brings the rows of pieces, one piece after the other, from peer to peer.
+
+    With prefetch a thread is ahead (SAR 3.4).
 
     Parameters
     ----------
@@ -119,7 +125,8 @@ class Fetch(Transfer):
 
     def __enter__(self):
         if self.goes_ahead:
-            room = 1 + self.transport.prefetch * self.coming[0].share.denominator  # pieces whose rows may be here at once
+            # pieces whose rows may be here at once
+            room = 1 + self.transport.prefetch * self.coming[0].share.denominator
             self.ahead = Ahead(self.produce, room, "sarlite-prefetch")
             self.threads.append(self.ahead)
         return self
@@ -191,7 +198,8 @@ class Fetch(Transfer):
     def start_receive(self, arrival, message, views):
         """Start to receive an arrival's rows into `views`; return what finishes it.
 
-        Rows that follow each other at their owner come array by array, others as one message, whose sections `views` are where it is given.
+        Rows that follow each other at their owner come array by array, others as one message, whose sections `views`
+        are where it is given.
         """
         straight, sections = arrival.contiguous or len(views) == 1, ()
         if not straight and message is None:
@@ -211,7 +219,10 @@ class Fetch(Transfer):
         return finish
 
     def start_send(self, arrival):
-        """Start to send `send_rows` of each array: rows that follow each other as they stand, others as one packed message."""
+        """Start to send `send_rows` of each array.
+
+        Rows that follow each other go as they stand, others as one packed message.
+        """
         rows = arrival.send_rows
         parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
         requests = [self.send(part, arrival.target) for part in parts]
@@ -253,13 +264,17 @@ class Push(Transfer):
 
     def __init__(self, transport, d_arrays, depth, phase):
         super().__init__(transport, transport.push_comm)
-        self.d_arrays, self.depth, self.phase, self.templates, self.pending = d_arrays, depth, phase, templates_of(d_arrays), []
+        self.d_arrays, self.depth, self.phase = d_arrays, depth, phase
+        self.templates, self.pending = templates_of(d_arrays), []
 
     def finish(self):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (buffer, views) for the gradients of a piece's columns: zeros, or where no rows come `d_arrays`, which have no buffer."""
+        """Return (buffer, views) for the gradients of a piece's columns.
+
+        They are zeros, or where no rows come `d_arrays`, which have no buffer.
+        """
         if not piece.arrivals:
             return None, self.d_arrays
         return allocate(piece.n_rows + (self._n_own if piece.own else 0), self.templates, zero=True)

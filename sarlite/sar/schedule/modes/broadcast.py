@@ -1,4 +1,7 @@
-"""Staged broadcast (MG-GCN 4.1 to 4.3): at stage j rank j broadcasts its rows, and everybody multiplies its tile with them."""
+"""Staged broadcast (MG-GCN 4.1 to 4.3).
+
+At stage j rank j broadcasts its rows, and everybody multiplies its tile with them.
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,20 +18,22 @@ from sarlite.sar.schedule.transport import Fetch, Push
 class Broadcast:
     """A piece a stage, in the order of ranks on every rank.
 
-    A rank computes its own tile in the stage in which its rows are sent, when all others have a tile too; with prefetch first, which hides
-    the first broadcast. With prefetch, where the tiles are dense, a stage comes in ranges of the root's rows, each with a tile of its own,
-    so that what is computed after the last transfer is a part of a tile.
+    A rank computes its own tile in the stage in which its rows are sent, when all others have a tile too; with prefetch
+    first, which hides the first broadcast. With prefetch, where the tiles are dense, a stage comes in ranges of the
+    root's rows, each with a tile of its own, so that what is computed after the last transfer is a part of a tile.
 
-    Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations' gradients are
-    broadcast, and nothing is pushed. Other messages' gradients go by the peers' rows that are needed, as in mode `sar`.
+    Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations'
+    gradients are broadcast, and nothing is pushed. Other messages' gradients go by the peers' rows that are needed, as
+    in mode `sar`.
 
     Attributes
     ----------
     most_ranges : int
         A stage comes in at most so many ranges,
     range_edges : int
-        in no more than leave so many edges a row of the output and range on average, as each range takes a pass over the output: with 239
-        edges a row and tile, sums of 512 columns took 0.82 of the time in 7 ranges, whose rows stay in the cache, 0.88 in 4, 0.98 in 2;
+        in no more than leave so many edges a row of the output and range on average, as each range takes a pass over
+        the output: with 239 edges a row and tile, sums of 512 columns took 0.82 of the time in 7 ranges, whose rows
+        stay in the cache, 0.88 in 4, 0.98 in 2;
     range_rows : int
         and in ranges of no fewer rows, so that a message is more than mere latency.
     backward_pieces, backward_rows : int
@@ -70,8 +75,8 @@ class Broadcast:
         if root == needs.rank:
             return [Piece(own.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]
         tiles = [piece for piece in peers if piece.arrivals[0].source == root]
-        return [Piece(tile.block, False, (Arrival(root, None, rows.stop - rows.start, True, slice(0, 0), needed),), Fraction(1, n))
-                for tile, (rows, needed) in zip(tiles, ranges)]
+        arrivals = [Arrival(root, None, rows.stop - rows.start, True, slice(0, 0), needed) for rows, needed in ranges]
+        return [Piece(tile.block, False, (arrival,), Fraction(1, n)) for tile, arrival in zip(tiles, arrivals)]
 
     def n_ranges(self, needs: Needs) -> int:
         """Return in how many ranges a rank's rows come; every rank decides alike."""

@@ -10,7 +10,10 @@ from sarlite.sar.schedule.transport import Fetch, Push
 
 @dataclass(frozen=True)
 class OneShot:
-    """One piece: every peer's rows come at once, behind the local rows, for one block of all edges. All peers' rows are held."""
+    """One piece: every peer's rows come at once, behind the local rows, for one block of all edges.
+
+    All peers' rows are held.
+    """
 
     name: str = "oneshot"
 

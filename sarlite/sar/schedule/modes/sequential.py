@@ -1,4 +1,7 @@
-"""Sequential aggregation, with rematerialization (`sar`) or without (`sa`): one peer's rows at a time (SAR algorithms 1 and 2)."""
+"""Sequential aggregation, with rematerialization (`sar`) or without (`sa`).
+
+One peer's rows at a time (SAR algorithms 1 and 2).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,11 +13,11 @@ from sarlite.sar.schedule.transport import Fetch, Push
 
 @dataclass(frozen=True)
 class Sequential:
-    """A piece a peer: its rows are fetched, its block is computed, the rows are freed. Forward the own tile comes first, backward last.
+    """A piece a peer: its rows are fetched, its block is computed, the rows are freed.
 
-    Backward in `sar` a peer's rows come in parts, so that little is held of what is fetched again and of the gradients. Forward parts would
-    cost time, as each block's pass touches all rows of the output; backward a block's rows are the peer's, and any part of them costs the
-    same.
+    Forward the own tile comes first, backward last. Backward in `sar` a peer's rows come in parts, so that little is
+    held of what is fetched again and of the gradients. Forward parts would cost time, as each block's pass touches all
+    rows of the output; backward a block's rows are the peer's, and any part of them costs the same.
 
     Attributes
     ----------
@@ -44,9 +47,13 @@ class Sequential:
     def lay_out(self, needs: Needs, prefetch: int) -> Plan:
         own, peers = needs.tiles()
         n = 1 if self.keeps else n_parts(needs, self.backward_pieces, self.backward_rows)
-        return Plan(needs.n_src, (own, *peers), (*(part for piece in peers for part in piece.cut(n)), own), needs.degree)
+        parts = [part for piece in peers for part in piece.cut(n)]
+        return Plan(needs.n_src, (own, *peers), (*parts, own), needs.degree)
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return in how many parts a peer's rows come, for about so many pieces in all, of no fewer rows; every rank decides alike."""
+    """Return in how many parts a peer's rows come, for about so many pieces in all, of no fewer rows.
+
+    Every rank decides alike.
+    """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))
