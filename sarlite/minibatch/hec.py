@@ -256,7 +256,8 @@ class Caches:
 
     def contents(self) -> dict[str, Ordered]:
         """Return what is in this rank's tables, by name: "cache.LAYER.NAME", and with "demand" "newest.LAYER.NAME"."""
-        return {f"{prefix}{name}": array for prefix, thing in self._things() for name, array in thing.contents().items()}
+        return {f"{prefix}{name}": array for prefix, thing in self._things()
+                for name, array in thing.contents().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Take over what `contents` were, copied, on the same part of the same graph."""

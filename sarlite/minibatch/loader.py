@@ -228,8 +228,8 @@ class NeighborLoader(Loader):
     """
 
     def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int],
-                 batch_size: int, seed: int = 0, sampler: str = "uniform", remote: Any = "exact", batches: str | None = None,
-                 sample_ahead: int = 1, one_variate: bool = False) -> None:
+                 batch_size: int, seed: int = 0, sampler: str = "uniform", remote: Any = "exact",
+                 batches: str | None = None, sample_ahead: int = 1, one_variate: bool = False) -> None:
         check_graph(graph, "minibatches")
         comm = graph.comm
         super().__init__(graph, x, labels, train, batch_size,

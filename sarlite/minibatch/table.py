@@ -222,4 +222,5 @@ class Table:
 
     def _room(self, rows):
         """Memory for as many rows as there are lines; the system gives it when they are written."""
-        return kernels.outside_buffers(np.empty, (self.n_lines, *np.shape(rows)[1:]), getattr(rows, "dtype", np.float32))
+        shape = self.n_lines, *np.shape(rows)[1:]
+        return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))

@@ -253,8 +253,9 @@ def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, pr
         made = partial(of_rows.get, "schedule", partial(kernels.outside_buffers, by_rows))
     else:
         made = by_rows()
-    return cls(comm, made, profile, kept, options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids, edge_ids=edge_ids,
-               in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite, grid=grid)
+    return cls(comm, made, profile, kept, options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
+               edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops,
+               bipartite=bipartite, grid=grid)
 
 
 def in_order_of_ids(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:

@@ -291,12 +291,12 @@ class HeteroGraph(RelationalLayer):
         return [list(self._fetch(group).graphs) for group in self._grouped(chosen)]
 
     def out_of(self, node_type: str) -> list[Graph]:
-        """Return the graphs of the relations out of a type, those that one fetch serves together. Collective at first."""
+        """Return the graphs of the relations out of a type, fetch by fetch. Collective at first."""
         chosen = [relation for relation in self.relations if relation[0] == node_type]
         return [graph for group in self._grouped(chosen) for graph in self._fetch(group).graphs]
 
     def _grouped(self, chosen):
-        """Relations in the graph's order, a list for each fetch: one a source type, or where they are apart a relation."""
+        """Relations in the graph's order, a list for each fetch: of a source type, or where they are apart of one."""
         groups: dict[Any, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:
@@ -333,7 +333,7 @@ class HeteroGraph(RelationalLayer):
         return graphs, int(self._comm.allreduce(np.array([n_halo], np.int64))[0])
 
     def _together(self, chosen):
-        """The graphs of relations whose rows one fetch brings: their edges stand side by side in its blocks. Collective."""
+        """The graphs of relations whose rows one fetch brings, whose blocks have all their edges. Collective."""
         ids = self.node_ids[chosen[0][0]]
         found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
         made, graphs = schedule.make(self._comm, found, self.options, self.profile), []

@@ -239,7 +239,7 @@ class LayerGraph:
 
     @property
     def apart(self) -> bool:
-        """Whether its aggregations are not joined with those of other relations: columns and reversed edges are its own."""
+        """Whether other relations' aggregations are not joined with its own: columns and reversed edges are its own."""
         return self.grid is not None or self.schedule.reverse is not None
 
     def apply(self, call: table.Call) -> Tensor:
