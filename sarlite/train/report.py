@@ -15,6 +15,7 @@ from sarlite.progress import bar_class
 from sarlite.sar.cost import edges_by_owner
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.schedule.modes import MODES
 
 LINE_SECONDS = 5.0
 
@@ -156,9 +157,7 @@ def _evaluations(graph):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    if mode in ("sar", "broadcast"):
-        return min(1 + prefetch, size - 1)
-    return None
+    return None if MODES[mode].keeps else min(1 + prefetch, size - 1)
 
 
 def table(run, size, summary, counted, best, times, run_dir, one_process=False):
