@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import budget
-from sarlite.errors import ConfigError, writing
+from sarlite.data.mapped import copied, fresh
+from sarlite.data.spool import Spool
+from sarlite.errors import ConfigError
 from sarlite.graph.edges import index_dtype
 
 _SAMPLES = 2048  # keys of a run that are remembered, from which the ranges are made
@@ -105,13 +107,14 @@ class Sorter:
             return
         if len(self._runs) >= _SAMPLES // 4:
             raise ConfigError(f"--memory: too small to sort so many records: {self._room:,} of them fit at a time")
-        run = _Run(Path(self._folder), len(self._runs), self.columns)
+        forms = {"": (np.dtype(np.uint64), ()), **self.columns}
+        run = {name: Spool(Path(self._folder, f"{name or 'keys'}.{len(self._runs)}.run"), dtype)
+               for name, (dtype, _) in forms.items()}
         for keys, columns in self._sorted(self._filled):
-            run.write({"": keys, **columns})
-        run.close()
-        stride = max(1, self._room // _SAMPLES)
-        self._samples.append(run.read("", 0, run.n, mapped=True)[::stride].copy())
-        self._runs.append(run)
+            for name, values in {"": keys, **columns}.items():
+                run[name].write(values)
+        self._runs.append({name: spool.array() for name, spool in run.items()})
+        self._samples.append(fresh(self._runs[-1][""])[:: max(1, self._room // _SAMPLES)].copy())
         self._filled = 0
 
     def _merged(self):
@@ -119,7 +122,7 @@ class Sorter:
         per_range = max(1, self._room // max(1, self._room // _SAMPLES) - len(self._runs))
         begins = [0] * len(self._runs)
         for last in [*samples[per_range::per_range], None]:
-            ends = [run.n if last is None else run.place(last) for run in self._runs]
+            ends = [len(run[""]) if last is None else int(np.searchsorted(fresh(run[""]), last)) for run in self._runs]
             total = sum(ends) - sum(begins)
             if total > len(self._take_buffers()[""]):
                 self._buffers = None
@@ -127,14 +130,14 @@ class Sorter:
             self._load(begins, ends)
             yield from self._sorted(total)
             begins = ends
-        for run in self._runs:
-            run.remove()
+        for path in Path(self._folder).glob("*.run"):
+            path.unlink()
 
     def _load(self, begins, ends):
         at = 0
         for run, begin, end in zip(self._runs, begins, ends):
             for name, buffer in self._buffers.items():
-                buffer[at : at + end - begin] = run.read(name, begin, end)
+                buffer[at : at + end - begin] = copied(run[name], begin, end)
             at += end - begin
 
 
@@ -171,50 +174,6 @@ def csr(sorter, n_nodes, n_sources):
     columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
     for first in range(row, n_nodes + 1, _ROWS):
         yield np.full(min(_ROWS, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
-
-
-class _Run:
-    """Sorted records in files of their own, a file a column."""
-
-    def __init__(self, folder, number, columns):
-        self._columns, self.n = {"": (np.dtype(np.uint64), ()), **columns}, 0
-        self._paths = {name: folder / f"{name or 'keys'}.{number}.run" for name in self._columns}
-        self._files = {}
-
-    def write(self, columns):
-        for name, values in columns.items():
-            with writing(self._paths[name]):
-                if name not in self._files:
-                    self._files[name] = open(self._paths[name], "wb", buffering=0)  # noqa: SIM115, closed by `close`
-                write_all(self._files[name], values)
-        self.n += len(columns[""])
-
-    def close(self):
-        for file in self._files.values():
-            file.close()
-
-    def read(self, name, first, last, mapped=False):
-        dtype, shape = self._columns[name]
-        if mapped:
-            return np.memmap(self._paths[name], dtype, "r", 0, (last, *shape))[first:]
-        each = int(np.prod(shape))
-        found = np.fromfile(self._paths[name], dtype, (last - first) * each, offset=first * each * dtype.itemsize)
-        return found.reshape(-1, *shape)
-
-    def place(self, key):
-        """Return how many keys are below `key`."""
-        return int(np.searchsorted(self.read("", 0, self.n, mapped=True), key))
-
-    def remove(self):
-        for path in self._paths.values():
-            path.unlink()
-
-
-def write_all(file, values):
-    """Write an array to an unbuffered file; raises an OSError."""
-    data = memoryview(np.ascontiguousarray(values).view(np.uint8)).cast("B") if values.size else b""
-    while len(data):
-        data = data[file.write(data) :]
 
 
 def _grow(buffers, n):

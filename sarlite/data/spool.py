@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from sarlite.data.external import write_all
 from sarlite.errors import writing
 
 
@@ -24,7 +23,9 @@ class Spool:
             self._kept.append(rows)
             return
         with writing(self._path):
-            write_all(self._file, rows)
+            data = memoryview(np.ascontiguousarray(rows).view(np.uint8)).cast("B") if rows.size else b""
+            while len(data):
+                data = data[self._file.write(data) :]
 
     def array(self):
         """Close the spool and return its rows: a map, or an array."""
