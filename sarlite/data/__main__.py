@@ -10,7 +10,6 @@ from pathlib import Path
 from sarlite.command import Parser, byte_size
 from sarlite.data import budget, format, names, pigo, scratch
 from sarlite.data.divide import divide
-from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.parts import make_parts, plan, structure, training
 from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.spec import (
@@ -200,11 +199,8 @@ def _partition(options):
         if order is not None and not n_bytes and len(dataset.nodes) == 1:  # before the files that it reads are replaced
             near = _near_shares(dataset, order)
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
-            if n_bytes is None:
-                divide(dataset, parts, options.parts, out, order=order, division=division)
-            else:
-                folder = held.enter_context(scratch.beside(output))
-                divide_streamed(dataset, parts, options.parts, out, folder, n_bytes, order=order, division=division)
+            folder = None if n_bytes is None else held.enter_context(scratch.beside(output))
+            divide(dataset, parts, options.parts, out, order=order, division=division, folder=folder, n_bytes=n_bytes)
         del parts, order
         dataset = format.open(output)
         with progress.step(f"count {output}", dataset.n_edges) as step:

@@ -4,16 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 
+from sarlite.data import budget
 from sarlite.data.dataset import Dataset
-from sarlite.data.mapped import CHUNK_BYTES, gather, pieces, take
+from sarlite.data.external import Sorter, csr, packed
+from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.tables import EdgeTable, NodeTable
-from sarlite.graph.edges import index_dtype
-from sarlite.graph.renumber import edges_in_order, inverse, sequence
+from sarlite.graph.edges import index_dtype, row_chunks
+from sarlite.graph.renumber import edges_in_order, inverse
 
+NODE_BYTES = 16
+"""Memory a node where it is bounded: its part, its row number by id and by stored row, and some. An order takes 4 or 8
+more."""
 _IDS = ("ids", "edge_ids")
 
 
-def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
+def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None,
+           least=budget.LEAST // 8):
     """Write a data set so that its rows and edges stand by part.
 
     Parameters
@@ -24,43 +30,61 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None):
         The part of each node, by original id, a type after the other as `dataset.nodes` has them.
     n_parts : int
     sink : format.GraphWriter or InMemory
-        `of(table)` returns an object for a table's arrays, whose `array(field, shape, dtype)` returns a writer of rows.
-        `finish(dataset, offsets, division)` ends the sink.
+        `array(table, field, shape, dtype)` returns a writer of rows of a table's array. `finish(dataset, offsets,
+        division)` ends the sink.
     order : (n_nodes,) int, optional
         The nodes, a type after the other, in the order in which the rows of a part stand; by default ids ascend.
     division : dict, optional
         How `parts` and `order` were made, to be remembered: a `record`.
+    folder : path, optional
+        Where rows and edges are sorted within `n_bytes`, which is the caller's to remove: it takes about as much as the
+        largest table, and 12 bytes an edge more.
+    n_bytes : int, optional
+        Of memory at most, for `NODE_BYTES` a node and the sorts. What is written is the same, bit for bit.
+    least : int
+        Bytes that must be left for the sorts.
+
+    Raises
+    ------
+    ConfigError
+        `n_bytes` is too small for so many nodes.
 
     Notes
     -----
-    Memory: about 40 bytes a node, a piece of the edges (about a million, with their values) and one of 32 MiB of the
-    features.
+    Memory without `n_bytes`: about 40 bytes a node, a piece of the edges (about a million, with their values) and one
+    of 32 MiB of the features.
     """
-    rows, offsets = {}, {}
-    for name, part, nodes in by_type(dataset, parts, order):
+    own = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
+    budget.check(own + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+    room, at_once = None if n_bytes is None else n_bytes - own, budget.at_once(n_bytes)
+    place, offsets = {}, {}  # the new row number of each stored row
+    for name, part, nodes in _by_type(dataset, parts, order):
         table = dataset.nodes[name]
-        ids, offsets[name] = sequence(part, n_parts, nodes)
-        rows[name] = ids if table.ids is None else inverse(np.asarray(table.ids))[ids]
-        out = sink.of(table)
-        if not counts_up(ids):
-            out.array("ids", ids.shape, ids.dtype).write(ids)
-        for field, array in row_arrays(table).items():
-            _write_rows(array, rows[name], out, field)
+        offsets[name] = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=n_parts)))).astype(np.int64)
+        by_id = _places(part, offsets[name], nodes, at_once)
+        _write_ids(table, by_id, sink, at_once)
+        place[name] = _by_row(table, by_id, at_once)
+        rows = inverse(place[name]) if room is None else None
+        for field, array in _row_arrays(table).items():
+            out = sink.array(table, field, array.shape, array.dtype)
+            found = _rows_taken(array, rows) if room is None else _rows_sorted(array, place[name], at_once, folder, room)
+            for piece in found:
+                out.write(piece)
     for (source, _, to), table in dataset.edges.items():
-        origin = origin_needed(table, rows[source], rows[to])
-        _write_edges(table, rows[to], inverse(rows[source]), sink.of(table), origin)
+        origin = _origin_needed(table, place[source], place[to])
+        how = () if room is None else (at_once, folder, room)
+        _write_edges(table, place[source], place[to], sink, origin, *how)
     sink.finish(dataset, offsets, division)  # which may replace what was read
 
 
 def copy(dataset, sink):
     """Write a data set as it stands; where the sources of a row do not ascend, sort them."""
     for table in dataset.tables:
-        out = sink.of(table)
         if isinstance(table, EdgeTable) and not table.sources_ascend():
-            _write_edges(table, np.arange(table.n_destinations), np.arange(table.n_sources), out, True)
+            _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True)
             continue
         for field, array in table.arrays().items():
-            out.array(field, array.shape, array.dtype).write(array)
+            sink.array(table, field, array.shape, array.dtype).write(array)
     sink.finish(dataset, {name: table.offsets for name, table in dataset.nodes.items()}, dataset.division)
 
 
@@ -77,38 +101,26 @@ class InMemory:
     """A sink that makes a Dataset in memory: `dataset`, once it is finished."""
 
     def __init__(self, source="dataset"):
-        self.source, self.dataset, self._made = source, None, []
+        self.source, self.dataset, self._rows = source, None, {}
 
-    def of(self, table):
-        """Return what takes a table's arrays."""
-        self._made.append((table, _Arrays()))
-        return self._made[-1][1]
+    def array(self, table, field, shape, dtype):
+        """Return what takes the rows of a table's array."""
+        self._rows[table.folder, field] = _FilledRows(shape, dtype)
+        return self._rows[table.folder, field]
 
     def finish(self, dataset, offsets, division):
         """Make the data set from the written arrays; ids that count up are left out."""
-        made = []
-        for table, out in self._made:
-            arrays = {field: rows.array for field, rows in out.arrays.items()}
-            arrays = {field: array for field, array in arrays.items() if field not in _IDS or not counts_up(array)}
-            ends = {"offsets": offsets[table.node_type]} if isinstance(table, NodeTable) else {}
-            fields = {**dict.fromkeys(table.EXPECTED), **arrays, **ends}
-            made.append(replace(table, **fields, source=self.source, directory=None))
-        nodes = [table for table in made if isinstance(table, NodeTable)]
-        edges = [table for table in made if isinstance(table, EdgeTable)]
+        nodes, edges = ([self._made(table, offsets) for table in tables.values()]
+                        for tables in (dataset.nodes, dataset.edges))
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, self.source, dataset.provenance,
                                          division=division)
         self.dataset.names = dataset.names
 
-
-class _Arrays:
-    """The arrays of one table, as they are written."""
-
-    def __init__(self):
-        self.arrays = {}
-
-    def array(self, field, shape, dtype):
-        self.arrays[field] = _FilledRows(shape, dtype)
-        return self.arrays[field]
+    def _made(self, table, offsets):
+        arrays = {field: rows.array for (folder, field), rows in self._rows.items() if folder == table.folder}
+        arrays = {field: array for field, array in arrays.items() if field not in _IDS or not counts_up(array)}
+        ends = {"offsets": offsets[table.node_type]} if isinstance(table, NodeTable) else {}
+        return replace(table, **{**dict.fromkeys(table.EXPECTED), **arrays, **ends}, source=self.source, directory=None)
 
 
 class _FilledRows:
@@ -131,7 +143,12 @@ def stored_order(dataset):
     return dataset.division["order"] if dataset.division else "none"
 
 
-def by_type(dataset, parts, order=None):
+def counts_up(ids):
+    """Tell whether numbers are 0, 1, 2, ..."""
+    return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))
+
+
+def _by_type(dataset, parts, order):
     """Yield each type, the parts of its nodes, and its nodes in their order or None; ids count from 0 in each type."""
     first = 0
     for name, part in dataset.by_type(parts).items():
@@ -140,52 +157,111 @@ def by_type(dataset, parts, order=None):
         first += part.size
 
 
-def row_arrays(table):
-    """Return the arrays of a node table that have a row a node, but for the ids, by field."""
-    found = table.arrays()
-    found.pop("ids", None)
-    return found
+def _row_arrays(table):
+    """The arrays of a node table that have a row a node, but for the ids, by field."""
+    return {field: array for field, array in table.arrays().items() if field != "ids"}
 
 
-def origin_needed(table, sources, destinations):
-    """Tell whether the original positions of edges must be remembered; sources and destinations are new row numbers."""
+def _places(parts, offsets, order, at_once):
+    """The row number that each node gets, by original id."""
+    place, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
+    for at in range(0, parts.size, at_once):
+        nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
+        part = parts[nodes]
+        by_part, counts = np.argsort(part, kind="stable"), np.bincount(part, minlength=free.size)
+        first = np.cumsum(counts) - counts
+        place[nodes[by_part]] = np.arange(nodes.size) + (free - first)[part[by_part]]
+        free += counts
+    return place
+
+
+def _write_ids(table, place, sink, at_once):
+    """Write the original ids of rows, where they do not count up."""
+    if counts_up(place):
+        return
+    ids = np.empty_like(place)
+    for at in range(0, place.size, at_once):
+        ids[place[at : at + at_once]] = np.arange(at, min(at + at_once, place.size), dtype=place.dtype)
+    sink.array(table, "ids", ids.shape, ids.dtype).write(ids)
+
+
+def _by_row(table, place, at_once):
+    """The row number that each stored row gets."""
+    if table.ids is None:
+        return place
+    out = np.empty_like(place)
+    for at in range(0, place.size, at_once):
+        out[at : at + at_once] = place[copied(table.ids, at, min(at + at_once, place.size))]
+    return out
+
+
+def _origin_needed(table, sources, destinations):
+    """Whether the original positions of edges must be remembered; sources and destinations are new row numbers."""
     kept = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
     return table.edge_ids is not None or not kept
 
 
-def counts_up(ids):
-    """Tell whether numbers are 0, 1, 2, ..."""
-    return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))
-
-
-def _write_rows(array, rows, out, field):
-    row_bytes = array.nbytes // max(1, array.shape[0])
-    stream, step = out.array(field, array.shape, array.dtype), max(1, CHUNK_BYTES // max(1, row_bytes))
+def _rows_taken(array, rows):
+    """Yield the stored `rows` of an array, in memory."""
+    step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
     for at in range(0, rows.size, step):
-        stream.write(take(array, rows[at : at + step]))
+        yield take(array, rows[at : at + step])
 
 
-def _write_edges(table, rows, place, out, origin):
-    """Write the edges into `rows`, each row's by ascending source, with their values and, for `origin`, positions.
+def _rows_sorted(array, place, at_once, folder, n_bytes):
+    """Yield the rows of an array by new row number, sorted on disk."""
+    sorter, row_bytes = Sorter(folder, n_bytes, rows=(array.dtype, array.shape[1:])), array.nbytes // max(1, len(array))
+    step = max(1, min(at_once, CHUNK_BYTES // max(1, row_bytes)))
+    for at in range(0, len(array), step):
+        last = min(at + step, len(array))
+        sorter.add(place[at:last], rows=copied(array, at, last))
+    yield from (columns["rows"] for _, columns in sorter.pieces())
 
-    `place` has the new row number of each source row.
+
+def _write_edges(table, sources, destinations, sink, origin, *bounded):
+    """Write edges, each row's by ascending source, with their values and, for `origin`, positions.
+
+    `sources` and `destinations` have the new row number of each stored row.
     """
-    indptr = np.asarray(table.indptr)
-    out.array("indptr", indptr.shape, np.int64).write(np.concatenate(([0], np.cumsum(np.diff(indptr)[rows]))))
-    streams = {name: out.array(name, *form) for name, form in edge_arrays(table, origin).items()}
-    values = {name: getattr(table, name) for name in table.VALUES if name in streams}
-    for _, _, positions, sources in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, place=place):
-        streams["indices"].write(sources)
-        if origin:
-            streams["edge_ids"].write(positions if table.edge_ids is None else gather(table.edge_ids, positions))
-        for name, array in values.items():
-            streams[name].write(gather(array, positions))
+    values = {name: getattr(table, name) for name in table.VALUES if getattr(table, name) is not None}
+    values |= {"edge_ids": table.edge_ids} if origin else {}  # None: the positions themselves
+    n, ids = table.n_edges, index_dtype(table.n_edges)
+    forms = {name: ((n,), ids) if name == "edge_ids" else (array.shape, array.dtype) for name, array in values.items()}
+    whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
+    streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
+    if bounded:
+        made = _edges_sorted(table, sources, destinations, values, forms, *bounded)
+    else:
+        made = _edges_taken(table, sources, destinations, values)
+    for columns in made:
+        for name, rows in columns.items():
+            streams[name].write(rows)
 
 
-def edge_arrays(table, origin):
-    """Return the shape and the dtype of each array of a value an edge that is written, by field."""
-    n = table.n_edges
-    ids = {"edge_ids": ((n,), index_dtype(n))} if origin else {}
-    values = {name: getattr(table, name) for name in table.VALUES}
-    forms = {name: (array.shape, array.dtype) for name, array in values.items() if array is not None}
-    return {"indices": ((n,), index_dtype(table.n_sources)), **ids, **forms}
+def _edges_taken(table, sources, destinations, values):
+    """Yield pieces of the arrays of edges in their new order, by field, in memory."""
+    indptr, rows = np.asarray(table.indptr), inverse(destinations)
+    yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
+    for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, place=sources):
+        yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
+
+
+def _edges_sorted(table, sources, destinations, values, forms, at_once, folder, n_bytes):
+    """Yield what `_edges_taken` yields, sorted on disk."""
+    sorter = Sorter(folder, n_bytes, **{name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()})
+    for dst, src, first, last in _renumbered(table, sources, destinations, at_once):
+        columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
+                   for name, array in values.items()}
+        sorter.add(packed(dst, src), **columns)
+    for ends, _, src, columns in csr(sorter, table.n_destinations, table.n_sources):
+        yield {"indptr": ends, "indices": src, **columns}
+
+
+def _renumbered(table, sources, destinations, at_once):
+    """Yield (destinations, sources, first, last) of the stored edges first .. last, by their new row numbers."""
+    for row in range(0, table.n_destinations, at_once):
+        ends = copied(table.indptr, row, min(row + at_once, table.n_destinations) + 1)
+        for low, high in row_chunks(ends, at_once):
+            first, last = int(ends[low]), int(ends[high])
+            dst = np.repeat(destinations[row + low : row + high], np.diff(ends[low : high + 1]))
+            yield dst, sources[copied(table.indices, first, last)], first, last

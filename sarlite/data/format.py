@@ -81,24 +81,15 @@ class GraphWriter(Writer):
         super().__init__(directory, **options)
         self.bfloat16 = bfloat16
 
-    def of(self, table):
-        """Return what takes a table's arrays, by field."""
-        return _TableFiles(self, table)
+    def array(self, table, field, shape, dtype):
+        """Return a writer of the rows of a table's array."""
+        narrow = field == "features" and self.bfloat16 and dtype != BFLOAT16
+        file = self.start(f"{table.folder}/{table.FILES[field]}", shape, BFLOAT16 if narrow else dtype)
+        return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
         """Finish with the meta.json of a data set whose tables were written, divided at `offsets` by type."""
         super().finish(lambda records: meta.made(dataset, offsets, division, records))
-
-
-class _TableFiles:
-    def __init__(self, writer, table):
-        self._writer, self._table = writer, table
-
-    def array(self, field, shape, dtype):
-        narrow = field == "features" and self._writer.bfloat16 and dtype != BFLOAT16
-        name = f"{self._table.folder}/{self._table.FILES[field]}"
-        file = self._writer.array(name, shape, BFLOAT16 if narrow else dtype)
-        return _Narrowed(file, self._table.where(field)) if narrow else file
 
 
 class _Narrowed:

@@ -11,7 +11,8 @@ import threading
 import numpy as np
 
 from sarlite.data.mapped import BFLOAT16, CHUNK_BYTES, pieces
-from sarlite.errors import DataError, reading, regular
+from sarlite.errors import DataError, reading, regular, writing
+from sarlite.progress import Step
 
 HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
 _ONE_AT_A_TIME = threading.Lock()
@@ -27,19 +28,25 @@ class Stream:
     shape : tuple of int
     dtype : dtype
         Stored little-endian.
+    shown : path, optional
+        What errors name in place of `path`.
+    step : progress.Step, optional
+        Counts the bytes that are written.
 
     Attributes
     ----------
+    shown : path
     record : dict or None
         {"dtype", "shape", "sha256"}, once the file is whole and closed.
 
     Raises
     ------
-    OSError
-        From every call, where the disk refuses.
+    DataError
+        From `write`, where the disk refuses; from the other calls an OSError.
     """
 
-    def __init__(self, path, shape, dtype):
+    def __init__(self, path, shape, dtype, shown=None, step=None):
+        self.shown, self._step = shown or path, step or Step("write")
         self.shape, self.dtype, self.record = tuple(int(n) for n in shape), np.dtype(dtype).newbyteorder("<"), None
         self._missing, self._digest = self.shape[0], hashlib.sha256()
         self._file = builtins.open(path, "wb")  # noqa: SIM115, closed by `close`
@@ -53,7 +60,9 @@ class Stream:
                              f"{self._missing}")
         for _, piece in pieces(rows):
             if piece.size:
-                self._put(np.ascontiguousarray(piece, self.dtype).view(np.uint8))
+                with writing(self.shown):
+                    self._put(np.ascontiguousarray(piece, self.dtype).view(np.uint8))
+                self._step.add(piece.nbytes)
         self._missing -= rows.shape[0]
 
     def close(self):

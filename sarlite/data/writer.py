@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 
 from sarlite.data import npyfile, scratch
-from sarlite.data.mapped import pieces
 from sarlite.errors import ConfigError, regular, writing
 from sarlite.files import sync_folder, write_whole
 from sarlite.progress import Step
@@ -71,15 +70,15 @@ class Writer:
 
     def __exit__(self, *error):
         for file in self._files.values():
-            file.stream.abandon()
+            file.abandon()
         self._held.close()
 
-    def array(self, name, shape, dtype):
-        """Start the file `name`.npy, a path below the directory; returns a `File`. Several may be open at once."""
+    def start(self, name, shape, dtype):
+        """Start the file `name`.npy, a path below the directory; returns a `Stream`. Several may be open at once."""
         with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._files[name] = File(self.directory / f"{name}.npy", npyfile.Stream(path, shape, dtype), self.step)
+            self._files[name] = npyfile.Stream(path, shape, dtype, self.directory / f"{name}.npy", self.step)
         return self._files[name]
 
     def finish(self, meta):
@@ -91,11 +90,11 @@ class Writer:
             meta(records) returns what meta.json holds; records are the records of the files, by name.
         """
         for name, array in self._names.items():
-            Writer.array(self, name, array.shape, array.dtype).write(array)
+            self.start(name, array.shape, array.dtype).write(array)
         for name, file in self._files.items():
-            with writing(file.path):
-                file.stream.close()
-            self.records[name] = file.stream.record
+            with writing(file.shown):
+                file.close()
+            self.records[name] = file.record
         with writing(self.directory / META):
             write_meta(self._temporary, meta(self.records))
             for folder in {(self._temporary / name).parent for name in self._files}:
@@ -106,20 +105,6 @@ class Writer:
         _check_replaceable(self.directory, self._overwrite)  # another process may have made it meanwhile
         with writing(self.directory):
             _replace(self._temporary, self.directory)
-
-
-class File:
-    """One array of a `Writer`."""
-
-    def __init__(self, path, stream, step):
-        self.path, self.stream, self._step = path, stream, step
-
-    def write(self, rows):
-        """Append rows; raises a DataError that names the file."""
-        with writing(self.path):
-            for _, piece in pieces(rows):
-                self.stream.write(piece)
-                self._step.add(piece.nbytes)
 
 
 def write_meta(directory, meta):

@@ -275,7 +275,7 @@ def test_sources_that_do_not_ascend_on_disk_are_refused(stored, dataset):
     with format.GraphWriter(stored, overwrite=True) as out:  # as they stand, where `write` sorts them
         for table in dataset.tables:
             for field, array in table.arrays().items():
-                out.of(table).array(field, array.shape, array.dtype).write(array)
+                out.array(table, field, array.shape, array.dtype).write(array)
         out.finish(dataset, {"node": dataset.offsets}, None)
     with pytest.raises(DataError, match="indices.npy: indices: the sources of a row do not ascend"):
         format.open(stored).check()

@@ -10,7 +10,6 @@ from sarlite.comm import Solo, threads
 from sarlite.data import Dataset, Part, budget, format, load, npyfile, parts, ranks
 from sarlite.data.__main__ import main
 from sarlite.data.divide import InMemory, divide
-from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.folders import key, words
 from sarlite.data.quality import measured, quality
 from sarlite.data.spec import is_relational, load_relational
@@ -210,7 +209,7 @@ def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, meth
             with format.GraphWriter(one) as out:
                 divide(dataset, where, n_parts, out, order=ids)
             with format.GraphWriter(two) as out:
-                divide_streamed(dataset, where, n_parts, out, tmp_path / "runs", 24 * dataset.n_nodes + 6000, order=ids, least=6000)
+                divide(dataset, where, n_parts, out, order=ids, folder=tmp_path / "runs", n_bytes=24 * dataset.n_nodes + 6000, least=6000)
             assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
             assert format.open(one).equals(format.open(two, verify=True).check())
             told = measured(dataset, parts.structure(dataset), where, n_parts, parts.training(dataset))

@@ -8,7 +8,6 @@ import pytest
 from sarlite.data import Dataset, format, load
 from sarlite.data.__main__ import main
 from sarlite.data.divide import divide
-from sarlite.data.divide_streamed import divide_streamed
 from sarlite.data.parts import StoredEdges, make_order, make_parts
 from sarlite.data.quality import quality
 from sarlite.errors import ConfigError
@@ -41,10 +40,8 @@ def test_it_writes_what_dividing_in_memory_writes(stored, tmp_path, method, orde
             where = tmp_path / f"{turn}-{streamed}"
             (tmp_path / "runs").mkdir(exist_ok=True)
             with format.GraphWriter(where) as out:
-                if streamed:
-                    divide_streamed(dataset, parts, n_parts, out, tmp_path / "runs", 90 * 30 + 6000, order=nodes, least=6000)
-                else:
-                    divide(dataset, parts, n_parts, out, order=nodes)
+                bounded = {"folder": tmp_path / "runs", "n_bytes": 90 * 30 + 6000, "least": 6000} if streamed else {}
+                divide(dataset, parts, n_parts, out, order=nodes, **bounded)
         one, two = tmp_path / f"{turn}-False", tmp_path / f"{turn}-True"
         assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
         assert quality(format.open(one)) == quality(format.open(two), n_bytes=1000)
