@@ -67,8 +67,8 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
         rows = inverse(place[name]) if room is None else None
         for field, array in _row_arrays(table).items():
             out = sink.array(table, field, array.shape, array.dtype)
-            found = _rows_taken(array, rows) if room is None else _rows_sorted(array, place[name], at_once, folder, room)
-            for piece in found:
+            sorting = array, place[name], at_once, folder, room
+            for piece in _rows_taken(array, rows) if room is None else _rows_sorted(*sorting):
                 out.write(piece)
     for (source, _, to), table in dataset.edges.items():
         origin = _origin_needed(table, place[source], place[to])

@@ -2,21 +2,18 @@
 
 import csv
 import gzip
-from itertools import combinations, islice
+from itertools import islice
 
 import numpy as np
 
 from sarlite.data import textfile
+from sarlite.data.dataset import Dataset
 from sarlite.data.folders import key
-from sarlite.data.ogb import csv_pieces, read_csv, total
-from sarlite.data.raw import (
-    check_nodes,
-    check_room,
-    count_classes,
-    existing,
-    mask,
-    whole_labels,
-)
+from sarlite.data.numbering import Numbering
+from sarlite.data.ogb import csv_pieces, read_csv, split_folder, split_masks, total
+from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
+from sarlite.data.streams import both_ways, split_budget, spooled_labels
+from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.relational import Relational, reverse, with_reverses
 from sarlite.types import Path as AnyPath
@@ -25,7 +22,7 @@ _MOST_TYPES = 1 << 12
 _NAMES = "_entidx2name.csv.gz"
 
 
-def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names: bool = False) -> Relational:
+def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
     """Read ogbn-mag from its folder, the one with `raw/` and `split/`.
 
     Parameters
@@ -36,9 +33,6 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names
     reverses : bool
         Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing
         reaches authors.
-    names : bool
-        Raise where the folder names no nodes. The names themselves are kept by `python -m sarlite.data convert`
-        (`names_in`).
 
     Returns
     -------
@@ -60,7 +54,7 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names
     `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`. A csv
     is parsed line by line, some million numbers a second.
     """
-    folder = Folder(path, reverses, names)
+    folder = Folder(path, reverses)
     edges = {relation: folder.all_edges(relation) for relation in folder.relations}
     features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name])
                 for name, file in folder.features.items()}
@@ -70,6 +64,49 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True, names
     edges = with_reverses(edges) if reverses else edges
     train, val, test = folder.split()
     return Relational(folder.n_nodes, edges, features, folder.target, labels, train, val, test, n_classes)
+
+
+def read_streamed(path, options, workspace, tell, about, drop_edge_values=False):
+    """Return the Dataset of the folder that `read` reads, relation by relation, in memory or within so many bytes; and
+    the mappings of its nodes' names, as `streams.one_kind`.
+
+    Raises
+    ------
+    DataError
+        As `mag.read`; a node has no name, a name is there twice, or two have one hash.
+    """
+    stored, source = Folder(path, options.get("reverses", True), options.get("names", False)), about["source"]
+    batch, n = textfile.batch_within(workspace.n_bytes), stored.n_nodes[stored.target]
+    split_budget(n, workspace)
+    forward, back = [], []
+    for number, (relation, reverse) in enumerate(stored.relations.items()):
+        tell(".".join(relation))
+        pieces = ((src, dst, {}) for src, dst in stored.edges(relation, batch))
+        for edges in both_ways(pieces, relation, reverse, stored.n_nodes, stored.n_edges(relation),
+                               workspace.within(str(number)), source):
+            (forward if edges.relation == relation else back).append(edges)
+    tell("read the nodes")
+    features = {}
+    for number, (name, file) in enumerate(stored.features.items()):
+        pieces = csv_pieces(file, "features", np.float32, n_rows=stored.n_nodes[name], batch=batch)
+        features[name] = workspace.array(f"features.{number}", pieces)
+    pieces = csv_pieces(stored.labels, "labels", np.float64, n_rows=n, columns=1, batch=batch)
+    labels, n_classes = spooled_labels(pieces, stored.labels, workspace, options.get("classes"), None)
+    rows = {"labels": labels, **dict(zip(SPLITS, stored.split())), "n_classes": n_classes}
+    nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source)
+             for name, n in stored.n_nodes.items()]
+    made = Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
+    mappings = (_mapping(stored, node_type, workspace) for node_type in stored.names)
+    return made, {name: array for mapping in mappings for name, array in mapping.items()}
+
+
+def _mapping(stored, node_type, workspace):
+    file, place = stored.names[node_type], f"names/{key(node_type)}"
+    numbering = Numbering(workspace.within(place), file)
+    for _, names in stored.names_of(node_type, textfile.batch_within(workspace.n_bytes)[0]):
+        numbering.list(names)
+    numbering.finish(file, "line", 2)
+    return {f"{place}/{part}": array for part, array in numbering.mapping.items()}
 
 
 class Folder:
@@ -152,21 +189,7 @@ class Folder:
 
     def split(self):
         """Return the masks of the train, val and test nodes."""
-        n, split = self.n_nodes[self.target], self.path / "split"
-        found = sorted(entry for entry in split.glob("*") if (entry / self.target / "train.csv.gz").is_file())
-        if len(found) != 1:
-            names = ", ".join(entry.name for entry in found) or "none"
-            raise DataError(f"{split}: split: expected one folder with {self.target}/train.csv.gz, found {names}")
-        files = {"train": "train", "val": "valid", "test": "test"}
-        where = {name: found[0] / self.target / f"{file}.csv.gz" for name, file in files.items()}
-        masks = []
-        for name, file in where.items():
-            pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
-            masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
-        for (one, a), (other, b) in combinations(zip(where, masks), 2):
-            if (a & b).any():
-                raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
-        return masks
+        return split_masks(split_folder(self.path, self.target), self.n_nodes[self.target])
 
     def _of(self, relation):
         return self.path / "raw" / "relations" / "___".join(relation)

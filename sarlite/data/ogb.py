@@ -1,19 +1,14 @@
 """Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), and ogbl-*."""
 
 import gzip
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from sarlite.data import npz, pickled, textfile
-from sarlite.data.raw import (
-    RawGraph,
-    check_nodes,
-    check_room,
-    existing,
-    masks,
-    read_labels,
-)
+from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, read_labels
+from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading, regular
 
 MAX_GRAPHS = 1 << 20  # rows of a list of counts
@@ -59,7 +54,7 @@ def read(path, classes=None, task=None, features=None):
     of_links = [*(path / "split").glob("*/train.pt")]
     if len(of_links) == 1:
         return _of_links(path, of_links[0], {"classes": classes, "task": task, "features": features})
-    raw, split_kind = path / "raw", split_directory(path)
+    raw, split_kind = path / "raw", split_folder(path)
     packed, proteins, values = (raw / "data.npz").is_file(), (raw / _SPECIES).is_file(), None
     if features is not None and not proteins:
         raise ConfigError(f"features: {features!r} is of ogbn-proteins; {path} has features of its own")
@@ -68,16 +63,11 @@ def read(path, classes=None, task=None, features=None):
         task = task or "multilabel"
     else:
         src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
-    files = {"train": "train", "val": "valid", "test": "test"}
-    where = {name: split_kind / f"{file}.csv.gz" for name, file in files.items()}
-    ids = {name: read_csv(file, f"{name} split", np.int64, columns=1, most=len(labels))[:, 0]
-           for name, file in where.items()}
-    split = masks(len(labels), where, **ids)
-    name = path.resolve().name.replace("_", "-")
+    split = split_masks(split_kind, len(labels))
     undirected = split_kind.name in _INVERSE
     labels, n_classes = read_labels(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes, task)
     edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
-    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=name, undirected=undirected,
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=_name(path), undirected=undirected,
                     edges_in=edges_in, task=task or "classify", edge_features=values)
 
 
@@ -86,16 +76,18 @@ def _of_links(path, train, options):
     if told:
         raise ConfigError(f"{told}: {path} is a data set of links, whose nodes have no labels")
     raw = path / "raw"
-    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
-    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
-    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    n_nodes, edges = _nodes_and_edges(raw)
     file = raw / "node-feat.csv.gz"
     there = file.is_file()
     features = read_csv(file, "features", np.float32, n_rows=n_nodes) if there else np.ones((n_nodes, 1), np.float32)
     none = np.zeros(n_nodes, bool)
     undirected = "edge" in pickled.load_saved(train)
     return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
-                    name=path.resolve().name.replace("_", "-"), undirected=undirected, edges_in=raw / "edge.csv.gz")
+                    name=_name(path), undirected=undirected, edges_in=raw / "edge.csv.gz")
+
+
+def _name(path):
+    return path.resolve().name.replace("_", "-")
 
 
 def pairs(path):
@@ -150,19 +142,38 @@ def _check_pairs(path, name, found):
         raise DataError(f"{path}: {name}: expected pairs of whole numbers, found {found.dtype} {found.shape}")
 
 
-def split_directory(path):
-    """Return the one folder below `split/` that has a split."""
-    found = sorted(entry for entry in (path / "split").glob("*") if (entry / "train.csv.gz").is_file())
+def split_folder(path, inside=""):
+    """Return the one folder below `split/` that has a split, in its folder `inside`."""
+    split = path / "split"
+    found = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
     if len(found) != 1:
-        names = ", ".join(entry.name for entry in found) or "none"
-        raise DataError(f"{path / 'split'}: split: expected one folder with train.csv.gz, found {names}")
-    return found[0]
+        names, file = ", ".join(entry.name for entry in found) or "none", f"{inside}/train.csv.gz".lstrip("/")
+        raise DataError(f"{split}: split: expected one folder with {file}, found {names}")
+    return found[0] / inside
+
+
+def split_masks(folder, n):
+    """Return the masks of the train, val and test nodes, of n, from their ids in three files."""
+    where = {name: folder / f"{file}.csv.gz" for name, file in zip(SPLITS, ("train", "valid", "test"))}
+    masks = []
+    for name, file in where.items():
+        pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
+        masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
+    for (one, a), (other, b) in combinations(zip(where, masks), 2):
+        if (a & b).any():
+            raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
+    return masks
+
+
+def _nodes_and_edges(raw):
+    """The number of nodes, and the edges as they are stored, (n, 2)."""
+    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
+    return n_nodes, read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
 
 
 def _from_csv(raw):
-    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
-    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
-    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    n_nodes, edges = _nodes_and_edges(raw)
     features = read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
     return edges[:, 0], edges[:, 1], features, labels
@@ -172,14 +183,12 @@ def _proteins(raw, wanted):
     """Edges both ways, as OGB's loader has them, features of nodes as wanted, labels, and the edges' features."""
     if wanted not in ("edges", "species", "both"):
         raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
-    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
-    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
-    edges = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+    n_nodes, edges = _nodes_and_edges(raw)
     bad = np.argwhere((edges < 0) | (edges >= n_nodes))
     if len(bad):
         raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, "
                         f"outside 0 <= id < {n_nodes}")
-    values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=n_edges)
+    values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=len(edges))
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
     species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
     src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sarlite.data.ogb import MAX_GRAPHS, read_csv, split_directory
-from sarlite.data.raw import check_nodes, existing, masks, read_labels
+from sarlite.data.ogb import MAX_GRAPHS, read_csv, split_folder, split_masks
+from sarlite.data.raw import check_nodes, existing, read_labels
 from sarlite.data.tu import set_of_graphs
 from sarlite.errors import DataError
 from sarlite.graph.relational import Relational
@@ -31,7 +31,7 @@ def read(path: AnyPath, classes: int | None = None, task: str | None = None) -> 
         A file is missing or damaged, files disagree in length, or an edge's end is no node of its graph.
     """
     folder = existing(path)
-    raw, split_kind = folder / "raw", split_directory(folder)
+    raw, split = folder / "raw", split_folder(folder)
     nodes, edges = (read_csv(raw / f"num-{what}-list.csv.gz", "count", np.int64, columns=1, most=MAX_GRAPHS)[:, 0]
                     for what in ("node", "edge"))
     if len(nodes) != len(edges) or min(nodes.min(initial=0), edges.min(initial=0)) < 0:
@@ -50,11 +50,6 @@ def read(path: AnyPath, classes: int | None = None, task: str | None = None) -> 
                  ((raw / "node-feat.csv.gz", n), (raw / "edge-feat.csv.gz", n_edges)))
     file = raw / "graph-label.csv.gz"
     labels, n_outputs = read_labels(read_csv(file, "labels", np.float64, n_rows=len(nodes)), file, classes, task)
-    files = {"train": "train", "val": "valid", "test": "test"}
-    where = {name: split_kind / f"{word}.csv.gz" for name, word in files.items()}
-    ids = {name: read_csv(split, f"{name} split", np.int64, columns=1, most=len(nodes))[:, 0]
-           for name, split in where.items()}
     values = None if values is None else np.concatenate([values, values])
     return set_of_graphs(np.repeat(np.arange(len(nodes)), nodes), len(nodes), np.concatenate([src, dst]),
-                         np.concatenate([dst, src]), x, values, labels, masks(len(nodes), where, **ids), n_outputs,
-                         task)
+                         np.concatenate([dst, src]), x, values, labels, split_masks(split, len(nodes)), n_outputs, task)

@@ -12,6 +12,7 @@ from sarlite.data import (
     described,
     edge_list,
     format,
+    mag,
     npz,
     ogb,
     ogbg,
@@ -19,7 +20,6 @@ from sarlite.data import (
     planetoid,
     reddit,
     roc,
-    streamed,
     tu,
 )
 from sarlite.data.dataset import Dataset
@@ -70,7 +70,7 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "reddit": (reddit.read, {"classes": int}),
     "tu": (tu.read, {"task": str, **_DRAWN}),
     "ogbg": (ogbg.read, {"classes": int, "task": str}),
-    "mag": (streamed.read, {"classes": int, "reverses": _flag, "names": _flag}),
+    "mag": (mag.read_streamed, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
