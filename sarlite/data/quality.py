@@ -5,7 +5,7 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.mapped import copied, pieces
 from sarlite.graph.balance import UNEVEN
-from sarlite.graph.partition import measures, report
+from sarlite.graph.partition import Tally, measures, report, rows_by_part
 
 _SHOWN = 16  # parts whose tiles are printed
 
@@ -45,10 +45,8 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
     n_parts, largest = dataset.n_parts, max(table.n_nodes for table in dataset.nodes.values())
     needed = largest + 24 * n_parts**2 * tiles
     budget.check(needed, n_bytes, f"a report on {dataset.n_nodes:,} nodes in {n_parts:,} parts")
-    counts = _Counts(n_parts, tiles)
-    for name in dataset.nodes:
-        _count_sources(dataset, name, counts, budget.at_once(n_bytes), step)
-    return _measured(dataset, counts)
+    counts = [_count_sources(dataset, name, tiles, budget.at_once(n_bytes), step) for name in dataset.nodes]
+    return _measured(dataset, {name: sum(of_type[name] for of_type in counts) for name in counts[0]})
 
 
 def measured(dataset, graph, parts, n_parts, train):
@@ -88,34 +86,19 @@ def quality_lines(found):
                f"--method random evens its rounds out; mode sar does not mind")
 
 
-class _Counts:
-    """By part: edges, cut edges and halo rows; and where they are asked for edges and halo rows by pair of parts."""
-
-    def __init__(self, n_parts, tiles):
-        self.edges, self.cut, self.halo = (np.zeros(n_parts, np.int64) for _ in range(3))
-        self.tiles, self.halo_tiles = (np.zeros((n_parts, n_parts), np.int64) if tiles else None for _ in range(2))
-
-
-def _count_sources(dataset, name, counts, at_once, step):
-    """Count the edges out of one type's rows, by the part of their destination."""
-    offsets = np.asarray(dataset.nodes[name].offsets)
+def _count_sources(dataset, name, tiles, at_once, step):
+    """The counts of a `Tally` of the edges out of one type's rows, by the part of their destination."""
+    tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
-    seen = np.zeros(int(offsets[-1]), bool)
-    for part, (low, high) in enumerate(zip(offsets, offsets[1:])):
+    for part in range(dataset.n_parts):
         for table in relations:
             for sources in _sources(table, dataset.nodes[table.relation[2]].offsets, part, at_once):
-                remote = sources[(sources < low) | (sources >= high)]
-                seen[remote] = True
-                counts.edges[part] += sources.size
-                counts.cut[part] += remote.size
-                if counts.tiles is not None:
-                    counts.tiles[part] += _by_part(offsets, sources)
+                tally.add(part, sources)
                 if step is not None:
                     step.add(sources.size)
-        counts.halo[part] += np.count_nonzero(seen)
-        if counts.tiles is not None:
-            counts.halo_tiles[part] += [np.count_nonzero(seen[first:last]) for first, last in zip(offsets, offsets[1:])]
-        seen[:] = False
+        tally.close(part)
+    names = ("edges", "cut", "halo_rows", *(("tiles", "halo_tiles") if tiles else ()))
+    return {name: getattr(tally, name) for name in names}
 
 
 def _sources(table, offsets, part, at_once):
@@ -124,23 +107,19 @@ def _sources(table, offsets, part, at_once):
         yield copied(table.indices, at, min(at + at_once, last))
 
 
-def _by_part(offsets, rows):
-    return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
-
-
 def _measured(dataset, counts):
     types = {name: np.diff(table.offsets) for name, table in dataset.nodes.items()}
     nodes, train = sum(types.values()), np.zeros(dataset.n_parts, np.int64)
     for at, piece in pieces(dataset.train):
-        train += _by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
-    found = measures(nodes=nodes, edges=counts.edges, train_nodes=train, halo_rows=counts.halo,
-                     cut_edges=int(counts.cut.sum()))
+        train += rows_by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
+    found = measures(nodes=nodes, edges=counts["edges"], train_nodes=train, halo_rows=counts["halo_rows"],
+                     cut_edges=int(counts["cut"].sum()))
     found |= _types(types)
-    if counts.tiles is None:
+    if "tiles" not in counts:
         return found
-    share = counts.edges.sum() / dataset.n_parts
-    stages = float(counts.tiles.max(axis=0).sum() / share) if share else 1.0
-    return {**found, "tiles": counts.tiles.tolist(), "needs": (counts.halo_tiles / np.maximum(nodes, 1)).tolist(),
+    share = counts["edges"].sum() / dataset.n_parts
+    stages = float(counts["tiles"].max(axis=0).sum() / share) if share else 1.0
+    return {**found, "tiles": counts["tiles"].tolist(), "needs": (counts["halo_tiles"] / np.maximum(nodes, 1)).tolist(),
             "row_imbalance": found["imbalance"]["edges"], "stage_imbalance": stages}
 
 

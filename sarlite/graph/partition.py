@@ -113,46 +113,58 @@ def report(indptr, indices, parts, n_parts, train_mask=None):
     rows, offsets = sequence(parts, n_parts)
     tally = Tally(offsets)
     for first, last, _, sources in edges_in_order(indptr, indices, rows, offsets):
-        tally.add(first, last, sources)
-    return tally.measures(np.bincount(parts[train], minlength=n_parts))
+        part = int(np.searchsorted(offsets, first, side="right")) - 1
+        tally.add(part, sources)
+        if last == offsets[part + 1]:
+            tally.close(part)
+    return measures(nodes=np.diff(offsets), edges=tally.edges, train_nodes=np.bincount(parts[train], minlength=n_parts),
+                    halo_rows=tally.halo_rows, cut_edges=int(tally.cut.sum()))
 
 
 class Tally:
-    """Counts what a partition costs from its edges, part after part, with one bitmap of the nodes.
+    """Counts what a partition costs from the edges out of one type's rows, part after part, with a bitmap of the rows.
 
     Parameters
     ----------
     offsets : (n_parts + 1,) int
-        Part p holds the rows offsets[p] .. offsets[p + 1].
+        Part q holds the rows offsets[q] .. offsets[q + 1].
+    tiles : bool
+        Count by pair of parts too.
+
+    Attributes
+    ----------
+    edges, cut, halo_rows : (n_parts,) int64
+        Of each part: edges into it, those of another part's sources, and the distinct sources of these.
+    tiles, halo_tiles : (n_parts, n_parts) int64, or None
+        At [p][q]: edges from part q's rows to part p's, and the distinct rows of q that p needs.
     """
 
-    def __init__(self, offsets):
+    def __init__(self, offsets, tiles=False):
         self.offsets, n_parts = offsets, len(offsets) - 1
         self.edges, self.cut, self.halo_rows = (np.zeros(n_parts, np.int64) for _ in range(3))
-        self._seen, self._part = np.zeros(int(offsets[-1]), bool), None
+        self.tiles, self.halo_tiles = (np.zeros((n_parts, n_parts), np.int64) if tiles else None for _ in range(2))
+        self._seen = np.zeros(int(offsets[-1]), bool)
 
-    def add(self, first, last, sources):
-        """Count the edges of rows first .. last, which are all of one part; `sources` are row numbers."""
-        part = int(np.searchsorted(self.offsets, first, side="right")) - 1
-        if part != self._part:
-            self._next(part)
+    def add(self, part, sources):
+        """Count edges into a part; `sources` are row numbers."""
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
         self.edges[part] += sources.size
         self.cut[part] += remote.size
+        if self.tiles is not None:
+            self.tiles[part] += rows_by_part(self.offsets, sources)
 
-    def measures(self, train_nodes):
-        """Return what `measures` makes of the counts."""
-        self._next(None)
-        nodes = np.diff(self.offsets)
-        return measures(nodes=nodes, edges=self.edges, train_nodes=train_nodes, halo_rows=self.halo_rows,
-                        cut_edges=int(self.cut.sum()))
+    def close(self, part):
+        """End a part, whose edges were all added."""
+        self.halo_rows[part] = np.count_nonzero(self._seen)
+        if self.tiles is not None:
+            self.halo_tiles[part] = [np.count_nonzero(own) for own in np.split(self._seen, self.offsets[1:-1])]
+        self._seen[:] = False
 
-    def _next(self, part):
-        if self._part is not None:
-            self.halo_rows[self._part] = np.count_nonzero(self._seen)
-            self._seen[:] = False
-        self._part = part
+
+def rows_by_part(offsets, rows):
+    """Return how many of the rows each part has."""
+    return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
 
 
 def measures(*, cut_edges, **counts):
@@ -183,5 +195,3 @@ def measures(*, cut_edges, **counts):
 
 def _imbalance(count):
     return float(count.max() / count.mean()) if count.any() else 1.0
-
-
