@@ -6,6 +6,7 @@ from sarlite.data import textfile
 from sarlite.data.raw import check_nodes
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import bter
+from sarlite.graph.validation import first_true
 
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
@@ -83,9 +84,7 @@ def _counts(path):
 
 def _coefficients(path, top):
     pairs = _pairs(path, "clustering", np.float64)
-    bad = ~((pairs[:, 1] >= 0) & (pairs[:, 1] <= 1) & (pairs[:, 0] >= 0))
-    if bad.any():
-        at = int(np.argmax(bad))
+    if (at := first_true(~((pairs[:, 1] >= 0) & (pairs[:, 1] <= 1) & (pairs[:, 0] >= 0)))) is not None:
         raise DataError(f"{path}: clustering: row {at} is {pairs[at].tolist()}, expected a degree and 0 to 1")
     pairs = pairs[np.argsort(pairs[:, 0])]
     return np.where(np.arange(top + 1) < 2, 0.0, np.interp(np.arange(top + 1), pairs[:, 0], pairs[:, 1]))
@@ -96,6 +95,6 @@ def _pairs(path, field, dtype):
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")
     once, times = np.unique(pairs[:, 0], return_counts=True)
-    if (times > 1).any():
-        raise DataError(f"{path}: {field}: degree {once[np.argmax(times > 1)]:g} is there twice")
+    if (at := first_true(times > 1)) is not None:
+        raise DataError(f"{path}: {field}: degree {once[at]:g} is there twice")
     return pairs

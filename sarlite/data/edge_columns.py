@@ -5,6 +5,7 @@ import numpy as np
 from sarlite.data.cells import Numbers, are_numbers, ids, whole_ids
 from sarlite.data.mapped import copied
 from sarlite.errors import DataError
+from sarlite.graph.validation import first_true
 
 
 class EdgeColumns:
@@ -96,8 +97,7 @@ class EdgeColumns:
         if numbering is None:
             return places
         found = numbering.nodes(places)
-        if (found < 0).any():
-            row = int(np.argmax(found < 0))
+        if (row := first_true(found < 0)) is not None:
             raise DataError(f"{self.source.where}: row {at + row}, column {self._ends[end]!r}: "
                             f"{numbering.name(int(places[row]))!r} is not in {numbering.listed_in}")
         return found

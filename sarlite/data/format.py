@@ -36,6 +36,7 @@ from sarlite.data.raw import narrowed
 from sarlite.data.tables import NODE, EdgeTable, NodeTable
 from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
+from sarlite.graph.validation import first_true
 from sarlite.progress import SILENT, Progress
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
@@ -101,10 +102,8 @@ class _Narrowed:
     def write(self, rows):
         for _, piece in pieces(rows):
             found = kernels.narrow(np.ascontiguousarray(narrowed(piece))).view(BFLOAT16)
-            lost = np.isfinite(piece) & ~np.isfinite(widened(found))
-            if lost.any():
-                row, column = np.unravel_index(int(np.argmax(lost)), lost.shape)
-                raise DataError(f"{self._where}: row {self._n + row}, column {column} is {piece[row, column]:g}, which "
+            if (at := first_true(np.isfinite(piece) & ~np.isfinite(widened(found)))) is not None:
+                raise DataError(f"{self._where}: row {self._n + at[0]}, column {at[1]} is {piece[at]:g}, which "
                                 "bfloat16 rounds to infinity")
             self._file.write(found)
             self._n += len(piece)

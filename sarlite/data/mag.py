@@ -16,6 +16,7 @@ from sarlite.data.streams import both_ways, split_budget, spooled_labels
 from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.relational import Relational, reverse, with_reverses
+from sarlite.graph.validation import first_true
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
@@ -79,10 +80,10 @@ def read_streamed(path, options, workspace, tell, about, drop_edge_values=False)
     batch, n = textfile.batch_within(workspace.n_bytes), stored.n_nodes[stored.target]
     split_budget(n, workspace)
     forward, back = [], []
-    for number, (relation, reverse) in enumerate(stored.relations.items()):
+    for number, (relation, its_reverse) in enumerate(stored.relations.items()):
         tell(".".join(relation))
         pieces = ((src, dst, {}) for src, dst in stored.edges(relation, batch))
-        for edges in both_ways(pieces, relation, reverse, stored.n_nodes, stored.n_edges(relation),
+        for edges in both_ways(pieces, relation, its_reverse, stored.n_nodes, stored.n_edges(relation),
                                workspace.within(str(number)), source):
             (forward if edges.relation == relation else back).append(edges)
     tell("read the nodes")
@@ -152,9 +153,7 @@ class Folder:
         file, first = self._of(relation) / "edge.csv.gz", 0
         for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
             for column, name in zip(piece.T, relation[::2]):
-                bad = (column < 0) | (column >= self.n_nodes[name])
-                if bad.any():
-                    at = int(np.argmax(bad))
+                if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
                     raise DataError(f"{file}: line {first + at + 1}: node {column[at]} of type {name!r} is outside "
                                     f"0 <= node < {self.n_nodes[name]}")  # fmt: skip
             yield piece[:, 0], piece[:, 1]

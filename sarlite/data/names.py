@@ -26,6 +26,7 @@ from sarlite.data.numbering import digests
 from sarlite.data.tables import NODE
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
+from sarlite.graph.validation import first_true
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
@@ -90,8 +91,8 @@ class Names:
         """Return the original ids of nodes by name, (n,) int64; raises a DataError that has the first unknown name."""
         names = list(names)
         found = self._find([name.encode() for name in names])
-        if (found < 0).any():
-            raise DataError(f"{self._directory}: names: no node is named {names[int(np.argmax(found < 0))]!r}")
+        if (at := first_true(found < 0)) is not None:
+            raise DataError(f"{self._directory}: names: no node is named {names[at]!r}")
         return found
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
@@ -118,8 +119,7 @@ class Names:
         found, row = [np.empty(0, np.int64)], "row" if Path(path).suffix == ".parquet" else "line"
         for numbers, names in lines(path, field, n_lines):
             found.append(self._find([name.encode() for name in names]))
-            if (found[-1] < 0).any():
-                at = int(np.argmax(found[-1] < 0))
+            if (at := first_true(found[-1] < 0)) is not None:
                 raise DataError(f"{path}: {field}: {row} {numbers[at]}: no node is named {names[at]!r}")
         return np.concatenate(found)
 

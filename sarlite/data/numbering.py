@@ -13,6 +13,7 @@ from sarlite.data.mapped import copied, fresh
 from sarlite.data.meta import NAMES
 from sarlite.errors import DataError
 from sarlite.graph.edges import row_chunks
+from sarlite.graph.validation import first_true
 
 _NAME_BYTES = 224  # of memory that a name in the dictionary takes, but for long ones
 _DTYPES = dict(zip(NAMES, (np.uint8, np.int64, np.uint64, np.int64)))
@@ -119,9 +120,8 @@ class Numbering:
             numbers, checks, group = nodes, check[heads], np.cumsum(new) - 1
             if not new[0]:
                 numbers, checks, group = np.append(head[1], nodes), np.append(head[0], checks), group + 1
-            if (check != checks[group]).any():
-                found = int(keys[int(np.argmax(check != checks[group]))])
-                raise DataError(f"{where}: names: two names have the same hash, {found:#x}")
+            if (at := first_true(check != checks[group])) is not None:
+                raise DataError(f"{where}: names: two names have the same hash, {int(keys[at]):#x}")
             again = np.flatnonzero((place < 0) & ~new)
             if again.size:
                 other, first = (first_row + int(node) for node in (-1 - place[again[0]], numbers[group[again[0]]]))

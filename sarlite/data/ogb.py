@@ -10,6 +10,7 @@ from sarlite.data import npz, pickled, textfile
 from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, read_labels
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.graph.validation import first_true
 
 MAX_GRAPHS = 1 << 20  # rows of a list of counts
 _SPECIES = "node_species.csv.gz"
@@ -160,8 +161,8 @@ def split_masks(folder, n):
         pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
         masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
     for (one, a), (other, b) in combinations(zip(where, masks), 2):
-        if (a & b).any():
-            raise DataError(f"{where[other]}: node {int(np.argmax(a & b))} is in {one} too")
+        if (node := first_true(a & b)) is not None:
+            raise DataError(f"{where[other]}: node {node} is in {one} too")
     return masks
 
 
@@ -184,9 +185,8 @@ def _proteins(raw, wanted):
     if wanted not in ("edges", "species", "both"):
         raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
-    bad = np.argwhere((edges < 0) | (edges >= n_nodes))
-    if len(bad):
-        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {bad[0, 0]} has node {edges[tuple(bad[0])]}, "
+    if (at := first_true((edges < 0) | (edges >= n_nodes))) is not None:
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, "
                         f"outside 0 <= id < {n_nodes}")
     values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=len(edges))
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)

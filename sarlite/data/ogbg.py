@@ -7,6 +7,7 @@ from sarlite.data.raw import check_nodes, existing, read_labels
 from sarlite.data.tu import set_of_graphs
 from sarlite.errors import DataError
 from sarlite.graph.relational import Relational
+from sarlite.graph.validation import first_true
 from sarlite.types import Path as AnyPath
 
 
@@ -40,11 +41,10 @@ def read(path: AnyPath, classes: int | None = None, task: str | None = None) -> 
     check_nodes(n, 0, raw / "num-node-list.csv.gz")
     ends = read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
     of_edge = np.repeat(np.arange(len(edges)), edges)
-    bad = np.argwhere((ends < 0) | (ends >= nodes[of_edge, None]))
-    if len(bad):
-        row, column = bad[0]
-        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {row} has node {ends[row, column]}, outside 0 <= id < "
-                        f"{nodes[of_edge[row]]}, the nodes of graph {of_edge[row]}")
+    if (at := first_true((ends < 0) | (ends >= nodes[of_edge, None]))) is not None:
+        graph = of_edge[at[0]]
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {ends[at]}, outside 0 <= id < "
+                        f"{nodes[graph]}, the nodes of graph {graph}")
     src, dst = (ends + (np.cumsum(nodes) - nodes)[of_edge, None]).T
     x, values = (read_csv(file, "features", np.float32, n_rows=rows) if file.exists() else None for file, rows in
                  ((raw / "node-feat.csv.gz", n), (raw / "edge-feat.csv.gz", n_edges)))

@@ -123,8 +123,7 @@ def read_directory(path, classes=None):
     features = _matrix(path / FEATURES, "features", "<f4", n_nodes)
     labels, n_classes = read_labels(_matrix(path / LABELS, "labels", "<i4", n_nodes, 1)[:, 0], path / LABELS, classes)
     sets = _matrix(path / SETS, "sets", "<u4", n_nodes, 1)[:, 0]
-    if sets.max(initial=0) > _NONE:
-        at = int(np.argmax(sets > _NONE))
+    if (at := validation.first_true(sets > _NONE)) is not None:
         raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, "
                         "expected 0 (train), 1 (val), 2 (test) or 3 (none)")
     split = (sets == place for place in range(_NONE))

@@ -7,6 +7,7 @@ import numpy as np
 from sarlite.data import pickled, textfile
 from sarlite.data.raw import RawGraph, check_nodes, dense, existing, masks, narrowed
 from sarlite.errors import DataError, reading
+from sarlite.graph.validation import first_true
 from sarlite.types import Path as AnyPath
 
 _N_VAL = 500
@@ -80,9 +81,7 @@ def _one_hot(path):
     value = pickled.load(path)
     if not isinstance(value, np.ndarray) or value.ndim != 2:
         raise DataError(f"{path}: labels: expected a matrix with one column a class, found {_described(value)}")
-    bad = (((value != 0) & (value != 1)).any(axis=1)) | (np.count_nonzero(value, axis=1) > 1)
-    if bad.any():
-        at = int(np.argmax(bad))
+    if (at := first_true((((value != 0) & (value != 1)).any(axis=1)) | (np.count_nonzero(value, axis=1) > 1))) is not None:
         raise DataError(f"{path}: labels: row {at} is {value[at].tolist()}, expected a single 1 among zeros, or zeros")
     return value == 1
 

@@ -11,6 +11,7 @@ from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
+from sarlite.graph.validation import first_true
 from sarlite.profile import free_memory
 
 MAX_GAP = 100
@@ -107,13 +108,11 @@ def mask(n_nodes, what, id_pieces):
     for nodes in id_pieces:
         if nodes.size and nodes.dtype.kind not in "iu":
             raise DataError(f"{what}: expected node ids, found dtype {nodes.dtype}")
-        bad = (nodes < 0) | (nodes >= n_nodes)
-        if bad.any():
-            raise DataError(f"{what}: node id {nodes[bad][0]} is outside 0 <= id < {n_nodes}")
+        if (at := first_true((nodes < 0) | (nodes >= n_nodes))) is not None:
+            raise DataError(f"{what}: node id {nodes[at]} is outside 0 <= id < {n_nodes}")
         nodes = np.sort(nodes.astype(np.int64))
-        again = found[nodes] | (np.diff(nodes, prepend=-1) == 0)
-        if again.any():
-            raise DataError(f"{what}: node id {nodes[np.argmax(again)]} is given twice")
+        if (at := first_true(found[nodes] | (np.diff(nodes, prepend=-1) == 0))) is not None:
+            raise DataError(f"{what}: node id {nodes[at]} is given twice")
         found[nodes] = True
     return found
 
@@ -202,10 +201,8 @@ def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
 
 def _zeros_and_ones(labels, where, first, what):
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
-    bad = ~(missing | (labels == 0) | (labels == 1))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise DataError(f"{where}: labels: {what} {first + row} has {labels[row, column]} in column {column}, "
+    if (at := first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
+        raise DataError(f"{where}: labels: {what} {first + at[0]} has {labels[at]} in column {at[1]}, "
                         "expected 0, 1, or NaN where unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
 
@@ -226,11 +223,10 @@ def whole_labels(labels, where, first=0, what="node"):
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
-    bad = missing
+    odd = missing
     if labels.dtype.kind != "b":
-        bad = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
-    if bad.any():
-        at = int(np.argmax(bad))
+        odd = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
+    if (at := first_true(odd)) is not None:
         raise DataError(f"{where}: labels: {what} {first + at} has label {labels[at]}, "
                         f"expected a whole number, or -1 where it has none{_SAY.format(what=what)}")
     return np.where(missing, -1, labels).astype(np.int64)
@@ -243,9 +239,7 @@ def check_csr(indptr, indices, n_rows, n_columns, where):
             raise DataError(f"{where}_{name}: expected one dimension of integers, "
                             f"found shape {array.shape}, dtype {array.dtype}")
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
-    bad = (indices < 0) | (indices >= n_columns)
-    if bad.any():
-        at = int(np.argmax(bad))
+    if (at := first_true((indices < 0) | (indices >= n_columns))) is not None:
         raise DataError(f"{where}_indices: entry {at} is {indices[at]}, outside 0 <= column < {n_columns}")
     unsigned = indices.dtype.kind == "u"  # NumPy makes float64 of uint64 and int64
     return starts, indices.astype(np.int64) if unsigned else indices
@@ -258,10 +252,8 @@ def check_indptr(indptr, n_rows, n_entries, where):
     if indptr[0] != 0 or indptr[-1] != n_entries:
         raise DataError(f"{where}: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {n_entries}")
     starts = indptr.astype(np.int64)
-    falls = np.diff(starts) < 0
-    if falls.any():
-        at = int(np.argmax(falls)) + 1
-        raise DataError(f"{where}: entry {at} is {indptr[at]}, less than the entry before")
+    if (at := first_true(np.diff(starts) < 0)) is not None:
+        raise DataError(f"{where}: entry {at + 1} is {indptr[at + 1]}, less than the entry before")
     return starts
 
 

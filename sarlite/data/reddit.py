@@ -1,10 +1,10 @@
 """GraphSAGE's Reddit as DGL publishes it: features, labels and splits in one archive, a SciPy matrix in another."""
 
-import numpy as np
 
 from sarlite.data import npz
 from sarlite.data.raw import RawGraph, check_nodes, existing, read_labels
 from sarlite.errors import DataError
+from sarlite.graph.validation import first_true
 
 _GRAPHS = ("reddit_graph.npz", "reddit_self_loop_graph.npz")
 _TYPES = ("none", "train", "val", "test")
@@ -57,9 +57,7 @@ def _split(types, path):
     if types.ndim != 1 or types.dtype.kind not in "iu":
         raise DataError(f"{path}: node_types: expected one whole number a node, "
                         f"found shape {types.shape}, dtype {types.dtype}")
-    bad = (types < 0) | (types >= len(_TYPES))
-    if bad.any():
-        at = int(np.argmax(bad))
+    if (at := first_true((types < 0) | (types >= len(_TYPES)))) is not None:
         raise DataError(f"{path}: node_types: node {at} has {types[at]}, "
                         "expected 1 (train), 2 (val), 3 (test) or 0 (none)")
     return tuple(types == _TYPES.index(name) for name in ("train", "val", "test"))

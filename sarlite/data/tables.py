@@ -11,6 +11,7 @@ from sarlite.data.folders import key
 from sarlite.data.mapped import dtype_name, part, pieces, widened
 from sarlite.errors import DataError
 from sarlite.graph.edges import ascends, row_chunks
+from sarlite.graph.validation import first_true
 from sarlite.graph.whole_graphs import GRAPH
 from sarlite.types import Array
 
@@ -91,20 +92,16 @@ class _Table:
     def _check_range(self, name, ids, n, entry):
         """Raise where one of the ids is outside 0 <= id < n; `entry` makes a message's words of its place and value."""
         for start, piece in pieces(ids):
-            bad = (piece < 0) | (piece >= n)
-            if bad.any():
-                at = int(np.argmax(bad))
+            if (at := first_true((piece < 0) | (piece >= n))) is not None:
                 raise DataError(f"{self.where(name)}: {entry(start + at, piece[at])}, outside 0 <= id < {n}")
 
     def _check_finite(self, name):
         for start, piece in pieces(getattr(self, name)):
             piece = widened(piece)
-            finite = np.isfinite(piece)
-            if not finite.all():
-                at = np.unravel_index(int(np.argmin(finite)), piece.shape)
-                column = f", column {at[1]}" if piece.ndim > 1 else ""
-                row = f"row {start + int(at[0])}{column} is {piece[at]}"
-                raise DataError(f"{self.where(name)}: {row}, expected a finite number")
+            if (at := first_true(~np.isfinite(piece))) is not None:
+                row, column = (at[0], f", column {at[1]}") if piece.ndim > 1 else (at, "")
+                raise DataError(f"{self.where(name)}: row {start + row}{column} is {piece[at]}, expected a finite "
+                                "number")
 
 
 @dataclass(eq=False)
@@ -210,15 +207,15 @@ class NodeTable(_Table):
             here = np.zeros(min(at_once, self.n_nodes - low), bool)
             for _, piece in pieces(self.ids):
                 here[piece[(piece >= low) & (piece < low + at_once)] - low] = True
-            if not here.all():
-                raise DataError(f"{self.where('ids')}: no row has id {low + int(np.argmin(here))}")
+            if (at := first_true(~here)) is not None:
+                raise DataError(f"{self.where('ids')}: no row has id {low + at}")
 
     def _check_splits(self, allow_empty):
         for name in SPLITS:
             for start, piece in pieces(getattr(self, name)):
-                odd = piece.view(np.uint8) > 1  # a bool of another byte counts, and inverts, as neither
-                if odd.any():
-                    raise DataError(f"{self.where(name)}: entry {start + int(np.argmax(odd))} is no truth value")
+                at = first_true(piece.view(np.uint8) > 1)  # a bool of another byte counts, and inverts, as neither
+                if at is not None:
+                    raise DataError(f"{self.where(name)}: entry {start + at} is no truth value")
         empty = [name for name in SPLITS if name not in allow_empty
                  and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
         if empty:
@@ -338,9 +335,7 @@ class EdgeTable(_Table):
             raise DataError(f"{self.where('indptr')}: ends with {last}, expected the number of edges, {self.n_edges}")
         before = 0
         for start, piece in pieces(self.indptr):
-            falls = np.diff(piece, prepend=before) < 0
-            if falls.any():
-                at = int(np.argmax(falls))
+            if (at := first_true(np.diff(piece, prepend=before) < 0)) is not None:
                 raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry "
                                 "before")
             before = piece[-1]

@@ -11,6 +11,7 @@ from sarlite.data.tables import MEMBERS, NODE, RELATION
 from sarlite.errors import DataError
 from sarlite.graph.generate import random_split
 from sarlite.graph.relational import Relational
+from sarlite.graph.validation import first_true
 from sarlite.graph.whole_graphs import GRAPH, check_within
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
@@ -47,9 +48,9 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
     n_graphs = int(graph_of.max(initial=0))
     edges = _rows(prefix, "A", np.int64, columns=2)
     for name, array, n in (("graph_indicator", graph_of, n_graphs), ("A", edges, len(graph_of))):
-        bad = np.argwhere((array < 1) | (array > n))
-        if len(bad):
-            raise DataError(f"{_file(prefix, name)}: line {bad[0][0] + 1} has {array[tuple(bad[0])]}, outside 1 to {n}")
+        if (at := first_true((array < 1) | (array > n))) is not None:
+            line = (at[0] if array.ndim > 1 else at) + 1
+            raise DataError(f"{_file(prefix, name)}: line {line} has {array[at]}, outside 1 to {n}")
     graph_of, (src, dst) = graph_of - 1, (edges - 1).T
     check_within(graph_of, src, dst)
     labels, n_classes, names = _labels(prefix, task, n_graphs)

@@ -20,6 +20,14 @@ def count(name, value, least=0, most=MOST_NODES):
     return found
 
 
+def first_true(holds):
+    """Return the place of the first true entry, an int, or a tuple in several dimensions; None where none is true."""
+    if not holds.any():
+        return None
+    at = np.unravel_index(int(np.argmax(holds)), holds.shape)
+    return int(at[0]) if holds.ndim == 1 else tuple(map(int, at))
+
+
 def array(name, data):
     """Return `data` as an array, shared where it can be; a DataError where it is none, or holds Python objects."""
     try:
@@ -69,9 +77,8 @@ def permutation(name, data, n, **how):
     found = integers(name, data, length=n, stop=n, **how)
     missing = np.ones(n, bool)
     missing[found] = False
-    if missing.any():
-        first = f"{how.get('what', 'id')} {int(np.argmax(missing))}"
-        raise DataError(f"{name}: {first} is missing, so another is there twice")
+    if (at := first_true(missing)) is not None:
+        raise DataError(f"{name}: {how.get('what', 'id')} {at} is missing, so another is there twice")
     return found
 
 
@@ -90,7 +97,6 @@ def weights(name, data, length):
         described = f"shape {found.shape}, dtype {found.dtype}"
         raise DataError(f"{name}: expected {length} numbers, one an edge, found {described}")
     found = np.ascontiguousarray(found, found.dtype if found.dtype in (np.float32, np.float64) else np.float64)
-    if not np.isfinite(found).all():
-        at = int(np.argmin(np.isfinite(found)))
+    if (at := first_true(~np.isfinite(found))) is not None:
         raise DataError(f"{name}: entry {at} is {found[at]}, expected a finite number")
     return found
