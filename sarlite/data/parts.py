@@ -94,10 +94,13 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
         if 1 < n_parts < n_nodes and dataset.n_edges:
             return _by_fennel(dataset, n_parts, balance, seed, tell)
         method, balance = "contiguous", None
-    if method == "metis" and n_parts > 1:
-        return _by_metis(dataset, (graph or functools.partial(_for_metis, dataset, n_bytes))(), n_parts, balance, seed)
-    parts = typed.divide(typed.join({}, dataset.n_nodes_by_type), n_parts, method, balance=balance, seed=seed)
-    return np.concatenate([*parts.values()])
+    by_edges = method == "metis" and n_parts > 1
+    if by_edges:
+        whole = (graph or functools.partial(_for_metis, dataset, n_bytes))()
+    else:
+        whole = typed.join({}, dataset.n_nodes_by_type)
+    return partition(whole.indptr, whole.indices, n_parts, method, train_mask=training(dataset) if by_edges else None,
+                     balance=balance, seed=seed, types=whole.ends if len(dataset.nodes) > 1 else None)
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
@@ -209,14 +212,6 @@ def _by_graphs(dataset, n_parts, method, seed):
     degrees[nodes.node_ids] = np.diff(dataset.indptr)
     parts = whole_graphs.divide(graph_of, degrees, graphs.n_nodes, n_parts, method, seed)
     return np.concatenate([parts[graph_of] if name == MEMBERS[0] else parts for name in dataset.nodes])
-
-
-def _by_metis(dataset, graph, n_parts, balance, seed):
-    train = training(dataset)
-    if len(dataset.nodes) == 1:
-        return partition(graph.indptr, graph.indices, n_parts, "metis", train_mask=train, balance=balance, seed=seed)
-    chosen = {dataset.target: dataset.by_type(train)[dataset.target]}
-    return np.concatenate([*typed.divide(graph, n_parts, "metis", train=chosen, balance=balance, seed=seed).values()])
 
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):

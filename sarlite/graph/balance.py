@@ -12,6 +12,8 @@ TRAIN_SLACK = 1.1
 """No part has more than so many times its share of training nodes."""
 NODES_SLACK = 1.05
 """No part has more than so many times its share of nodes, where METIS balances edges."""
+TYPE_SLACK = 1.1
+"""No part has more than so many times its share, rounded up, of a type's nodes, where METIS divides several types."""
 UNEVEN = 1.5
 """Largest part over mean from which on a warning is due."""
 _NODES_SHARE = 0.05
@@ -110,6 +112,18 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
         back = cheapest(xadj, adjncy, parts, np.flatnonzero(~train & (parts == taker)), taker, giver, n_swaps)
         parts[there], parts[back] = taker, giver
     return parts
+
+
+def even_kind(xadj, adjncy, parts, n_parts, nodes):
+    """Move some of `nodes` from parts that have too many of them to parts that have the fewest."""
+    most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
+    for _ in range(4 * n_parts):
+        counts = np.bincount(parts[nodes], minlength=n_parts)
+        giver, taker = int(np.argmax(counts)), int(np.argmin(counts))
+        n_moves = min(counts[giver] - most, most - counts[taker])
+        if n_moves <= 0:
+            return
+        parts[cheapest(xadj, adjncy, parts, nodes[parts[nodes] == giver], giver, taker, n_moves)] = taker
 
 
 def cheapest(xadj, adjncy, parts, nodes, home, away, count):

@@ -16,7 +16,7 @@ BALANCED = ("metis", "fennel")
 MOST_PARTS = 1 << 24
 
 
-def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0):
+def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0, types=None):
     """Assign every node to a part.
 
     Parameters
@@ -39,6 +39,10 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
         rounded up. Nodes that cost the fewest cut edges go first.
     seed : int
         The same arguments give the same parts.
+    types : (n_types + 1,) int, optional
+        The nodes types[k] .. types[k + 1] are of one type. "random" and "contiguous" divide each type. "metis" and
+        "fennel" divide all nodes together, and make nodes of each type even. "metis" makes training nodes of each type
+        even too: it leaves no part more than `balance.TYPE_SLACK` times its share, rounded up, where that can be.
 
     Returns
     -------
@@ -65,28 +69,42 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
     balancing.check(balance)
-    blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
-    if method == "random":
-        return np.random.Generator(np.random.PCG64(seed)).permutation(blocks)
-    if method == "contiguous" or n_parts == 1 or n_nodes <= n_parts:
-        return blocks
-    if indices.size == 0:
-        return blocks
+    if method in BALANCED and (n_parts == 1 or n_nodes <= n_parts or indices.size == 0):
+        method = "contiguous"
+    if method not in BALANCED:
+        ends = (0, n_nodes) if types is None else types
+        return np.concatenate([_evenly(last - first, n_parts, method, seed) for first, last in zip(ends, ends[1:])])
     if method == "fennel":
-        return fennel(EdgesInMemory(indptr, indices), n_parts, train=train_mask, balance=balance, seed=seed)
-    return _by_metis(indptr, indices, n_parts, train_mask, balancing.chosen(balance, np.diff(indptr)), seed)
-
-
-def _by_metis(indptr, indices, n_parts, train, balance, seed):
-    check_room(indptr.size - 1, indices.size)
+        edges = EdgesInMemory(indptr, indices)
+        return fennel(edges, n_parts, train=train_mask, balance=balance, types=types, seed=seed)
+    check_room(n_nodes, indices.size)
     graph, degrees = Symmetric(indptr, indices), np.diff(indptr)
     if graph.adjncy.size == 0:  # self loops alone
-        return partition(indptr, indices, n_parts, "contiguous")
+        return partition(indptr, indices, n_parts, "contiguous", types=types)
+    balance = balancing.chosen(balance, degrees)
+    train = None if train_mask is None or "train" not in balance else np.asarray(train_mask)
     parts = balancing.fill_empty(graph.divide(n_parts, seed, balancing.weights(degrees, balance)), n_parts)
+    if types is not None:
+        return _even_types(graph, parts, n_parts, types, "nodes" in balance, train)
     if "edges" in balance and "nodes" in balance:
         parts = balancing.even_nodes(graph.xadj, graph.adjncy, parts, n_parts, degrees)
-    if "train" in balance and train is not None:
-        parts = balancing.swap_training(graph.xadj, graph.adjncy, parts, n_parts, np.asarray(train))
+    return parts if train is None else balancing.swap_training(graph.xadj, graph.adjncy, parts, n_parts, train)
+
+
+def _evenly(n_nodes, n_parts, method, seed):
+    blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
+    return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
+
+
+def _even_types(graph, parts, n_parts, types, nodes_too, train):
+    """Move the nodes that cut the fewest edges until each type's nodes, and training nodes, are about even."""
+    n_types = len(types) - 1
+    kinds = np.repeat(np.arange(n_types), np.diff(types))
+    even = kinds if nodes_too else np.full(parts.size, -1)  # what a node is counted among, if it is
+    if train is not None:
+        even = np.where(train, n_types + kinds, even)
+    for kind in range(int(even.max(initial=-1)) + 1):
+        balancing.even_kind(graph.xadj, graph.adjncy, parts, n_parts, np.flatnonzero(even == kind))
     return parts
 
 

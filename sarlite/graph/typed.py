@@ -1,17 +1,11 @@
-"""Nodes of several types divided together: one graph of all nodes, METIS or Fennel on it, and each type made even."""
+"""Nodes of several types divided together: one graph of all nodes."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.graph import balance as balancing
 from sarlite.graph import edges as edge_lists
-from sarlite.graph.fennel import EdgesInMemory, fennel
-from sarlite.graph.metis import Symmetric
-from sarlite.graph.partition import BALANCED, partition
-
-SLACK = 1.1
-"""After METIS no part has more than so many times its share, rounded up, of a type's nodes."""
+from sarlite.graph.partition import partition
 
 
 class Joined(NamedTuple):
@@ -47,75 +41,17 @@ def join(edges, n_nodes):
 
 
 def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
-    """Return the part of each node, by type.
+    """Return the part of each node, by type: dict of str to (n,) int32.
 
     Parameters
     ----------
     graph : Joined
-    n_parts : int
-    method : {"metis", "fennel", "random", "contiguous"}
-        METIS and Fennel divide the nodes of all types together; the other two divide each type, evenly.
+    n_parts, method, balance, seed
+        As of `partition`, which divides the types.
     train : dict of str to (n,) bool, optional
-        For types that have training nodes. Used by METIS and Fennel alone; Fennel counts the training nodes of all
-        types together.
-    balance : str or sequence, optional
-        As of `partition`, but nodes and training nodes of each type are to be even.
-    seed : int
-
-    Returns
-    -------
-    dict of str to (n,) int32
-
-    Raises
-    ------
-    ConfigError
-        As `partition`.
-
-    Notes
-    -----
-    METIS knows one weight a node, and may leave a type or a type's training nodes uneven. Then the nodes that cut the
-    fewest edges move, until no part has more than `SLACK` times its share, rounded up. """
-    balancing.check(balance)
-    if method in BALANCED and (n_parts == 1 or graph.indices.size == 0 or graph.indptr.size - 1 <= n_parts):
-        method = "contiguous"
-    if method == "fennel":
-        chosen = [(train or {}).get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()]
-        return graph.by_type(fennel(EdgesInMemory(graph.indptr, graph.indices), n_parts, train=np.concatenate(chosen),
-                                    balance=balance, types=graph.ends, seed=seed))
-    if method != "metis":
-        nothing = np.zeros(0, np.int32)
-        return {name: partition(np.zeros(n + 1, np.int64), nothing, n_parts, method, seed=seed)
-                for name, n in graph.n_nodes.items()}
-    degrees = np.diff(graph.indptr)
-    balance = balancing.chosen(balance, degrees)
-    symmetric = Symmetric(graph.indptr, graph.indices)
-    if symmetric.adjncy.size == 0:  # self loops alone
-        return divide(graph, n_parts, "contiguous")
-    parts = balancing.fill_empty(symmetric.divide(n_parts, seed, balancing.weights(degrees, balance)), n_parts)
-    kinds = _kinds(graph, train or {}, balance)
-    for kind in range(int(kinds.max(initial=-1)) + 1):
-        _even(symmetric, parts, n_parts, np.flatnonzero(kinds == kind))
-    return graph.by_type(parts.astype(np.int32))
-
-
-def _kinds(graph, train, balance):
-    """A number for each node: nodes of one number are to be even, nodes of -1 are not."""
-    n_types, ends = len(graph.n_nodes), graph.ends
-    kinds = np.repeat(np.arange(n_types), np.diff(ends)) if "nodes" in balance else np.full(ends[-1], -1)
-    for at, name in enumerate(graph.n_nodes):
-        if "train" in balance and name in train:
-            kinds[ends[at] : ends[at + 1]][np.asarray(train[name])] = n_types + at
-    return kinds
-
-
-def _even(symmetric, parts, n_parts, nodes):
-    """Move some of `nodes` from parts that have too many of them to parts that have the fewest."""
-    most = int(np.ceil(SLACK * nodes.size / n_parts))
-    for _ in range(4 * n_parts):
-        counts = np.bincount(parts[nodes], minlength=n_parts)
-        giver, taker = int(np.argmax(counts)), int(np.argmin(counts))
-        n_moves = min(counts[giver] - most, most - counts[taker])
-        if n_moves <= 0:
-            return
-        there = nodes[parts[nodes] == giver]
-        parts[balancing.cheapest(symmetric.xadj, symmetric.adjncy, parts, there, giver, taker, n_moves)] = taker
+        For types that have training nodes.
+    """
+    given = train or {}
+    masks = np.concatenate([given.get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()])
+    return graph.by_type(partition(graph.indptr, graph.indices, n_parts, method, train_mask=masks, balance=balance,
+                                   seed=seed, types=graph.ends))
