@@ -6,13 +6,11 @@ from typing import Any
 
 from sarlite.command import suggestion
 from sarlite.data import edge_list
-from sarlite.data.columns import table
 from sarlite.data.dataset import Dataset
-from sarlite.data.edge_columns import EdgeColumns
-from sarlite.data.edge_list import columns, listed_nodes
+from sarlite.data.edge_list import listed_edges, listed_nodes
 from sarlite.data.folders import key
 from sarlite.data.numbering import Numbering
-from sarlite.data.streams import both_ways, constant, one_kind, split_budget
+from sarlite.data.streams import both_ways, one_kind, split_budget, unlabelled
 from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
@@ -158,10 +156,6 @@ def _source(file, base):
     return base / file if isinstance(file, str | Path) else file
 
 
-def _fill(options):
-    return None if options.get("fill") is None else str(options["fill"])
-
-
 def _relational(found, base, workspace, tell, about, drop_edge_values):
     """Read all nodes' tables, then all edges', and number the nodes; then make the tables of each."""
     listed, numberings, places = {}, {}, {}
@@ -170,12 +164,7 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
         places[name] = workspace.within(f"nodes.{key(name)}", share)
         if "file" in nodes:
             tell(name)
-            chosen = {option: nodes.get(option) for option in ("id", "split", "task", "classes")}
-            chosen |= {option: nodes[option] for option in ("train", "val", "seed") if option in nodes}
-            chosen |= {"features": columns(nodes.get("features")), "labels": columns(nodes.get("labels")),
-                       "fill": _fill(nodes), "masks": {split: nodes.get(f"{split}_mask") for split in SPLITS}}
-            source = _source(nodes["file"], base)
-            listed[name] = listed_nodes(source, chosen, nodes.get("header"), f"nodes.{name}")
+            listed[name] = listed_nodes(_source(nodes["file"], base), nodes, f"nodes.{name}")
             numberings[name] = Numbering(places[name], listed[name].listed_in)
             for ids in listed[name].read(places[name]):
                 numberings[name].list(ids)
@@ -209,11 +198,9 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
 
 
 def _edges(edges, base):
-    features = columns(edges.get("features")) or ()
-    chosen = {name: edges.get(name) for name in ("src", "dst", "weight")}
-    name = ".".join(edges["relation"])
-    source = table(_source(edges["file"], base), edges.get("header"), [*chosen.values(), *features], f"edges {name}")
-    return tuple(edges["relation"]), EdgeColumns(source, **chosen, features=features, fill=_fill(edges))
+    name, options = ".".join(edges["relation"]), {**edges, "edge_features": edges.get("features")}
+    read = listed_edges(_source(edges["file"], base), options, edges.get("header"), f"edges {name}")
+    return tuple(edges["relation"]), read
 
 
 def _count(name, found, opened, numberings):
@@ -232,8 +219,7 @@ def _count(name, found, opened, numberings):
 def _node_table(name, n, found, listed, places, source):
     rows = listed[name].rows(places[name]) if name in listed else {}
     if name == found["target"] and "labels" not in rows:
-        rows |= {"labels": constant("labels", -1, n, places[name]), "n_classes": 0,
-                 **{split: constant(split, False, n, places[name]) for split in SPLITS}}
+        rows |= unlabelled(n, places[name])
     return NodeTable(name, n, **rows, source=source)
 
 

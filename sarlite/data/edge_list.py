@@ -15,14 +15,13 @@ from sarlite.data.node_columns import NodeColumns
 from sarlite.data.npyfile import load as load_npy
 from sarlite.data.numbering import Numbering
 from sarlite.data.raw import existing, masks
-from sarlite.data.streams import Streams, constant, drawn, spooled_labels
+from sarlite.data.streams import Streams, drawn, spooled_labels, unlabelled
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading
 
 NAMES = ("none", "train", "val", "test")
 _PIECE = 1 << 20  # edges read at a time
 _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
-_OF_EDGES = ("src", "dst", "weight", "edge_features", "header")
 _OF_TABLE = ("id", "train_mask", "val_mask", "test_mask")
 _OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
 
@@ -98,21 +97,15 @@ def _refuse(options, names, why):
 
 def _by_id(path, workspace, finish, options):
     """Nodes of a table."""
-    file, header = options["nodes"], options.get("node_header", options.get("header"))
-    chosen = {name: options.get(name) for name in ("id", "split", "task", "classes")}
-    chosen["fill"] = _word(options.get("node_fill", options.get("fill")))
-    chosen |= {name: options[name] for name in ("train", "val", "seed") if name in options}
-    chosen |= {name: columns(options.get(name)) for name in ("features", "labels")}
-    chosen["masks"] = {name: options.get(f"{name}_mask") for name in SPLITS}
-    listed = listed_nodes(file, chosen, header)
+    own = {name: options.get(f"node_{name}", options.get(name)) for name in ("fill", "header")}
+    listed = listed_nodes(options["nodes"], {**options, **own})
     numbering = Numbering(workspace.within("names"), listed.listed_in)
     for found in listed.read(workspace, finish):
         numbering.list(found)
     edges, numbering = from_table(path, workspace, options, numbering)
 
     def rows(n_nodes):
-        found = {"labels": constant("labels", -1, n_nodes, workspace), "n_classes": 0,
-                 **{name: constant(name, False, n_nodes, workspace) for name in SPLITS}} if not listed.labels else {}
+        found = {} if listed.labels else unlabelled(n_nodes, workspace)
         if not listed.features:
             found["features"] = map_ones(n_nodes, workspace, finish)
         return found | listed.rows(workspace)
@@ -129,12 +122,23 @@ def _stem(path):
     return path.stem if isinstance(path, Path) else "tables"
 
 
-def listed_nodes(source, chosen, header=None, where="nodes"):
-    """Return the `NodeColumns` of a table of nodes, by its options."""
-    asked = [chosen.get("id"), *(chosen.get("features") or ()), *(chosen.get("labels") or ()), chosen.get("split"),
-             *(chosen.get("masks") or {}).values()]
-    found = table(source, header, asked, where)
-    return NodeColumns(found, **{**chosen, "labels": chosen.get("labels") or ()})
+def listed_nodes(source, options, where="nodes"):
+    """Return the `NodeColumns` of a table of nodes, by the options of `streams`."""
+    names = ("id", "features", "labels", "split", *(f"{name}_mask" for name in SPLITS))
+    id_, features, labels, split, *masks = (options.get(name) for name in names)
+    features, labels = columns(features), columns(labels) or ()
+    found = table(source, options.get("header"), [id_, *(features or ()), *labels, split, *masks], where)
+    drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
+    return NodeColumns(found, id_, features, labels, split, dict(zip(SPLITS, masks)), _word(options.get("fill")),
+                       options.get("task"), options.get("classes"), **drawn)
+
+
+def listed_edges(source, options, header=None, where="table"):
+    """Return the `EdgeColumns` of a table of edges, by the options of `streams`."""
+    src, dst, weight, features = (options.get(name) for name in ("src", "dst", "weight", "edge_features"))
+    features = columns(features) or ()
+    found = table(source, header, [src, dst, weight, *features], where)
+    return EdgeColumns(found, src, dst, weight, features, _word(options.get("fill")))
 
 
 def columns(text):
@@ -158,12 +162,10 @@ def mapping_of(numbering):
 
 def from_table(path, workspace, options, numbering=None):
     """Return the `EdgeColumns` of a table, which it has read, and the numbering of its nodes, None of numbers."""
-    src, dst, weight, features, header = (options.get(name) for name in _OF_EDGES)
-    names = options.get("names")
-    if names and header is None and src is None:
+    names, header = options.get("names"), options.get("header")
+    if names and header is None and options.get("src") is None:
         header = False
-    found = EdgeColumns(table(path, header, [src, dst, weight, *(columns(features) or ())]), src, dst, weight,
-                        columns(features) or (), _word(options.get("fill")))
+    found = listed_edges(path, options, header)
     if numbering is None and (names or any(found.words)):
         numbering = _listed(names, workspace)
     found.collect(workspace.within("pairs"), (numbering, numbering))
@@ -214,16 +216,15 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
 
     def rows(n_nodes):
         ready_x = map_ones(n_nodes, workspace, finish) if x is None else x
-        ready_y = constant("labels", -1, n_nodes, workspace) if y is None else y
+        if y is None:
+            return {"features": ready_x, **unlabelled(n_nodes, workspace)}
         if split is not None:
             parts = tuple(codes == NAMES.index(name) for name in SPLITS)
         elif where:
             parts = masks(n_nodes, where, **{name: ids(where.get(name), name, n_nodes) for name in SPLITS})
-        elif y is None:
-            parts = tuple(constant(name, False, n_nodes, workspace) for name in SPLITS)
         else:
-            parts = drawn(ready_y, task, train, val, seed, workspace, labels)
-        return {"features": ready_x, "labels": ready_y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
+            parts = drawn(y, task, train, val, seed, workspace, labels)
+        return {"features": ready_x, "labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
 
     return Streams(edges, lambda largest, n_edges: count(path, nodes, largest, n_edges, found), rows, _stem(path), path,
                    task or "classify", of_values, mapping_of(numbering))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.data.cells import are_numbers, missing, numbers
-from sarlite.data.raw import count_classes, read_labels, whole_labels
+from sarlite.data.streams import spooled_labels
 from sarlite.data.tables import MAX_CLASSES
 from sarlite.errors import ConfigError, DataError
 
@@ -35,24 +35,19 @@ class LabelColumns:
     def read(self):
         """Return the labels in the task's form; the number of a model's outputs; the names of classes, or None."""
         where, raw = f"{self._source.where}: column {self._columns[0]!r}", self._raw.array()
-        if self._task != "classify":
-            return *read_labels(np.asarray(raw), where, self._classes, self._task, what=self._what), None
-        words = [*self._codes]
-        named = bool(words) and (self._source.typed or not are_numbers(words))
-        if named:
+        words, names, values = [*self._codes], None, None
+        if words and (self._source.typed or not are_numbers(words)):
             if self._classes is not None:
                 raise ConfigError(f"classes: {self._classes} means nothing where {where} has words")
-            place = {word: at for at, word in enumerate(sorted(words))}
+            names = sorted(words)
+            place = {word: at for at, word in enumerate(names)}
             values = np.array([*(place[word] for word in words), -1])
         elif words:
             values = np.array([*map(float, words), np.nan])
         pieces = (raw[at : at + (1 << 20)] for at in range(0, max(len(raw), 1), 1 << 20))
-        spool = self._workspace.spool("labels-of-classes")
-        for piece in pieces:
-            spool.write(whole_labels(values[piece] if words else piece, where, spool.n_rows, self._what))
-        labels = spool.array()
-        n_classes = len(words) if named else count_classes(labels, where, self._classes)
-        return labels, n_classes, sorted(words) if named else None
+        pieces = pieces if values is None else (values[piece] for piece in pieces)
+        return *spooled_labels(pieces, where, self._workspace, self._classes, self._task, self._what,
+                               "labels-in-form"), names
 
     def _rows(self, cells, first):
         where = self._source.where

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.data.dataset import Dataset
 from sarlite.data.mapped import pieces, widened
 from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
-from sarlite.data.targets import MISSING, TASKS, labelled
+from sarlite.data.targets import MISSING, TASKS, labelled, n_outputs
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.validation import first_true
@@ -157,7 +157,7 @@ def count_classes(labels, where, told=None):
     return top + 1
 
 
-def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
+def read_labels(labels, where, classes=None, task=None):
     """Return labels in the task's form, as `Dataset` has them, and the number of a model's outputs.
 
     Parameters
@@ -170,8 +170,6 @@ def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
         The number of classes; by default the largest label + 1.
     task : {"classify", "multilabel", "regress"}, optional
         By default "classify"; the others are never guessed.
-    first, what : int, str
-        The number of the first row, and what a row is called, for messages.
 
     Raises
     ------
@@ -180,23 +178,32 @@ def read_labels(labels, where, classes=None, task=None, first=0, what="node"):
     ConfigError
         Another task; `classes` of another task than "classify"; as `count_classes`.
     """
-    task = task or "classify"
-    if task not in TASKS:
+    found = in_form(labels, where, task)
+    return found, count_outputs(found, where, classes, task)
+
+
+def in_form(labels, where, task, first=0, what="node"):
+    """Return labels in the task's form; messages count rows from `first` and call a row `what`."""
+    if task not in (None, *TASKS):
         raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
-    if task == "classify":
-        labels = whole_labels(labels, where, first, what)
-        return labels, count_classes(labels, where, classes)
+    if task in (None, "classify"):
+        return whole_labels(labels, where, first, what)
     labels = np.asarray(labels)
-    if classes is not None:
-        raise ConfigError(f"classes: {classes} means nothing where task={task}")
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected rows of numbers, found shape {labels.shape}, dtype {labels.dtype}")
     if task == "regress":
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
-        found = labels if labels.dtype == np.float64 else narrowed(labels)
-        return found, 1 if found.ndim == 1 else found.shape[1]
-    columns = labels.reshape(len(labels), -1)
-    return _zeros_and_ones(columns, where, first, what), columns.shape[1]
+        return labels if labels.dtype == np.float64 else narrowed(labels)
+    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first, what)
+
+
+def count_outputs(labels, where, classes, task):
+    """Return the number of a model's outputs for labels in the task's form."""
+    if task in (None, "classify"):
+        return count_classes(labels, where, classes)
+    if classes is not None:
+        raise ConfigError(f"classes: {classes} means nothing where task={task}")
+    return n_outputs(labels, task)
 
 
 def _zeros_and_ones(labels, where, first, what):

@@ -20,14 +20,13 @@ from sarlite.data.raw import (
     CARRY_VALUES,
     MAX_NODES,
     check_nodes,
-    count_classes,
+    count_outputs,
+    in_form,
     narrowed,
-    read_labels,
     row_normalized,
     strata,
-    whole_labels,
 )
-from sarlite.data.tables import NODE, RELATION, EdgeTable, NodeTable
+from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.generate import random_split
@@ -159,17 +158,13 @@ def _features(normalize, rows):
     return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
-def spooled_labels(pieces, where, workspace, classes, task):
+def spooled_labels(pieces, where, workspace, classes, task, what="node", name="labels"):
     """Return labels as `read_labels` does."""
-    spool, n_outputs = workspace.spool("labels"), 0
+    spool = workspace.spool(name)
     for piece in pieces:
-        if task in (None, "classify"):
-            found = whole_labels(piece, where, spool.n_rows)
-        else:
-            found, n_outputs = read_labels(piece, where, classes, task, spool.n_rows)
-        spool.write(found)
+        spool.write(in_form(piece, where, task, spool.n_rows, what))
     labels = spool.array()
-    return labels, count_classes(labels, where, classes) if task in (None, "classify") else n_outputs
+    return labels, count_outputs(labels, where, classes, task)
 
 
 def drawn(labels, task, train, val, seed, workspace, where):
@@ -185,6 +180,12 @@ def constant(name, value, n, workspace):
     """Return an array of n rows that are all `value`."""
     steps = [min(workspace.at_once(), n - at) for at in range(0, n, workspace.at_once())] or [0]
     return workspace.array(name, (np.full((rows, *np.shape(value)), value) for rows in steps))
+
+
+def unlabelled(n, workspace):
+    """Return the fields of n nodes of which none has a label."""
+    none = {name: constant(name, False, n, workspace) for name in SPLITS}
+    return {"labels": constant("labels", -1, n, workspace), "n_classes": 0, **none}
 
 
 def split_budget(n, workspace):
