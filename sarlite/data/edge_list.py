@@ -27,7 +27,7 @@ _OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
 
 
 def streams(path, workspace, finish, graph=None, **options):
-    """Give the `Streams` of edges in a table or a list of pairs; docs/tables.md and docs/data.md tell the formats.
+    """Give the `Streams` of edges in a table or a list of pairs.
 
     Parameters
     ----------
@@ -40,34 +40,8 @@ def streams(path, workspace, finish, graph=None, **options):
     graph : callable, optional
         Of another format: graph(path) returns src, dst, the number of nodes and edge weights, or None instead of these.
     **options
-        nodes : str
-            The number of nodes, by default as many as rows in the other files, else the largest id + 1. Or a table of
-            the nodes, by the column `id`: `features`, `labels`, `split` and `train_mask`, `val_mask`, `test_mask` are
-            columns of it then.
-        src, dst, weight, edge_features : str
-            Columns of the edges, several as a+b. `header` : bool, see `columns.table`.
-        fill : str
-            What missing features and values of edges become: 0 or mean. Without `fill` no value may be missing.
-            `node_fill` and `node_header` are for the table of the nodes, if it is read in another way.
-        classes : int
-            By default the largest label + 1.
-        features : str
-            .npy or text with one row a node; by default one column of ones. Columns of the edges where there is no
-            such file.
-        labels : str
-            .npy or text with one integer a node, -1 where unlabelled, or the numbers of `task`; by default nobody has
-            a label.
-        split : str
-            none, train, val or test a node, a line each or in a .npy file of text.
-        train_ids, val_ids, test_ids : str
-            Instead: the nodes of a split, by id in any order, .npy or text; or .npy masks of bool. Without these and
-            `split`, drawn as `random_split(labels, train, val, seed)`; of a task other than classify all labelled
-            nodes are one class.
-        names : str
-            A file with the names of the nodes, one a row. "edges": the edges alone name the nodes, which is the default
-            where ids are words.
-        task : str
-            The task of the labels: see `raw.read_labels`.
+        Those that docs/data.md and docs/tables.md tell of `edges:`, with `nodes` a number, a file or a table.
+        `node_fill` and `node_header` are for the table of the nodes, if it is read in another way.
 
     Raises
     ------

@@ -144,35 +144,35 @@ def _opened(directory, verify):
         (node_type,) = words(name, 1)
         labels = {"n_classes": of.get("classes"), "task": of.get("task"), "class_names": of.get("class_names")}
         target = labels if name == told.get("target", NODE) else {}
-        arrays, offsets = _arrays(directory, "nodes", name, of, verify), np.array(of["offsets"], np.int64)
+        arrays, offsets = _arrays(directory, "nodes", name, of), np.array(of["offsets"], np.int64)
         nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, **target, **arrays, **about)
         nodes[node_type].check_shapes()
     edges = []
     for name, of in told["edges"].items():
         relation = words(name, 3)
-        arrays = _arrays(directory, "edges", name, of, verify)
+        arrays = _arrays(directory, "edges", name, of)
         edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about))
         _check_counts(directory / META, name, of["count"], edges[-1], nodes[relation[2]].n_nodes)
     (target,) = words(told.get("target", NODE), 1)
     made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
                              division=told["division"], **about)
     made.names = names.arrays(directory)
-    for file in names.files(directory) if verify else ():
+    for file in files(directory) if verify else ():
         npyfile.verify(*file)
     return made
 
 
-def _arrays(directory, place, folder, told, verify):
-    """The mapped arrays of a table, by field."""
-    arrays = {}
+def _files_of(directory, place, folder, told):
+    """Yield (path, record, field) of each file of a table."""
     for field, name in meta.TABLES[place].FILES.items():
-        record = told["arrays"].get(name)
-        if record is not None:
-            path = directory / place / folder / f"{name}.npy"
-            arrays[field] = npyfile.open_map(path, record, field)
-            if verify:
-                npyfile.verify(path, record, field)
-    return arrays
+        if name in told["arrays"]:
+            yield Path(directory) / place / folder / f"{name}.npy", told["arrays"][name], field
+
+
+def _arrays(directory, place, folder, told):
+    """The mapped arrays of a table, by field."""
+    return {field: npyfile.open_map(path, record, field)
+            for path, record, field in _files_of(directory, place, folder, told)}
 
 
 def _check_counts(path, name, n_edges, table, n_destinations):
@@ -185,11 +185,9 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 def files(directory):
     """Return (path, record, field) of each file, names' too; raises as `read_meta`, and where a file is missing."""
-    told, found = read_meta(directory), []
-    for place, table in meta.TABLES.items():
-        for key, of in told[place].items():
-            found += [(Path(directory) / place / key / f"{name}.npy", of["arrays"][name], field)
-                      for field, name in table.FILES.items() if name in of["arrays"]]
+    told = read_meta(directory)
+    found = [file for place in meta.TABLES for folder, of in told[place].items()
+             for file in _files_of(directory, place, folder, of)]
     found += names.files(directory)
     missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
     if missing:

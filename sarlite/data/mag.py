@@ -28,9 +28,7 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
 
     Parameters
     ----------
-    path : path
-    classes : int, optional
-        By default the largest label + 1.
+    path, classes
     reverses : bool
         Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing
         reaches authors.
@@ -43,9 +41,8 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     Raises
     ------
     DataError
-        Naming the file and, where there is one, the line: a relation that names an unknown type or is there twice, an
-        edge to a node that is not there, files that are missing, damaged or disagree in length, other than one type
-        with labels.
+        Naming the file and, where there is one, the line, also for: a relation that names an unknown type or is there
+        twice, an edge to a node that is not there, other than one type with labels.
 
     Notes
     -----

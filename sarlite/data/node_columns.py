@@ -31,7 +31,7 @@ class NodeColumns:
     fill : {None, "0", "mean"}
         What missing features become: see `cells.Numbers`.
     task, classes, train, val, seed
-        As of `edge_list.streams`.
+        As of readers, which `raw` tells.
     """
 
     def __init__(self, source, id=None, features=None, labels=(), split=None, masks=(), fill=None, task=None,

@@ -25,11 +25,9 @@ def read(path, classes=None, task=None, features=None):
 
     Parameters
     ----------
-    path : path
-    classes : int, optional
-        By default the largest label + 1.
-    task : str, optional
-        The task of the labels: see `raw.read_labels`; by default classes, for ogbn-proteins "multilabel".
+    path, classes
+    task
+        By default classes, for ogbn-proteins "multilabel".
     features : {"edges", "species", "both"}, optional
         Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by
         default; its species, one-hot by ascending number; or both side by side.
@@ -40,11 +38,6 @@ def read(path, classes=None, task=None, features=None):
         Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs
         without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as in OGB's own loader. Unlabelled
         nodes (NaN in papers100M) get -1.
-
-    Raises
-    ------
-    DataError
-        A file is missing or damaged, or files disagree in length.
 
     Notes
     -----

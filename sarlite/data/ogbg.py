@@ -14,22 +14,12 @@ from sarlite.types import Path as AnyPath
 def read(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
     """Read a folder with `raw/`, which has graph-label.csv.gz, and `split/`.
 
-    Parameters
-    ----------
-    path : path
-    classes, task
-        As of `ogb.read`; by default classes.
-
     Returns
     -------
     Relational
         As of `tu.read`, with the split of the folder. Features are the numbers of node-feat.csv.gz and
-        edge-feat.csv.gz as they stand; edges lead both ways, as OGB's own loader has them.
-
-    Raises
-    ------
-    DataError
-        A file is missing or damaged, files disagree in length, or an edge's end is no node of its graph.
+        edge-feat.csv.gz as they stand; edges lead both ways, as OGB's own loader has them. An edge whose end is no node
+        of its graph is refused.
     """
     folder = existing(path)
     raw, split = folder / "raw", split_folder(folder)

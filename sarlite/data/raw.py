@@ -1,4 +1,16 @@
-"""What readers hand over, and the checks and conversions that all of them share."""
+"""What readers hand over, and the checks and conversions that all of them share.
+
+A reader takes the path of a file or a folder, and some of the options
+
+classes     int, the number of classes; by default the largest label + 1
+task        {"classify", "multilabel", "regress"}, what the labels are: see `read_labels`
+train, val  of a split that is drawn: an int is a number of nodes a class, a float a share of each class; of a task
+            other than classify all labelled nodes are one class
+seed        int, of the drawn split
+
+A reader raises a DataError, which names the file and the field: a file is missing or damaged, or files disagree in
+their numbers of nodes, edges or columns.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -10,7 +10,8 @@ from sarlite.data import targets
 from sarlite.data.folders import key
 from sarlite.data.mapped import dtype_name, part, pieces, widened
 from sarlite.errors import DataError
-from sarlite.graph.edges import ascends, row_chunks
+from sarlite.graph.edges import row_chunks
+from sarlite.graph.part import is_sorted
 from sarlite.graph.validation import first_true
 from sarlite.graph.whole_graphs import GRAPH
 from sarlite.types import Array
@@ -346,6 +347,6 @@ class EdgeTable(_Table):
             indptr = part(self.indptr, row, min(row + _STEP, self.n_destinations) + 1)
             for first, last in row_chunks(indptr, _STEP):
                 ends = indptr[first : last + 1]
-                if not ascends(ends - ends[0], part(self.indices, int(ends[0]), int(ends[-1]))):
+                if not is_sorted(ends - ends[0], part(self.indices, int(ends[0]), int(ends[-1]))):
                     return False
         return True

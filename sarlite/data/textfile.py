@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import budget, npyfile, parquet
+from sarlite.data.cells import is_number
 from sarlite.data.mapped import pieces
 from sarlite.errors import DataError, reading, regular
 from sarlite.graph.partition import check_parts
@@ -192,14 +193,6 @@ def _content(line):
 def _header(line, delimiter):
     """Return the number of columns that a first line names; 0 where it is numbers, one mistyped word or not."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
-    if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not _is_number(word) for word in words):
+    if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not is_number(word) for word in words):
         return len(words)
     return 0
-
-
-def _is_number(word):
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

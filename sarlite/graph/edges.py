@@ -159,14 +159,6 @@ def index_dtype(n):
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
-def ascends(indptr, indices):
-    """Tell whether the sources of each row ascend."""
-    down = np.zeros(indices.size + 1, bool)
-    np.less(indices[1:], indices[:-1], out=down[1 : max(indices.size, 1)])
-    down[indptr[:-1]] = False
-    return not down[:-1].any()
-
-
 def destinations(indptr, dtype=np.int64):
     """Return the destination of every edge of a CSR graph, in edge order: (n_edges,) of `dtype`."""
     return np.repeat(np.arange(indptr.size - 1, dtype=dtype), np.diff(indptr))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sarlite.errors import DataError
 from sarlite.graph import edges as module
-from sarlite.graph.edges import ascending, ascends, csr_by_dst, destinations, is_symmetric, row_chunks
+from sarlite.graph.edges import ascending, csr_by_dst, destinations, is_symmetric, row_chunks
+from sarlite.graph.part import is_sorted
 
 
 @st.composite
@@ -115,7 +116,7 @@ def test_the_order_in_which_rows_ascend_is_stable(rows, n_nodes):
     assert ascending(lengths, columns, n_nodes).tolist() == expected.tolist()
     assert ascending(lengths, columns, 2**60).tolist() == expected.tolist()
     indptr = np.concatenate(([0], np.cumsum(lengths)))
-    assert ascends(indptr, columns[expected]) and ascends(indptr, columns) == all(row == sorted(row) for row in rows)
+    assert is_sorted(indptr, columns[expected]) and is_sorted(indptr, columns) == all(row == sorted(row) for row in rows)
 
 
 @settings(max_examples=50, deadline=None)
