@@ -1,4 +1,6 @@
-"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), and ogbl-*."""
+"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), ogbl-*,
+ogbg-*.
+"""
 
 import gzip
 from itertools import combinations
@@ -9,8 +11,11 @@ import numpy as np
 from sarlite.data import npz, pickled, textfile
 from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, read_labels
 from sarlite.data.tables import SPLITS
+from sarlite.data.tu import set_of_graphs
 from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.graph.relational import Relational
 from sarlite.graph.validation import first_true
+from sarlite.types import Path as AnyPath
 
 MAX_GRAPHS = 1 << 20  # rows of a list of counts
 _SPECIES = "node_species.csv.gz"
@@ -82,6 +87,37 @@ def _of_links(path, train, options):
 
 def _name(path):
     return path.resolve().name.replace("_", "-")
+
+
+def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
+    """Read an OGB data set of graphs, ogbg-*, from its folder with `raw/`, which has graph-label.csv.gz, and `split/`.
+
+    Returns
+    -------
+    Relational
+        As of `tu.read`, with the split of the folder. Features are the numbers of node-feat.csv.gz and
+        edge-feat.csv.gz as they stand; edges lead both ways, as OGB's own loader has them. An edge whose end is no node
+        of its graph is refused.
+    """
+    folder = existing(path)
+    raw, split = folder / "raw", split_folder(folder)
+    nodes, edges = (_counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    if len(nodes) != len(edges):
+        raise DataError(f"{raw / 'num-edge-list.csv.gz'}: {len(edges)} counts, expected {len(nodes)}")
+    n, ends = _nodes_and_edges(raw)
+    of_edge = np.repeat(np.arange(len(edges)), edges)
+    if (at := first_true((ends < 0) | (ends >= nodes[of_edge, None]))) is not None:
+        graph = of_edge[at[0]]
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {ends[at]}, outside 0 <= id < "
+                        f"{nodes[graph]}, the nodes of graph {graph}")
+    src, dst = (ends + (np.cumsum(nodes) - nodes)[of_edge, None]).T
+    x, values = (read_csv(file, "features", np.float32, n_rows=rows) if file.exists() else None for file, rows in
+                 ((raw / "node-feat.csv.gz", n), (raw / "edge-feat.csv.gz", len(ends))))
+    file = raw / "graph-label.csv.gz"
+    labels, n_outputs = read_labels(read_csv(file, "labels", np.float64, n_rows=len(nodes)), file, classes, task)
+    values = None if values is None else np.concatenate([values, values])
+    return set_of_graphs(np.repeat(np.arange(len(nodes)), nodes), len(nodes), np.concatenate([src, dst]),
+                         np.concatenate([dst, src]), x, values, labels, split_masks(split, len(nodes)), n_outputs, task)
 
 
 def pairs(path):
@@ -222,10 +258,14 @@ def _from_npz(raw):
 
 def total(path, most=MAX_GRAPHS):
     """Return the sum of a list of counts, of `most` lines at most."""
-    counts = read_csv(path, "count", np.int64, columns=1, most=most)
-    if counts.min(initial=0) < 0:
-        raise DataError(f"{path}: count: {counts.min()} is negative")
-    return sum(counts[:, 0].tolist())
+    return sum(_counts(path, most).tolist())
+
+
+def _counts(path, most=MAX_GRAPHS):
+    found = read_csv(path, "count", np.int64, columns=1, most=most)[:, 0]
+    if found.min(initial=0) < 0:
+        raise DataError(f"{path}: count: {found.min()} is negative")
+    return found
 
 
 def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):

@@ -74,7 +74,8 @@ def _one_hot(path):
     value = pickled.load(path)
     if not isinstance(value, np.ndarray) or value.ndim != 2:
         raise DataError(f"{path}: labels: expected a matrix with one column a class, found {_described(value)}")
-    if (at := first_true((((value != 0) & (value != 1)).any(axis=1)) | (np.count_nonzero(value, axis=1) > 1))) is not None:
+    several = np.count_nonzero(value, axis=1) > 1
+    if (at := first_true(((value != 0) & (value != 1)).any(axis=1) | several)) is not None:
         raise DataError(f"{path}: labels: row {at} is {value[at].tolist()}, expected a single 1 among zeros, or zeros")
     return value == 1
 

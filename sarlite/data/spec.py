@@ -15,7 +15,6 @@ from sarlite.data import (
     mag,
     npz,
     ogb,
-    ogbg,
     pigo,
     planetoid,
     reddit,
@@ -69,7 +68,7 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
     "tu": (tu.read, {"task": str, **_DRAWN}),
-    "ogbg": (ogbg.read, {"classes": int, "task": str}),
+    "ogbg": (ogb.read_graphs, {"classes": int, "task": str}),
     "mag": (mag.read_streamed, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
