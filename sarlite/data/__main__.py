@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 from sarlite.command import Parser, byte_size
-from sarlite.data import budget, format, names, pigo, scratch
+from sarlite.data import budget, format, pigo, scratch
 from sarlite.data.divide import divide
-from sarlite.data.parts import make_parts, plan, structure, training
+from sarlite.data.parts import make_parts, plan, structure
 from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.spec import (
     FORMS,
     is_relational,
     load,
-    load_streamed,
     made_lines,
     native_directory,
     source_path,
@@ -145,13 +144,10 @@ def _convert(options):
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(native_directory(options.spec), but=out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
-            if n_bytes is None:
-                dataset = load(options.spec, verify=True, relational=is_relational(options.spec), **changes)
-                mapping = dataset.names
-            else:
-                folder = held.enter_context(scratch.beside(out))
-                dataset, mapping = load_streamed(options.spec, folder, n_bytes, tell=step.tell, **changes)
-        format.write(out, dataset, names=mapping, overwrite=options.overwrite, progress=progress,
+            folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
+            dataset = load(options.spec, verify=True, relational=is_relational(options.spec), folder=folder,
+                           n_bytes=n_bytes, tell=step.tell, **changes)
+        format.write(out, dataset, overwrite=options.overwrite, progress=progress,
                      bfloat16=options.features_dtype is not None)
     if dataset.relational:
         counts = (f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, "
@@ -168,10 +164,8 @@ def _info(options):
     dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty, relational=relational)
     facts, found = summary(dataset), None
     if options.parts is not None:
-        graph = structure(dataset)
-        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed,
-                           graph=lambda: graph)
-        found = measured(dataset, graph, parts, options.parts, training(dataset))
+        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
+        found = measured(dataset, parts, options.parts)
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
@@ -186,8 +180,8 @@ def _partition(options):
     output, progress, n_bytes = options.output or options.directory, Progress(options.progress), _memory(options)
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(options.directory, but=output))
-        overwrite, mapping = options.overwrite or not options.output, names.arrays(options.directory)
-        out = held.enter_context(format.GraphWriter(output, names=mapping, overwrite=overwrite))  # which locks it
+        overwrite = options.overwrite or not options.output
+        out = held.enter_context(format.GraphWriter(output, overwrite=overwrite))  # which locks it
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
         if options.parts > max(1, dataset.n_nodes // 10):

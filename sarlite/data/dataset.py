@@ -56,8 +56,6 @@ class Dataset:
     indptr, indices, edge_ids, edge_weight, edge_features
         Of the only relation; a DataError where there are several.
     name, source, provenance, directory, division
-    names : dict of str to array
-        The mappings of the nodes' names, as `names.arrays` has them; empty where nodes are known by numbers.
 
     Notes
     -----
@@ -114,7 +112,6 @@ class Dataset:
         self.edges = {table.relation: table for table in edges}
         self.target, self.name, self.source = target, name, source
         self.provenance, self.directory, self.division = provenance or {}, directory, division
-        self.names: dict[str, Array] = {}
 
     features = _field_of("target_nodes", "features")
     n_features = _field_of("target_nodes", "n_features")

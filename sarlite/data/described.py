@@ -43,22 +43,21 @@ def from_tables(description: dict[str, Any], **changes: bool) -> Dataset:
     Returns
     -------
     Dataset
-        In memory, checked. Its `names` are the mappings of the nodes' ids.
+        In memory, checked. The `names` of its node tables are the mappings of the nodes' ids.
 
     Raises
     ------
     ConfigError, DataError
         An unknown key; what `load` raises of the tables.
     """
-    made, mapping = _read(_checked(description, "description"), Path(), Workspace(), lambda text: None,
-                          {"source": "tables", "provenance": {}}, **changes)
-    made.names = mapping
+    made = _read(_checked(description, "description"), Path(), Workspace(), lambda text: None,
+                 {"source": "tables", "provenance": {}}, **changes)
     return made.check(allow_empty=SPLITS)
 
 
 def read(path: AnyPath, options: dict[str, Any], workspace: Workspace, tell: Any, about: dict[str, Any],
-         **changes: Any) -> tuple[Dataset, dict[str, Any]]:
-    """Return the Dataset of a TOML file, and the mappings of its nodes' names, as `streams.one_kind`.
+         **changes: Any) -> Dataset:
+    """Return the Dataset of a TOML file, as `streams.one_kind`.
 
     Files are found from the folder of the TOML file on.
     """
@@ -146,10 +145,9 @@ def _one_kind(found, base, workspace, tell, about, **changes):
                 if option not in ("file", "relation", "reverse")}
     if "file" in nodes or "count" in nodes:
         options["nodes"] = _source(nodes["file"], base) if "file" in nodes else str(nodes["count"])
-    made, mapping = one_kind(edge_list.streams, _source(edges["file"], base), options, workspace, tell, about,
-                             **changes)
+    made = one_kind(edge_list.streams, _source(edges["file"], base), options, workspace, tell, about, **changes)
     made.name = found.get("name", name)
-    return made, mapping
+    return made
 
 
 def _source(file, base):
@@ -191,10 +189,10 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
     tell("read the nodes")
     split_budget(counts[found["target"]], workspace)
     nodes = [_node_table(name, n, found, listed, places, about["source"]) for name, n in counts.items()]
-    mapping = {f"names/{key(name)}/{part}": array for name, numbering in numberings.items()
-               for part, array in numbering.mapping.items()}
-    made = Dataset.of_tables(nodes, forward + back, found["target"], found.get("name", "tables"), **about)
-    return made, mapping
+    for table in nodes:
+        if table.node_type in numberings:
+            table.names = numberings[table.node_type].mapping
+    return Dataset.of_tables(nodes, forward + back, found["target"], found.get("name", "tables"), **about)
 
 
 def _edges(edges, base):

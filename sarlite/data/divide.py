@@ -114,7 +114,6 @@ class InMemory:
                         for tables in (dataset.nodes, dataset.edges))
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, self.source, dataset.provenance,
                                          division=division)
-        self.dataset.names = dataset.names
 
     def _made(self, table, offsets):
         arrays = {field: rows.array for (folder, field), rows in self._rows.items() if folder == table.folder}

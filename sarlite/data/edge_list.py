@@ -82,10 +82,10 @@ def _by_id(path, workspace, finish, options):
         found = {} if listed.labels else unlabelled(n_nodes, workspace)
         if not listed.features:
             found["features"] = map_ones(n_nodes, workspace, finish)
-        return found | listed.rows(workspace)
+        return found | listed.rows(workspace) | {"names": numbering.mapping}
 
     return Streams(edges.pieces(), lambda largest, n_edges: listed.n, rows, _stem(path), edges.source.where,
-                   options.get("task") or "classify", edges.columns, mapping_of(numbering))
+                   options.get("task") or "classify", edges.columns)
 
 
 def _word(value):
@@ -128,10 +128,6 @@ def map_ones(n_nodes, workspace, finish):
 def _ones(n, at_once):
     for at in range(0, max(n, 1), at_once):
         yield np.ones((min(at_once, n - at), 1), np.float32)
-
-
-def mapping_of(numbering):
-    return {} if numbering is None else {f"names/{name}": array for name, array in numbering.mapping.items()}
 
 
 def from_table(path, workspace, options, numbering=None):
@@ -189,19 +185,20 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
         found["names"] = names or "edges", numbering.n_nodes
 
     def rows(n_nodes):
-        ready_x = map_ones(n_nodes, workspace, finish) if x is None else x
+        found = {"features": map_ones(n_nodes, workspace, finish) if x is None else x,
+                 "names": None if numbering is None else numbering.mapping}
         if y is None:
-            return {"features": ready_x, **unlabelled(n_nodes, workspace)}
+            return found | unlabelled(n_nodes, workspace)
         if split is not None:
             parts = tuple(codes == NAMES.index(name) for name in SPLITS)
         elif where:
             parts = masks(n_nodes, where, **{name: ids(where.get(name), name, n_nodes) for name in SPLITS})
         else:
             parts = drawn(y, task, train, val, seed, workspace, labels)
-        return {"features": ready_x, "labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
+        return found | {"labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
 
     return Streams(edges, lambda largest, n_edges: count(path, nodes, largest, n_edges, found), rows, _stem(path), path,
-                   task or "classify", of_values, mapping_of(numbering))
+                   task or "classify", of_values)
 
 
 def _of_graph(graph, path, found):

@@ -19,7 +19,6 @@ the edges into them, so a rank maps one slice of each file. A graph of one kind 
 are where there are some. Names of types and relations stand in paths and in meta.json as `folders.key` encodes them.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from sarlite import kernels
 from sarlite.data import meta, names, npyfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import copy
-from sarlite.data.folders import words
+from sarlite.data.folders import key, words
 from sarlite.data.mapped import BFLOAT16, pieces, widened
 from sarlite.data.meta import SCHEMA
 from sarlite.data.meta import read as read_meta
@@ -38,12 +37,11 @@ from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
 from sarlite.graph.validation import first_true
 from sarlite.progress import SILENT, Progress
-from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
 
-def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | None = None, overwrite: bool = False,
-          progress: Progress = SILENT, bfloat16: bool = False) -> None:
+def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT,
+          bfloat16: bool = False) -> None:
     """Write a data set in the native format, as `Writer` does: whole or not at all.
 
     Parameters
@@ -52,8 +50,6 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
     dataset : Dataset
         Its shapes, dtypes and edges are checked; call `check` for the other values. Where the sources of a row do not
         ascend they are sorted, and `edge_ids` remembers how they stood.
-    names : dict, optional
-        The arrays of the nodes' names, as `names.arrays` gives them.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
     progress : Progress
@@ -71,7 +67,7 @@ def write(directory: AnyPath, dataset: Dataset, *, names: Mapping[str, Array] | 
     """
     dataset.check_edges()
     with progress.step(f"write {directory}", dataset.n_bytes) as step, \
-            GraphWriter(directory, names=names, overwrite=overwrite, step=step, bfloat16=bfloat16) as out:
+            GraphWriter(directory, overwrite=overwrite, step=step, bfloat16=bfloat16) as out:
         copy(dataset, out)
 
 
@@ -89,7 +85,11 @@ class GraphWriter(Writer):
         return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
-        """Finish with the meta.json of a data set whose tables were written, divided at `offsets` by type."""
+        """Write the nodes' names and the meta.json of a data set whose tables were written, divided at `offsets`."""
+        for name, table in dataset.nodes.items():
+            folder = f"names/{key(name)}" if dataset.relational else "names"
+            for file, array in (table.names or {}).items():
+                self.start(f"{folder}/{file}", array.shape, array.dtype).write(array)
         super().finish(lambda records: meta.made(dataset, offsets, division, records))
 
 
@@ -139,13 +139,15 @@ def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
 def _opened(directory, verify):
     told = read_meta(directory)
     about = {"source": str(directory), "directory": str(directory)}
-    nodes = {}
+    nodes, mappings = {}, names.files_of(directory, told)
     for name, of in told["nodes"].items():
         (node_type,) = words(name, 1)
+        known = {file: npyfile.open_map(*where) for file, where in mappings.get(node_type, {}).items()} or None
         labels = {"n_classes": of.get("classes"), "task": of.get("task"), "class_names": of.get("class_names")}
         target = labels if name == told.get("target", NODE) else {}
         arrays, offsets = _arrays(directory, "nodes", name, of), np.array(of["offsets"], np.int64)
-        nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, **target, **arrays, **about)
+        nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, names=known, **target, **arrays,
+                                     **about)
         nodes[node_type].check_shapes()
     edges = []
     for name, of in told["edges"].items():
@@ -156,7 +158,6 @@ def _opened(directory, verify):
     (target,) = words(told.get("target", NODE), 1)
     made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
                              division=told["division"], **about)
-    made.names = names.arrays(directory)
     for file in files(directory) if verify else ():
         npyfile.verify(*file)
     return made
@@ -188,7 +189,7 @@ def files(directory):
     told = read_meta(directory)
     found = [file for place in meta.TABLES for folder, of in told[place].items()
              for file in _files_of(directory, place, folder, of)]
-    found += names.files(directory)
+    found += [file for own in names.files_of(directory, told).values() for file in own.values()]
     missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
     if missing:
         raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")

@@ -65,8 +65,7 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
 
 
 def read_streamed(path, options, workspace, tell, about, drop_edge_values=False):
-    """Return the Dataset of the folder that `read` reads, relation by relation, in memory or within so many bytes; and
-    the mappings of its nodes' names, as `streams.one_kind`.
+    """Return the Dataset of the folder that `read` reads, relation by relation, in memory or within so many bytes.
 
     Raises
     ------
@@ -91,20 +90,19 @@ def read_streamed(path, options, workspace, tell, about, drop_edge_values=False)
     pieces = csv_pieces(stored.labels, "labels", np.float64, n_rows=n, columns=1, batch=batch)
     labels, n_classes = spooled_labels(pieces, stored.labels, workspace, options.get("classes"), None)
     rows = {"labels": labels, **dict(zip(SPLITS, stored.split())), "n_classes": n_classes}
-    nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source)
-             for name, n in stored.n_nodes.items()]
-    made = Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
-    mappings = (_mapping(stored, node_type, workspace) for node_type in stored.names)
-    return made, {name: array for mapping in mappings for name, array in mapping.items()}
+    names = {name: _mapping(stored, name, workspace) for name in stored.names}
+    nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source,
+                       names=names.get(name)) for name, n in stored.n_nodes.items()]
+    return Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
 
 
 def _mapping(stored, node_type, workspace):
-    file, place = stored.names[node_type], f"names/{key(node_type)}"
-    numbering = Numbering(workspace.within(place), file)
+    file = stored.names[node_type]
+    numbering = Numbering(workspace.within(f"names/{key(node_type)}"), file)
     for _, names in stored.names_of(node_type, textfile.batch_within(workspace.n_bytes)[0]):
         numbering.list(names)
     numbering.finish(file, "line", 2)
-    return {f"{place}/{part}": array for part, array in numbering.mapping.items()}
+    return numbering.mapping
 
 
 class Folder:

@@ -19,7 +19,7 @@ from sarlite.data import npyfile, textfile
 from sarlite.data.cells import ids
 from sarlite.data.columns import table
 from sarlite.data.dataset import Dataset
-from sarlite.data.folders import key
+from sarlite.data.folders import words
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
 from sarlite.data.numbering import digests
@@ -59,28 +59,23 @@ class Names:
     """
 
     def __init__(self, directory: AnyPath, node_type: str | None = None) -> None:
-        records = _kept(directory)
-        place = _place(records, node_type)
-        if place not in records:
+        files = files_of(directory, read_meta(directory)).get(node_type or NODE)
+        if files is None:
             whose = "its nodes" if node_type is None else f"nodes of type {node_type}"
             raise DataError(f"{Path(directory) / META}: names: none; {whose} are known by numbers alone")
-        self._hold(directory, _opened(directory, place, records[place]))
+        self._hold(directory, {name: npyfile.open_map(*file) for name, file in files.items()})
 
     @classmethod
     def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
         """Return the names of the nodes of a data set as it is, by node type; types without names are left out."""
-        found = {}
-        for node_type in dataset.nodes:
-            places = (f"names/{key(node_type)}", *(["names"] if node_type == dataset.target else []))
-            place = next((place for place in places if f"{place}/bytes" in dataset.names), None)
-            if place is not None:
-                found[node_type] = cls.__new__(cls)
-                found[node_type]._hold(dataset.source, {name: dataset.names[f"{place}/{name}"] for name in NAMES})
+        found = {name: cls.__new__(cls) for name, table in dataset.nodes.items() if table.names}
+        for name, made in found.items():
+            made._hold(dataset.source, dataset.nodes[name].names)
         return found
 
     def _hold(self, directory, arrays):
         self._directory, self.arrays = directory, arrays
-        self._bytes, self._ends, self._hashes, self._numbers = arrays.values()
+        self._bytes, self._ends, self._hashes, self._numbers = (arrays[name] for name in NAMES)
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
         """Return the names of nodes, by original id: a list of str."""
@@ -142,40 +137,15 @@ class Names:
         return bytes(self._bytes[begin:end])
 
 
-def known(directory: AnyPath, node_type: str | None = None) -> bool:
-    """Tell whether the nodes of a data set in the native format, or the nodes of one type, have names."""
-    records = _kept(directory)
-    return _place(records, node_type) in records
-
-
-def files(directory):
-    """Return (path, record, field) of each file of a directory's mappings; none where its nodes have no names."""
-    return [(Path(directory, place, f"{name}.npy"), records[name], f"{place}/{name}")
-            for place, records in _kept(directory).items() for name in NAMES]
-
-
-def arrays(directory):
-    """Return the arrays of a directory's mappings, by file."""
-    return {field: npyfile.open_map(path, record, field) for path, record, field in files(directory)}
-
-
-def _kept(directory):
-    """The records of each mapping of a directory, by its folder."""
-    meta = read_meta(directory)
+def files_of(directory, meta):
+    """Return (path, record, field) of each file of the mappings in meta.json, by file, by node type."""
     found = meta.get("names", {})
     if "target" in meta:
-        return {f"names/{name}": records for name, records in found.items()}
-    return {"names": found} if found else {}
-
-
-def _place(records, node_type):
-    """The folder of a type's names: of a graph of one kind names/ alone."""
-    typed = f"names/{key(node_type or NODE)}"
-    return "names" if node_type in (None, NODE) and typed not in records else typed
-
-
-def _opened(directory, place, records):
-    return {name: npyfile.open_map(Path(directory, place, f"{name}.npy"), records[name], name) for name in NAMES}
+        folders = {words(name, 1)[0]: (f"names/{name}", records) for name, records in found.items()}
+    else:
+        folders = {NODE: ("names", found)} if found else {}
+    return {node_type: {name: (Path(directory, folder, f"{name}.npy"), records[name], f"{folder}/{name}")
+                        for name in NAMES} for node_type, (folder, records) in folders.items()}
 
 
 def lines(path, field, n_lines=_LINES):

@@ -1,11 +1,15 @@
 """What the parts of a divided data set cost: counted from its files, one piece of the edges after the other."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from sarlite.data import budget
+from sarlite.data.dataset import Dataset
+from sarlite.data.divide import InMemory, divide
 from sarlite.data.mapped import copied, pieces
 from sarlite.graph.balance import UNEVEN
-from sarlite.graph.partition import Tally, measures, report, rows_by_part
+from sarlite.graph.partition import Tally, measures, rows_by_part
 
 _SHOWN = 16  # parts whose tiles are printed
 
@@ -49,24 +53,13 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
     return _measured(dataset, {name: sum(of_type[name] for of_type in counts) for name in counts[0]})
 
 
-def measured(dataset, graph, parts, n_parts, train):
-    """Return what a partition that is not stored costs.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    graph, train
-        As `parts.structure` and `parts.training` give them.
-    parts : (n_nodes,) int
-
-    Returns
-    -------
-    dict
-        As `quality` without tiles.
-    """
-    found = report(graph.indptr, graph.indices, parts, n_parts, train)
-    nodes = {name: np.bincount(own, minlength=n_parts) for name, own in dataset.by_type(parts).items()}
-    return {**found, **_types(nodes)}
+def measured(dataset, parts, n_parts):
+    """Return what a partition that is not stored costs, as `quality` without tiles; `parts` as `divide` takes them."""
+    nodes = [replace(table, features=None) for table in dataset.nodes.values()]
+    edges = [replace(table, edge_weight=None, edge_features=None) for table in dataset.edges.values()]
+    sink = InMemory()
+    divide(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts, sink)
+    return quality(sink.dataset, tiles=False)
 
 
 def quality_lines(found):
@@ -114,14 +107,11 @@ def _measured(dataset, counts):
         train += rows_by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
     found = measures(nodes=nodes, edges=counts["edges"], train_nodes=train, halo_rows=counts["halo_rows"],
                      cut_edges=int(counts["cut"].sum()))
-    found |= _types(types)
+    if len(types) > 1:
+        found["types"] = {name: of_part.tolist() for name, of_part in types.items()}
     if "tiles" not in counts:
         return found
     share = counts["edges"].sum() / dataset.n_parts
     stages = float(counts["tiles"].max(axis=0).sum() / share) if share else 1.0
     return {**found, "tiles": counts["tiles"].tolist(), "needs": (counts["halo_tiles"] / np.maximum(nodes, 1)).tolist(),
             "row_imbalance": found["imbalance"]["edges"], "stage_imbalance": stages}
-
-
-def _types(nodes):
-    return {"types": {name: counts.tolist() for name, counts in nodes.items()}} if len(nodes) > 1 else {}

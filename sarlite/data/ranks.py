@@ -184,7 +184,7 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
     parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
                                   progress=progress, seconds=seconds)
     with (progress.step("write the parts", dataset.n_bytes) as step,
-          format.GraphWriter(directory, names=dataset.names, step=step) as out):
+          format.GraphWriter(directory, step=step) as out):
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 

@@ -114,7 +114,8 @@ with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_e
 
 
 def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
-         task: str | None = None, relational: bool = False, **changes: bool | None) -> Dataset:
+         task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
+         tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -131,6 +132,14 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         What the labels must be: read so where the form takes the option, else refused if they are not.
     relational : bool
         What the graph must be: of several node types and relations, or of one kind.
+    folder : path, optional
+        Where a data set of the form edges:, npz:, mag: or tables: is made in bounded memory, and mapped: private, the
+        caller's to remove. It takes about 12 bytes an edge of the largest relation, twice that while edges are merged,
+        16 where ids are names, and as much as the data set.
+    n_bytes : int, optional
+        Of memory for the sorts, or for a split. The data set is the same, bit for bit.
+    tell : callable
+        tell(text) is called as each step begins.
     **changes : bool
         undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A
         relational graph takes drop_edge_values alone.
@@ -138,19 +147,19 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
     Returns
     -------
     Dataset
-        Memory-mapped for a native directory without changes, else in memory. The rows of a native directory that is
-        divided stand by part: its `ids` say which they are.
+        Memory-mapped for a native directory without changes and in a `folder`, else in memory. The rows of a native
+        directory that is divided stand by part: its `ids` say which they are.
 
     Raises
     ------
     ConfigError
         Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is
-        known.
+        known. A form that is read whole, with `n_bytes`.
     DataError
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
-        dataset = _read(str(spec), verify, changes, task, relational)
+        dataset = _read(str(spec), verify, changes, task, relational, Workspace(folder, n_bytes), tell)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
             raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}; npz, ogb, edges "
                               f"and pigo read labels of another task with the option task={task}")
@@ -162,8 +171,11 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
     return load(spec, relational=True, **options)
 
 
-def _read(spec, verify, changes, task, relational):
+def _read(spec, verify, changes, task, relational, workspace, tell):
     form, path, options = _parse(spec)
+    if workspace.n_bytes is not None and form not in _BOUNDED:
+        raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
+                          f"{', '.join(f'{name}:' for name in _BOUNDED)} are read in bounded memory")
     _check_kind(spec, _is_relational(form, path), relational)
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
@@ -172,9 +184,7 @@ def _read(spec, verify, changes, task, relational):
         return _changed(format.open(path, verify=verify), wanted)
     if form in _STREAMED:
         about = {"source": spec, "provenance": provenance}
-        made, made_names = _READERS[form][0](path, options, Workspace(), lambda text: None, about, **wanted)
-        made.names = made_names
-        return made
+        return _READERS[form][0](path, options, workspace, tell, about, **wanted)
     found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
     if isinstance(found, RawGraph):
         if wanted.pop("drop_edge_values", False):
@@ -218,47 +228,6 @@ def _is_relational(form, path):
     if form == "tables":
         return described.is_relational(path)
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
-
-
-def load_streamed(spec: AnyPath, folder: AnyPath, n_bytes: int, *, allow_empty: Collection[str] = (),
-                  tell: Callable[[str], None] = lambda text: None,
-                  **changes: bool | None) -> tuple[Dataset, dict[str, Any]]:
-    """Read the data set that `spec` names in bounded memory: as `load`, bit for bit, but mapped from files in `folder`.
-
-    Parameters
-    ----------
-    spec : str
-        Of the form edges:, npz:, mag: or tables:.
-    folder : path
-        Private, the caller's to remove; it takes about 12 bytes an edge of the largest relation, twice that while edges
-        are merged, 16 where ids are names, and as much as the data set.
-    n_bytes : int
-        Of memory for the sorts, or for a split.
-    tell : callable
-        tell(text) is called as each step begins.
-
-    Returns
-    -------
-    Dataset
-    names : dict
-        The arrays of the nodes' names, for `format.write`, where the option `names` is given.
-
-    Raises
-    ------
-    ConfigError
-        Another form, which is read whole; as `load`.
-    DataError
-        As `load`.
-    """
-    with reading(f"data set {spec}"):
-        form, path, options = _parse(str(spec))
-        if form not in _BOUNDED:
-            raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
-                              f"{', '.join(f'{name}:' for name in _BOUNDED)} are read in bounded memory")
-        wanted, provenance = _wanted(str(spec), options, changes, _is_relational(form, path))
-        about = {"source": str(spec), "provenance": provenance}
-        made, mapping = _READERS[form][0](path, options, Workspace(folder, n_bytes), tell, about, **wanted)
-        return made.check(allow_empty), mapping
 
 
 def _wanted(spec, options, changes, relational):
@@ -356,7 +325,7 @@ def _changed(dataset, wanted):
         dataset.drop_edge_values()
     if any(value for name, value in wanted.items() if name != "normalize"):
         made = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
-        made.class_names, made.names = dataset.class_names, dataset.names
+        made.class_names, made.target_nodes.names = dataset.class_names, dataset.target_nodes.names
         return made
     if wanted.get("normalize"):
         dataset.features = row_normalized(dataset.features)

@@ -40,17 +40,16 @@ class Streams:
 
     edges: Any  # yields (src, dst, values by column)
     n_nodes: Callable[[int, int], int]  # of the largest id and the number of edges
-    rows: Callable[[int], dict[str, Any]]  # of the number of nodes: features, labels, n_classes, train, val, test
+    rows: Callable[[int], dict[str, Any]]  # of the number of nodes: fields of a `NodeTable`
     name: str
     where: Path
     task: str
     columns: dict[str, Any] = field(default_factory=dict)  # of values on edges: dtype and shape by column
-    mapping: dict[str, Any] = field(default_factory=dict)  # the arrays of the nodes' names
 
 
 def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=None, self_loops=False,
              deduplicate=False, normalize=False, drop_edge_values=False):
-    """Return the Dataset, of one kind, of which `streams_of` gives the `Streams`, and the mapping of its names.
+    """Return the Dataset, of one kind, of which `streams_of` gives the `Streams`.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=No
     edges = EdgeTable(RELATION, n_nodes, **merged(sorter, n_nodes, n_nodes, workspace), source=about["source"])
     tell("read the nodes")
     nodes = NodeTable(NODE, n_nodes, **{"task": streams.task, **streams.rows(n_nodes)}, source=about["source"])
-    return Dataset.of_tables([nodes], [edges], name=streams.name, **about), streams.mapping
+    return Dataset.of_tables([nodes], [edges], name=streams.name, **about)
 
 
 def _add_missing_loops(sorter, loops, n_nodes, at_once):

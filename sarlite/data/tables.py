@@ -128,6 +128,8 @@ class NodeTable(_Table):
     task : {"classify", "multilabel", "regress"}
     class_names : list of str, optional
         What each class is called, of classes that were words.
+    names : dict of str to array, optional
+        The mapping of the nodes' names, by file, as `numbering.Numbering` makes it.
     source : str
         What messages name: a spec or, for the native format, the directory.
     directory : str, optional
@@ -152,6 +154,7 @@ class NodeTable(_Table):
     source: str = "dataset"
     directory: str | None = None
     class_names: list[str] | None = None
+    names: dict[str, Array] | None = None
 
     def __post_init__(self) -> None:
         if self.offsets is None:

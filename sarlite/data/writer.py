@@ -32,8 +32,6 @@ class Writer:
         A symbolic link is followed: what it points to is replaced.
     overwrite : bool
         Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
-    names : dict of str to array, optional
-        The nodes' names, by file, as `names.arrays` gives them.
     step : progress.Step, optional
         Counts the bytes that are written.
 
@@ -52,11 +50,10 @@ class Writer:
         From every method: a file cannot be written; the message names it.
     """
 
-    def __init__(self, directory, *, names=None, overwrite=False, step=None):
+    def __init__(self, directory, *, overwrite=False, step=None):
         self.directory, self._overwrite = Path(os.path.realpath(directory)), overwrite
         self.records, self._files = {}, {}
         _check_replaceable(self.directory, overwrite)
-        self._names = names or {}
         self._held, self.step = contextlib.ExitStack(), step or Step("write")
 
     def __enter__(self):
@@ -82,15 +79,13 @@ class Writer:
         return self._files[name]
 
     def finish(self, meta):
-        """Write the names, close all files, write meta.json and give the directory its name.
+        """Close all files, write meta.json and give the directory its name.
 
         Parameters
         ----------
         meta : callable
             meta(records) returns what meta.json holds; records are the records of the files, by name.
         """
-        for name, array in self._names.items():
-            self.start(name, array.shape, array.dtype).write(array)
         for name, file in self._files.items():
             with writing(file.shown):
                 file.close()

@@ -13,7 +13,7 @@ import pytest
 from sarlite.data import format
 from sarlite.data.__main__ import main
 from sarlite.data.names import Names
-from sarlite.data.spec import load_relational, load_streamed
+from sarlite.data.spec import load_relational
 from sarlite.errors import ConfigError, DataError
 
 N_NODES = {"paper": 60, "author": 80, "field of ü": 9, "none": 0}
@@ -60,8 +60,8 @@ def test_it_is_the_one_made_in_memory(folder, tmp_path, options):
     """In runs of hundreds of edges, pieces of some lines."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    one, (two, names) = load_relational(f"mag:{folder}{options}"), load_streamed(f"mag:{folder}{options}", scratch, 6000)
-    assert names == {}
+    one, two = (load_relational(f"mag:{folder}{options}", **bounded) for bounded in ({}, {"folder": scratch, "n_bytes": 6000}))
+    assert not any(table.names for table in two.nodes.values())
     assert len(one.edges) == (5 if options else 10) and isinstance(two.nodes["paper"].features, np.memmap) and two.equals(one)
     topics, cites = (two.edges[relation] for relation in list(RELATIONS)[2:0:-1])
     assert topics.edge_ids is None and cites.edge_ids is not None and scratch in cites.indices.filename.parents
@@ -123,8 +123,11 @@ def test_names_by_type(folder, tmp_path, memory):
 def test_names_in_little_memory(folder, tmp_path):
     """Some lines at a time."""
     names_of(folder)
-    one, two = load_relational(f"mag:{folder},names").names, load_streamed(f"mag:{folder},names", tmp_path, 6000)[1]
-    assert one.keys() == two.keys() and all(np.array_equal(array, two[name]) for name, array in one.items())
+    one, two = (load_relational(f"mag:{folder},names", **bounded) for bounded in ({}, {"folder": tmp_path, "n_bytes": 6000}))
+    assert one.nodes["paper"].names
+    for name, table in one.nodes.items():
+        kept, also = table.names or {}, two.nodes[name].names or {}
+        assert kept.keys() == also.keys() and all(np.array_equal(array, also[file]) for file, array in kept.items())
 
 
 HEAD = "ent idx,ent name\n"
@@ -156,7 +159,7 @@ def test_names_that_are_not_there(folder, tmp_path, capsys):
 
 def test_splits_must_fit(folder, tmp_path):
     with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 1 MiB, but 0 MiB are left"):
-        load_streamed(f"mag:{folder}", tmp_path, 239)
+        load_relational(f"mag:{folder}", folder=tmp_path, n_bytes=239)
 
 
 CITES, FEATURES, LABELS = ("raw/relations/paper___cites___paper/edge.csv.gz", "raw/node-feat/paper/node-feat.csv.gz",
@@ -185,7 +188,7 @@ def test_a_bad_folder_is_refused(folder, tmp_path, name):
     write(folder, **{file: text})
     (tmp_path / "scratch").mkdir()
     messages = message if isinstance(message, tuple) else (message, message)
-    for expected, run in zip(messages, (load_relational, lambda spec: load_streamed(spec, tmp_path / "scratch", 6000))):
+    for expected, run in zip(messages, (load_relational, lambda spec: load_relational(spec, folder=tmp_path / "scratch", n_bytes=6000))):
         with pytest.raises(DataError) as caught:
             run(f"mag:{folder}")
         assert expected in str(caught.value), str(caught.value)

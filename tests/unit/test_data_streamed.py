@@ -14,7 +14,6 @@ import pytest
 from sarlite.data import format, load
 from sarlite.data.__main__ import main
 from sarlite.data.external import Sorter
-from sarlite.data.spec import load_streamed
 from sarlite.errors import ConfigError, DataError
 
 N_NODES = 300
@@ -57,7 +56,7 @@ def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeyp
     """In runs of hundreds of records, pieces of a few nodes."""
     monkeypatch.chdir(folder)
     expected = load(spec, allow_empty=EMPTY, **changes)
-    found, _ = load_streamed(spec, tmp_path, 64 * 310, allow_empty=EMPTY, **changes)
+    found = load(spec, folder=tmp_path, n_bytes=64 * 310, allow_empty=EMPTY, **changes)
     assert list((tmp_path / "runs").iterdir()) == [] and isinstance(found.indices, np.memmap)
     for name, dataset in (("one", expected), ("two", found)):
         format.write(tmp_path / name, dataset)
@@ -106,13 +105,13 @@ def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
     labels[250] = "0.5"
     (tmp_path / "y.txt").write_text("\n".join(labels))
     with pytest.raises(DataError, match="y.txt: labels: node 250 has label 0.5"):
-        load_streamed(f"edges:e.txt,labels={tmp_path}/y.txt", tmp_path, 6000)
+        load(f"edges:e.txt,labels={tmp_path}/y.txt", folder=tmp_path, n_bytes=6000)
 
 
 def test_a_split_that_is_drawn_must_fit(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match="a split drawn of 300 nodes takes 19,200 bytes of --memory, of which 6,000 are left"):
-        load_streamed("edges:e.txt,labels=y.npy", tmp_path, 6000)
+        load("edges:e.txt,labels=y.npy", folder=tmp_path, n_bytes=6000)
 
 
 def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):

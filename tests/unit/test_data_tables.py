@@ -11,7 +11,6 @@ from sarlite.data import format, from_tables, load
 from sarlite.data.__main__ import main
 from sarlite.data.columns import table
 from sarlite.data.names import Names
-from sarlite.data.spec import load_streamed
 from sarlite.errors import ConfigError, DataError
 from tests.helpers.data_files import RELATIONS
 
@@ -53,9 +52,10 @@ def test_text_is_read_alike_in_either_memory(files, tmp_path):
     spec = f"edges:e.csv,{COLUMNS},nodes=n.tsv,{OF_NODES}"
     one = check(load(spec))
     (tmp_path / "runs").mkdir()
-    two, mapping = load_streamed(spec, tmp_path / "runs", 1 << 16)
+    two = load(spec, folder=tmp_path / "runs", n_bytes=1 << 16, allow_empty=("train", "val", "test"))
     assert check(two).equals(one) and isinstance(two.edge_weight, np.memmap)
-    assert {name: array.tolist() for name, array in mapping.items()} == {name: array.tolist() for name, array in one.names.items()}
+    assert {name: array.tolist() for name, array in two.target_nodes.names.items()} == {
+        name: array.tolist() for name, array in one.target_nodes.names.items()}
 
 
 def test_convert_keeps_ids_and_classes(files, capsys):
@@ -131,7 +131,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     assert load("edges:w.txt,header=true", allow_empty=EMPTY).n_edges == 1
     (files / "i.csv").write_text("a,b,w\n0,2,0.5\n1,2,1.5\n")
     found = load("edges:i.csv,src=a,dst=b,weight=w", allow_empty=EMPTY)
-    assert found.n_nodes == 3 and not found.names and found.edge_weight.tolist() == [0.5, 1.5]
+    assert found.n_nodes == 3 and not found.target_nodes.names and found.edge_weight.tolist() == [0.5, 1.5]
     assert load("edges:i.csv,src=a,dst=b,features=w", allow_empty=EMPTY).edge_features.tolist() == [[0.5], [1.5]]
 
 

@@ -164,13 +164,12 @@ def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
     data = load_relational(SPEC)
     counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
     words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
-    mapping = {}
     for name, own in words.items():
         numbering = Numbering(Workspace(), name)
         numbering.list(own)
         numbering.finish(name)
-        mapping |= {f"names/{name}/{part}": array for part, array in numbering.mapping.items()}
-    relational.write(tmp_path / "data", data, names=mapping)
+        data.nodes[name].names = numbering.mapping
+    relational.write(tmp_path / "data", data)
     assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
     relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
     whole, _ = predict_here(tmp_path / "run", tmp_path / "p.npy")
