@@ -7,7 +7,7 @@ from typing import Any
 from sarlite.command import suggestion
 from sarlite.data import edge_list
 from sarlite.data.dataset import Dataset
-from sarlite.data.edge_list import listed_edges, listed_nodes
+from sarlite.data.edge_list import listed_edges, read_nodes
 from sarlite.data.folders import key
 from sarlite.data.numbering import Numbering
 from sarlite.data.streams import both_ways, one_kind, split_budget, unlabelled
@@ -162,10 +162,8 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
         places[name] = workspace.within(f"nodes.{key(name)}", share)
         if "file" in nodes:
             tell(name)
-            listed[name] = listed_nodes(_source(nodes["file"], base), nodes, f"nodes.{name}")
-            numberings[name] = Numbering(places[name], listed[name].listed_in)
-            for ids in listed[name].read(places[name]):
-                numberings[name].list(ids)
+            source = _source(nodes["file"], base)
+            listed[name], numberings[name] = read_nodes(source, nodes, places[name], f"nodes.{name}")
     opened = [_edges(edges, base) for edges in found["edges"]]
     for (source, _, to), read in opened:
         for name, words in zip((source, to), read.words):

@@ -92,16 +92,21 @@ def restored(dataset):
     """Return a data set in memory whose rows and edges stand by original id; itself where they do."""
     if not any(name in _IDS for table in dataset.tables for name in table.arrays()):
         return dataset
-    sink = InMemory(dataset.source)
-    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink)
+    return in_memory(dataset)
+
+
+def in_memory(dataset, parts=None, n_parts=1, **options):
+    """Return what `divide` makes of a data set, in memory; by default one part."""
+    sink = InMemory()
+    divide(dataset, np.zeros(dataset.n_nodes, np.int8) if parts is None else parts, n_parts, sink, **options)
     return sink.dataset
 
 
 class InMemory:
     """A sink that makes a Dataset in memory: `dataset`, once it is finished."""
 
-    def __init__(self, source="dataset"):
-        self.source, self.dataset, self._rows = source, None, {}
+    def __init__(self):
+        self.dataset, self._rows = None, {}
 
     def array(self, table, field, shape, dtype):
         """Return what takes the rows of a table's array."""
@@ -112,14 +117,14 @@ class InMemory:
         """Make the data set from the written arrays; ids that count up are left out."""
         nodes, edges = ([self._made(table, offsets) for table in tables.values()]
                         for tables in (dataset.nodes, dataset.edges))
-        self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, self.source, dataset.provenance,
+        self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance,
                                          division=division)
 
     def _made(self, table, offsets):
         arrays = {field: rows.array for (folder, field), rows in self._rows.items() if folder == table.folder}
         arrays = {field: array for field, array in arrays.items() if field not in _IDS or not counts_up(array)}
         ends = {"offsets": offsets[table.node_type]} if isinstance(table, NodeTable) else {}
-        return replace(table, **{**dict.fromkeys(table.EXPECTED), **arrays, **ends}, source=self.source, directory=None)
+        return replace(table, **{**dict.fromkeys(table.EXPECTED), **arrays, **ends}, directory=None)
 
 
 class _FilledRows:

@@ -72,10 +72,7 @@ def _refuse(options, names, why):
 def _by_id(path, workspace, finish, options):
     """Nodes of a table."""
     own = {name: options.get(f"node_{name}", options.get(name)) for name in ("fill", "header")}
-    listed = listed_nodes(options["nodes"], {**options, **own})
-    numbering = Numbering(workspace.within("names"), listed.listed_in)
-    for found in listed.read(workspace, finish):
-        numbering.list(found)
+    listed, numbering = read_nodes(options["nodes"], {**options, **own}, workspace, finish=finish)
     edges, numbering = from_table(path, workspace, options, numbering)
 
     def rows(n_nodes):
@@ -96,15 +93,21 @@ def _stem(path):
     return path.stem if isinstance(path, Path) else "tables"
 
 
-def listed_nodes(source, options, where="nodes"):
-    """Return the `NodeColumns` of a table of nodes, by the options of `streams`."""
+def read_nodes(source, options, workspace, where="nodes", finish=lambda rows: rows):
+    """Return the `NodeColumns` of a table of nodes, by the options of `streams`, which were read; and the `Numbering`
+    of their ids.
+    """
     names = ("id", "features", "labels", "split", *(f"{name}_mask" for name in SPLITS))
     id_, features, labels, split, *masks = (options.get(name) for name in names)
     features, labels = columns(features), columns(labels) or ()
     found = table(source, options.get("header"), [id_, *(features or ()), *labels, split, *masks], where)
     drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
-    return NodeColumns(found, id_, features, labels, split, dict(zip(SPLITS, masks)), _word(options.get("fill")),
-                       options.get("task"), options.get("classes"), **drawn)
+    listed = NodeColumns(found, id_, features, labels, split, dict(zip(SPLITS, masks)), _word(options.get("fill")),
+                         options.get("task"), options.get("classes"), **drawn)
+    numbering = Numbering(workspace.within("names"), listed.listed_in)
+    for ids_ in listed.read(workspace, finish):
+        numbering.list(ids_)
+    return listed, numbering
 
 
 def listed_edges(source, options, header=None, where="table"):

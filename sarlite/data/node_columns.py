@@ -54,7 +54,7 @@ class NodeColumns:
         self.features = tuple(features)
         self._numbers = Numbers(source, self.features, fill) if self.features else None
 
-    def read(self, workspace, finish=lambda rows: rows):
+    def read(self, workspace, finish):
         """Yield the ids of the nodes, a list of str at a time, and keep the rest; `rows` gives it then."""
         columns = [self._id, *self.features, *self.labels, *([self._split] if self._split else []),
                    *self._masks.values()]

@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.data import budget
 from sarlite.data.dataset import Dataset
-from sarlite.data.divide import InMemory, divide
+from sarlite.data.divide import in_memory
 from sarlite.data.mapped import copied, pieces
 from sarlite.graph.balance import UNEVEN
 from sarlite.graph.partition import Tally, measures, rows_by_part
@@ -57,9 +57,7 @@ def measured(dataset, parts, n_parts):
     """Return what a partition that is not stored costs, as `quality` without tiles; `parts` as `divide` takes them."""
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None) for table in dataset.edges.values()]
-    sink = InMemory()
-    divide(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts, sink)
-    return quality(sink.dataset, tiles=False)
+    return quality(in_memory(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts), tiles=False)
 
 
 def quality_lines(found):

@@ -8,14 +8,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.buffers import digest
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.dataset import Dataset
-from sarlite.data.divide import InMemory, divide, record, stored_order
+from sarlite.data.divide import divide, in_memory, record, stored_order
 from sarlite.data.parts import make_order, plan
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
@@ -190,9 +188,7 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
 
 def _reordered(dataset, order, seed):
     nodes = make_order(dataset, order, seed=seed)
-    sink, division = InMemory(dataset.source), record(1, "contiguous", order, seed)
-    divide(dataset, np.zeros(dataset.n_nodes, np.int8), 1, sink, order=nodes, division=division)
-    return sink.dataset
+    return in_memory(dataset, order=nodes, division=record(1, "contiguous", order, seed))
 
 
 def _outside(scratch, dataset):

@@ -3,10 +3,10 @@
 import numpy as np
 
 from sarlite.errors import ConfigError
+from sarlite.graph.validation import MOST_NODES
 from sarlite.profile import free_memory
 
 _MAX_ROUNDS = 500
-_MAX_NODES = 3_000_000_000  # the square of it fits 64 bits
 
 
 def generator(seed):
@@ -25,7 +25,7 @@ def require(holds, name, value, expected):
 
 def require_room(nodes, edges, features):
     """Raise a ConfigError where a graph would not fit into memory, before anything is drawn."""
-    require(nodes <= _MAX_NODES, "nodes", nodes, f"at most {_MAX_NODES}")
+    require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
     needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
     room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
     require(needed <= free, "nodes, edges and features", (nodes, edges, features), room)

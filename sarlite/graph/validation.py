@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.errors import DataError
 
-MOST_NODES = 3_000_000_000
+MOST_NODES = 3_000_000_000  # the square of it fits 64 bits
 
 
 def count(name, value, least=0, most=MOST_NODES):
