@@ -156,19 +156,11 @@ def _check_types(path, meta):
     target = meta["target"]
     if not isinstance(target, str) or target not in meta["nodes"]:
         raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta['nodes'])}")
-    whole = _field(meta["nodes"][target], "offsets")
     for name, told in meta["nodes"].items():
-        arrays, offsets = _field(told, "arrays"), _field(told, "offsets")
+        arrays = told.get("arrays") if isinstance(told, dict) else None
         odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
         if odd and name != target:
             raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
-        if isinstance(offsets, list) and isinstance(whole, list) and len(offsets) != len(whole):
-            counts = f"{len(offsets) - 1} parts, but {target} has {len(whole) - 1}"
-            raise DataError(f"{path}: nodes: {name}: offsets: {counts}")
-
-
-def _field(told, name):
-    return told.get(name) if isinstance(told, dict) else None
 
 
 def _words(path, place, name, n):
