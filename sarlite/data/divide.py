@@ -70,6 +70,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
             sorting = array, place[name], at_once, folder, room
             for piece in _rows_taken(array, rows) if room is None else _rows_sorted(*sorting):
                 out.write(piece)
+                del piece  # before the next one is made
     for (source, _, to), table in dataset.edges.items():
         origin = _origin_needed(table, place[source], place[to])
         how = () if room is None else (at_once, folder, room)
@@ -238,8 +239,8 @@ def _write_edges(table, sources, destinations, sink, origin, *bounded):
     else:
         made = _edges_taken(table, sources, destinations, values)
     for columns in made:
-        for name, rows in columns.items():
-            streams[name].write(rows)
+        for name in [*columns]:
+            streams[name].write(columns.pop(name))
 
 
 def _edges_taken(table, sources, destinations, values):
