@@ -9,6 +9,7 @@ from sarlite.data.dataset import Dataset
 from sarlite.data.external import Sorter, csr, packed
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.tables import EdgeTable, NodeTable
+from sarlite.data.workspace import Workspace
 from sarlite.graph.edges import index_dtype, row_chunks
 from sarlite.graph.renumber import edges_in_order, inverse
 
@@ -56,25 +57,23 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
     """
     own = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
     budget.check(own + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
-    room, at_once = None if n_bytes is None else n_bytes - own, budget.at_once(n_bytes)
+    space = Workspace(folder, None if n_bytes is None else n_bytes - own)
     place, offsets = {}, {}  # the new row number of each stored row
     for name, part, nodes in _by_type(dataset, parts, order):
         table = dataset.nodes[name]
         offsets[name] = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=n_parts)))).astype(np.int64)
-        by_id = _places(part, offsets[name], nodes, at_once)
-        _write_ids(table, by_id, sink, at_once)
-        place[name] = _by_row(table, by_id, at_once)
-        rows = inverse(place[name]) if room is None else None
+        by_id = _places(part, offsets[name], nodes, space.at_once())
+        _write_ids(table, by_id, sink, space.at_once())
+        place[name] = _by_row(table, by_id, space.at_once())
+        rows = inverse(place[name]) if n_bytes is None else None
         for field, array in _row_arrays(table).items():
             out = sink.array(table, field, array.shape, array.dtype)
-            sorting = array, place[name], at_once, folder, room
-            for piece in _rows_taken(array, rows) if room is None else _rows_sorted(*sorting):
+            for piece in _rows_sorted(array, place[name], space) if rows is None else _rows_taken(array, rows):
                 out.write(piece)
                 del piece  # before the next one is made
     for (source, _, to), table in dataset.edges.items():
         origin = _origin_needed(table, place[source], place[to])
-        how = () if room is None else (at_once, folder, room)
-        _write_edges(table, place[source], place[to], sink, origin, *how)
+        _write_edges(table, place[source], place[to], sink, origin, space)
     sink.finish(dataset, offsets, division)  # which may replace what was read
 
 
@@ -82,7 +81,7 @@ def copy(dataset, sink):
     """Write a data set as it stands; where the sources of a row do not ascend, sort them."""
     for table in dataset.tables:
         if isinstance(table, EdgeTable) and not table.sources_ascend():
-            _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True)
+            _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True, Workspace())
             continue
         for field, array in table.arrays().items():
             sink.array(table, field, array.shape, array.dtype).write(array)
@@ -213,17 +212,17 @@ def _rows_taken(array, rows):
         yield take(array, rows[at : at + step])
 
 
-def _rows_sorted(array, place, at_once, folder, n_bytes):
+def _rows_sorted(array, place, space):
     """Yield the rows of an array by new row number, sorted on disk."""
-    sorter, row_bytes = Sorter(folder, n_bytes, rows=(array.dtype, array.shape[1:])), array.nbytes // max(1, len(array))
-    step = max(1, min(at_once, CHUNK_BYTES // max(1, row_bytes)))
+    sorter = Sorter(space.folder, space.n_bytes, rows=(array.dtype, array.shape[1:]))
+    step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, len(array)))))
     for at in range(0, len(array), step):
         last = min(at + step, len(array))
         sorter.add(place[at:last], rows=copied(array, at, last))
     yield from (columns["rows"] for _, columns in sorter.pieces())
 
 
-def _write_edges(table, sources, destinations, sink, origin, *bounded):
+def _write_edges(table, sources, destinations, sink, origin, space):
     """Write edges, each row's by ascending source, with their values and, for `origin`, positions.
 
     `sources` and `destinations` have the new row number of each stored row.
@@ -234,10 +233,10 @@ def _write_edges(table, sources, destinations, sink, origin, *bounded):
     forms = {name: ((n,), ids) if name == "edge_ids" else (array.shape, array.dtype) for name, array in values.items()}
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
     streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
-    if bounded:
-        made = _edges_sorted(table, sources, destinations, values, forms, *bounded)
-    else:
+    if space.n_bytes is None:
         made = _edges_taken(table, sources, destinations, values)
+    else:
+        made = _edges_sorted(table, sources, destinations, values, forms, space)
     for columns in made:
         for name in [*columns]:
             streams[name].write(columns.pop(name))
@@ -251,10 +250,11 @@ def _edges_taken(table, sources, destinations, values):
         yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
 
 
-def _edges_sorted(table, sources, destinations, values, forms, at_once, folder, n_bytes):
+def _edges_sorted(table, sources, destinations, values, forms, space):
     """Yield what `_edges_taken` yields, sorted on disk."""
-    sorter = Sorter(folder, n_bytes, **{name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()})
-    for dst, src, first, last in _renumbered(table, sources, destinations, at_once):
+    columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
+    sorter = Sorter(space.folder, space.n_bytes, **columns)
+    for dst, src, first, last in _renumbered(table, sources, destinations, space.at_once()):
         columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
                    for name, array in values.items()}
         sorter.add(packed(dst, src), **columns)
