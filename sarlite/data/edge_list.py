@@ -18,6 +18,7 @@ from sarlite.data.raw import existing, masks
 from sarlite.data.streams import Streams, drawn, spooled_labels, unlabelled
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading
+from sarlite.graph import validation
 
 NAMES = ("none", "train", "val", "test")
 _PIECE = 1 << 20  # edges read at a time
@@ -265,7 +266,8 @@ def pieces_of(path):
     for pairs in _pairs(path):
         if pairs.shape[1] != 2:
             raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
-        yield tuple(_checked(path, name, pairs[:, end], first) for end, name in enumerate(("src", "dst")))
+        yield tuple(validation.integers(f"{path}: edges: {name}", ends, entry="node id {value} at position {at} is",
+                                        first=first) for name, ends in zip(("src", "dst"), pairs.T))
         first += len(pairs)
 
 
@@ -287,16 +289,6 @@ def _pairs(path):
         raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
     else:
         yield from (piece for _, piece in mapped_pieces(pairs))
-
-
-def _checked(path, name, ids, first):
-    if ids.dtype.kind not in "iu":
-        raise DataError(f"{path}: edges: {name}: expected integers, found dtype {ids.dtype}")
-    ids = np.ascontiguousarray(ids)
-    if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.int64).max):
-        at = int(np.argmax((ids < 0) | (ids > np.iinfo(np.int64).max)))
-        raise DataError(f"{path}: edges: {name}: node id {ids[at]} at position {first + at} is no node id")
-    return ids.astype(np.int64) if ids.dtype.kind == "u" else ids
 
 
 def ids(path, name, n_nodes):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npz, pickled, textfile
-from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, read_labels
+from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, one_hot, read_labels
 from sarlite.data.tables import SPLITS
 from sarlite.data.tu import set_of_graphs
 from sarlite.errors import ConfigError, DataError, reading, regular
@@ -223,14 +223,8 @@ def _proteins(raw, wanted):
     src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
     values = np.concatenate([values, values])
     found = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
-    found += [_one_hot(species, raw / _SPECIES)] if wanted != "edges" else []
+    found += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if wanted != "edges" else []
     return src, dst, np.concatenate(found, 1), labels, values
-
-
-def _one_hot(species, path):
-    known = np.unique(species)
-    check_room(5 * species.size * known.size, f"{path}: {known.size} species of {species.size} nodes")
-    return (species[:, None] == known).astype(np.float32)
 
 
 def _mean_of_edges(dst, values, n_nodes):

@@ -22,13 +22,12 @@ from sarlite.data.mapped import pieces, widened
 from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled, n_outputs
 from sarlite.errors import ConfigError, DataError
+from sarlite.graph import validation
 from sarlite.graph.edges import csr_by_dst, destinations
-from sarlite.graph.validation import first_true
 from sarlite.profile import free_memory
 
 MAX_GAP = 100
 """Where more labels in a row belong to no node, the number of classes must be told: they are codes, or a mistake."""
-MAX_NODES = 3_000_000_000
 
 _SAY = "; what is not one class a {what} is read with task=multilabel or task=regress"
 CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
@@ -118,12 +117,8 @@ def mask(n_nodes, what, id_pieces):
     """Return the (n_nodes,) bool of node ids that come in pieces; raises a DataError for no node's, or one twice."""
     found = np.zeros(n_nodes, bool)
     for nodes in id_pieces:
-        if nodes.size and nodes.dtype.kind not in "iu":
-            raise DataError(f"{what}: expected node ids, found dtype {nodes.dtype}")
-        if (at := first_true((nodes < 0) | (nodes >= n_nodes))) is not None:
-            raise DataError(f"{what}: node id {nodes[at]} is outside 0 <= id < {n_nodes}")
-        nodes = np.sort(nodes.astype(np.int64))
-        if (at := first_true(found[nodes] | (np.diff(nodes, prepend=-1) == 0))) is not None:
+        nodes = np.sort(validation.integers(what, nodes, stop=n_nodes, entry="node id {value} is"))
+        if (at := validation.first_true(found[nodes] | (np.diff(nodes, prepend=-1) == 0))) is not None:
             raise DataError(f"{what}: node id {nodes[at]} is given twice")
         found[nodes] = True
     return found
@@ -220,7 +215,7 @@ def count_outputs(labels, where, classes, task):
 
 def _zeros_and_ones(labels, where, first, what):
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
-    if (at := first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
+    if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
         raise DataError(f"{where}: labels: {what} {first + at[0]} has {labels[at]} in column {at[1]}, "
                         "expected 0, 1, or NaN where unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
@@ -245,33 +240,26 @@ def whole_labels(labels, where, first=0, what="node"):
     odd = missing
     if labels.dtype.kind != "b":
         odd = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
-    if (at := first_true(odd)) is not None:
+    if (at := validation.first_true(odd)) is not None:
         raise DataError(f"{where}: labels: {what} {first + at} has label {labels[at]}, "
                         f"expected a whole number, or -1 where it has none{_SAY.format(what=what)}")
     return np.where(missing, -1, labels).astype(np.int64)
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return indptr and indices, int64 in place of unsigned; raises a DataError unless they are CSR of this shape."""
-    for name, array in (("indptr", indptr), ("indices", indices)):
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise DataError(f"{where}_{name}: expected one dimension of integers, "
-                            f"found shape {array.shape}, dtype {array.dtype}")
+    """Return indptr and indices, int32 or int64; raises a DataError unless they are CSR of this shape."""
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
-    if (at := first_true((indices < 0) | (indices >= n_columns))) is not None:
-        raise DataError(f"{where}_indices: entry {at} is {indices[at]}, outside 0 <= column < {n_columns}")
-    unsigned = indices.dtype.kind == "u"  # NumPy makes float64 of uint64 and int64
-    return starts, indices.astype(np.int64) if unsigned else indices
+    return starts, validation.integers(f"{where}_indices", indices, stop=n_columns, what="column")
 
 
 def check_indptr(indptr, n_rows, n_entries, where):
     """Return indptr as int64; raises a DataError unless it has `n_rows` + 1 entries that rise from 0 to `n_entries`."""
+    starts = validation.integers(where, indptr).astype(np.int64, copy=False)
     if indptr.size != n_rows + 1:
         raise DataError(f"{where}: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
     if indptr[0] != 0 or indptr[-1] != n_entries:
         raise DataError(f"{where}: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {n_entries}")
-    starts = indptr.astype(np.int64)
-    if (at := first_true(np.diff(starts) < 0)) is not None:
+    if (at := validation.first_true(np.diff(starts) < 0)) is not None:
         raise DataError(f"{where}: entry {at + 1} is {indptr[at + 1]}, less than the entry before")
     return starts
 
@@ -291,6 +279,13 @@ def dense(data, indptr, indices, shape, where):
     return out.reshape(n_rows, n_columns)
 
 
+def one_hot(numbers, what):
+    """Return (n, any) float32: a column for each number that is there, ascending."""
+    known = np.unique(numbers)
+    check_room(5 * numbers.size * known.size, f"{what}: {known.size} in {numbers.size} rows")
+    return (numbers[:, None] == known).astype(np.float32)
+
+
 def check_room(n_bytes, what):
     """Raise a DataError where an array would not fit into the memory that this process can still take."""
     free = free_memory()
@@ -303,8 +298,8 @@ def check_nodes(n_nodes, n_features, what):
 
     With None for `n_features` the arrays are not in memory.
     """
-    if not 0 <= n_nodes <= MAX_NODES:
-        raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {MAX_NODES}")
+    if not 0 <= n_nodes <= validation.MOST_NODES:
+        raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {validation.MOST_NODES}")
     if n_features is not None:
         check_room(n_nodes * (4 * n_features + 19), f"{what}: {n_nodes} nodes")
 

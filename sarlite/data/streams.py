@@ -18,7 +18,6 @@ from sarlite.data.external import csr, packed
 from sarlite.data.mapped import copied
 from sarlite.data.raw import (
     CARRY_VALUES,
-    MAX_NODES,
     check_nodes,
     count_outputs,
     in_form,
@@ -30,6 +29,7 @@ from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import index_dtype
 from sarlite.graph.generate import random_split
+from sarlite.graph.validation import MOST_NODES
 
 _DRAWN_BYTES = 64  # a node, while a split is drawn
 
@@ -75,8 +75,8 @@ def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=No
     for src, dst, values in streams.edges:
         if src.size:
             largest = max(largest, int(src.max()), int(dst.max()))
-        if largest >= MAX_NODES:
-            raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MAX_NODES}, "
+        if largest >= MOST_NODES:
+            raise DataError(f"{streams.where}: edges: node id {largest} is outside 0 <= id < {MOST_NODES}, "
                             "the most nodes")
         n_edges += src.size
         sorter.add(packed(dst, src), **{name: values[name] for name in columns})

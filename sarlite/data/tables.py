@@ -10,9 +10,9 @@ from sarlite.data import targets
 from sarlite.data.folders import key
 from sarlite.data.mapped import dtype_name, part, pieces, widened
 from sarlite.errors import DataError
+from sarlite.graph import validation
 from sarlite.graph.edges import row_chunks
 from sarlite.graph.part import is_sorted
-from sarlite.graph.validation import first_true
 from sarlite.graph.whole_graphs import GRAPH
 from sarlite.types import Array
 
@@ -90,16 +90,15 @@ class _Table:
         if dtype_name(array.dtype) not in dtypes:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
-    def _check_range(self, name, ids, n, entry):
-        """Raise where one of the ids is outside 0 <= id < n; `entry` makes a message's words of its place and value."""
+    def _check_range(self, name, ids, n, entry="entry {at} is {value},"):
+        """Raise where one of the ids is outside 0 <= id < n."""
         for start, piece in pieces(ids):
-            if (at := first_true((piece < 0) | (piece >= n))) is not None:
-                raise DataError(f"{self.where(name)}: {entry(start + at, piece[at])}, outside 0 <= id < {n}")
+            validation.integers(self.where(name), piece, stop=n, entry=entry, first=start)
 
     def _check_finite(self, name):
         for start, piece in pieces(getattr(self, name)):
             piece = widened(piece)
-            if (at := first_true(~np.isfinite(piece))) is not None:
+            if (at := validation.first_true(~np.isfinite(piece))) is not None:
                 row, column = (at[0], f", column {at[1]}") if piece.ndim > 1 else (at, "")
                 raise DataError(f"{self.where(name)}: row {start + row}{column} is {piece[at]}, expected a finite "
                                 "number")
@@ -206,19 +205,19 @@ class NodeTable(_Table):
     def _check_ids(self, at_once):
         if self.ids is None:
             return
-        self._check_range("ids", self.ids, self.n_nodes, lambda at, node: f"entry {at} is {node}")
+        self._check_range("ids", self.ids, self.n_nodes)
         for low in range(0, self.n_nodes, at_once):
             here = np.zeros(min(at_once, self.n_nodes - low), bool)
             for _, piece in pieces(self.ids):
                 here[piece[(piece >= low) & (piece < low + at_once)] - low] = True
-            if (at := first_true(~here)) is not None:
+            if (at := validation.first_true(~here)) is not None:
                 raise DataError(f"{self.where('ids')}: no row has id {low + at}")
 
     def _check_splits(self, allow_empty):
         for name in SPLITS:
             for start, piece in pieces(getattr(self, name)):
-                at = first_true(piece.view(np.uint8) > 1)  # a bool of another byte counts, and inverts, as neither
-                if at is not None:
+                # a bool of another byte counts, and inverts, as neither
+                if (at := validation.first_true(piece.view(np.uint8) > 1)) is not None:
                     raise DataError(f"{self.where(name)}: entry {start + at} is no truth value")
         empty = [name for name in SPLITS if name not in allow_empty
                  and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
@@ -316,7 +315,7 @@ class EdgeTable(_Table):
         if self.directory is not None and not self.sources_ascend():
             raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")
         if self.edge_ids is not None:
-            self._check_range("edge_ids", self.edge_ids, self.n_edges, lambda at, edge: f"entry {at} is {edge}")
+            self._check_range("edge_ids", self.edge_ids, self.n_edges)
         for name in self.VALUES:
             if getattr(self, name) is not None:
                 self._check_finite(name)
@@ -329,7 +328,7 @@ class EdgeTable(_Table):
     def check_edges(self) -> None:
         """Raise a DataError unless `indptr` rises from 0 to the number of edges and every source is a node."""
         self._check_indptr()
-        self._check_range("indices", self.indices, self.n_sources, lambda at, node: f"edge {at} comes from node {node}")
+        self._check_range("indices", self.indices, self.n_sources, "edge {at} comes from node {value},")
 
     def _check_indptr(self):
         first, last = int(self.indptr[0]), int(self.indptr[-1])
@@ -339,7 +338,7 @@ class EdgeTable(_Table):
             raise DataError(f"{self.where('indptr')}: ends with {last}, expected the number of edges, {self.n_edges}")
         before = 0
         for start, piece in pieces(self.indptr):
-            if (at := first_true(np.diff(piece, prepend=before) < 0)) is not None:
+            if (at := validation.first_true(np.diff(piece, prepend=before) < 0)) is not None:
                 raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry "
                                 "before")
             before = piece[-1]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.data import textfile
-from sarlite.data.raw import check_room, existing, narrowed, read_labels, strata
+from sarlite.data.raw import existing, narrowed, one_hot, read_labels, strata
 from sarlite.data.tables import MEMBERS, NODE, RELATION
 from sarlite.errors import DataError
 from sarlite.graph.generate import random_split
@@ -101,8 +101,5 @@ def _features(prefix: str, what: str, n: int) -> Array | None:
         found.append(narrowed(_rows(prefix, f"{what}_attributes", np.float64, n)))
     if _file(prefix, f"{what}_labels").exists():
         labels = _rows(prefix, f"{what}_labels", np.int64, n)
-        for column in labels.T:
-            known = np.unique(column)
-            check_room(5 * n * len(known), f"{_file(prefix, f'{what}_labels')}: {len(known)} labels of {n} {what}s")
-            found.append((column[:, None] == known).astype(np.float32))
+        found += [one_hot(column, f"{_file(prefix, f'{what}_labels')}: labels of {what}s") for column in labels.T]
     return np.concatenate(found, 1) if found else None

@@ -39,7 +39,7 @@ def array(name, data):
     return found
 
 
-def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},"):
+def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},", first=0):
     """Return integers in start <= `what` < stop as int32 or int64.
 
     Parameters
@@ -52,6 +52,8 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
         The n to expect.
     entry : str
         How an error tells of the first entry that is out of range.
+    first : int
+        The place of the first entry, where the array is a piece of another.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
         raise DataError(f"{name}: expected shape ({length},), found {found.shape}")
     if found.size and (int(found.min()) < start or int(found.max()) >= stop):
         at = int(np.argmax((found < start) | (found > stop - 1)))
-        raise DataError(f"{name}: {entry.format(at=at, value=found[at])} outside {start} <= {what} < {stop}")
+        raise DataError(f"{name}: {entry.format(at=first + at, value=found[at])} outside {start} <= {what} < {stop}")
     return np.ascontiguousarray(found, found.dtype if found.dtype in (np.int32, np.int64) else np.int64)
 
 

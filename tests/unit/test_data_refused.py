@@ -182,7 +182,7 @@ def test_splits_by_ids_and_by_masks(folder):
     [
         (np.array([0, 1, 1, 0, 0]), "t.npy: train split: node id 0 is given twice"),  # a mask of numbers
         (np.array([5]), "t.npy: train split: node id 5 is outside 0 <= id < 5"),
-        (np.array([0.5]), "t.npy: train split: expected node ids, found dtype float64"),
+        (np.array([0.5]), "t.npy: train split: expected an integer dtype, found float64"),
         (np.ones(4, bool), r"t.npy: train split: a mask of shape \(4, 1\), expected \(5,\)"),
         (np.ones((2, 2), int), "t.npy: train split: expected one node id a line, found 2 columns"),
         (np.array([0, 1, 2, 0, 0], np.uint8), "t.npy: train split: node id 0 is given twice"),
