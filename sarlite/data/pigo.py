@@ -8,14 +8,7 @@ import numpy as np
 from sarlite.data import binary, edge_list
 from sarlite.data.divide import restored
 from sarlite.data.mapped import pieces
-from sarlite.data.raw import (
-    RawGraph,
-    check_indptr,
-    check_nodes,
-    existing,
-    narrowed,
-    read_labels,
-)
+from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, narrowed, read_labels
 from sarlite.errors import ConfigError, DataError, reading, writing
 from sarlite.graph import validation
 from sarlite.graph.edges import csr_by_dst, destinations

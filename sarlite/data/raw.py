@@ -82,14 +82,17 @@ class RawGraph:
             indptr, indices, *origin = csr_by_dst(self.src, self.dst, n_nodes, **edges, edge_index=bool(values))
         except DataError as error:
             raise DataError(f"{self.edges_in or source}: edges: {error}") from error
-        features = row_normalized(self.features) if normalize else self.features
-        if features.dtype.name not in ("float32", "float64"):
-            features = narrowed(features)
         return Dataset(
-            indptr, indices, features, self.labels, self.train, self.val, self.test,
+            indptr, indices, as_features(self.features, normalize), self.labels, self.train, self.val, self.test,
             n_classes=int(self.n_classes), name=self.name, source=source, provenance=provenance or {}, task=self.task,
             **{name: array[origin[0]] for name, array in values.items()},
         )  # fmt: skip
+
+
+def as_features(rows, normalize):
+    """Return rows as float32 or float64, normalized where that is asked for."""
+    rows = row_normalized(rows) if normalize else rows
+    return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
 def row_normalized(features):

@@ -16,15 +16,7 @@ from sarlite.data.dataset import Dataset
 from sarlite.data.divide import counts_up
 from sarlite.data.external import csr, packed
 from sarlite.data.mapped import copied
-from sarlite.data.raw import (
-    CARRY_VALUES,
-    check_nodes,
-    count_outputs,
-    in_form,
-    narrowed,
-    row_normalized,
-    strata,
-)
+from sarlite.data.raw import CARRY_VALUES, as_features, check_nodes, count_outputs, in_form, strata
 from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import index_dtype
@@ -65,7 +57,7 @@ def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=No
     **changes
         As of `RawGraph.assemble`, and drop_edge_values.
     """
-    streams = streams_of(path, workspace, partial(_features, normalize), **options)
+    streams = streams_of(path, workspace, partial(as_features, normalize=normalize), **options)
     columns = {} if drop_edge_values else streams.columns
     if columns and (undirected or self_loops or deduplicate):
         raise ConfigError(f"{about['source']}: {next(iter(columns))}: {CARRY_VALUES}")
@@ -150,11 +142,6 @@ def merged(sorter, n_rows, n_sources, workspace):
         for name, rows in {"indptr": ends, "indices": src, **columns}.items():
             outs[name].write(rows)
     return {name: out.array() for name, out in outs.items()}
-
-
-def _features(normalize, rows):
-    rows = row_normalized(rows) if normalize else rows
-    return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
 def spooled_labels(pieces, where, workspace, classes, task, what="node", name="labels"):
