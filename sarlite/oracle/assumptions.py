@@ -167,9 +167,6 @@ def _without(reference, case, lost):
 
 
 def _with_loops(reference, case, rows):
-    e = case.edges
-    edges = EdgeList(np.concatenate([e.src, rows]), np.concatenate([e.dst, rows]), e.n_src, e.n_dst)
-    by_edge = [name for name in case.arrays if reference.arrays_by.get(name) == "edge"]
-    ones = {name: np.ones((len(rows), *case.arrays[name].shape[1:]), case.arrays[name].dtype) for name in by_edge}
-    more = {name: np.concatenate([case.arrays[name], ones[name]]) for name in by_edge}
-    return replace(case, edges=edges, arrays={**case.arrays, **more})
+    more = {name: np.concatenate([array, np.ones((len(rows), *array.shape[1:]), array.dtype)])
+            for name, array in case.arrays.items() if reference.arrays_by.get(name) == "edge"}
+    return replace(case, edges=case.edges.with_loops(rows), arrays={**case.arrays, **more})

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from sarlite.errors import SarliteError
 from sarlite.oracle.dialects import OWN
-from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.layers import LAYERS
 from sarlite.oracle.reference import Reference
-
-# Numbers that stand for sizes: primes that nothing else is.
-_SIZES = {1009: "n_src", 1013: "n_dst", 1019: "n_edges", 1021: "width"}
-_WIDTH, _NODES = 1021, 1013
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -33,7 +26,7 @@ def entry(name: str) -> dict[str, Any]:
     definition = reference.definition
     choices = {key: value for key, value in definition.attributes.items() if isinstance(value, tuple)}
     choices |= LAYERS[name].options if name in LAYERS else {}
-    usual = _shapes(reference)
+    usual = reference.shapes
     return {"name": name, "arrays": usual[0], "parameters": usual[1], "outputs": dict(definition.outputs_by),
             "attributes": {key: choices.get(key, value) for key, value in reference.attributes.items()
                            if key not in ("each", "dialect")},
@@ -56,25 +49,11 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"  in dialect {dialect} also: " + ", ".join(f"{theirs} ({ours})" for theirs, ours in names.items())
 
 
-def _shapes(reference):
-    """The arrays' shapes and the parameters', in words: of two sets of rows where the formula has a meaning there."""
-    for n_src in (1009, _NODES):
-        edges = EdgeList(np.zeros(1019, int), np.zeros(1019, int), n_src, _NODES)
-        try:
-            found = reference.arrays(edges, _WIDTH), reference.parameters(_WIDTH)
-        except SarliteError:
-            continue  # it takes one set of rows
-        names = _SIZES if n_src == 1009 else {**_SIZES, _NODES: "n"}
-        return tuple({name: [names.get(size, size) for size in shape] for name, shape in shapes.items()}
-                     for shapes in found)
-    return {}, {}
-
-
 def _changes(name, choices, usual):
     for key, values in choices.items():
         for value in values[1:]:
             try:
-                arrays, parameters = _shapes(Reference(name, **{key: value}))
+                arrays, parameters = Reference(name, **{key: value}).shapes
             except SarliteError:
                 continue  # it goes with other attributes
             more = {k: shape for k, shape in {**arrays, **parameters}.items() if usual.get(k) != shape}

@@ -108,6 +108,10 @@ class EdgeList:
     def reversed(self) -> "EdgeList":
         return EdgeList(self.dst, self.src, self.n_dst, self.n_src)
 
+    def with_loops(self, rows: Array) -> "EdgeList":
+        """The same edges, and after them one from each of some rows to itself."""
+        return EdgeList(np.concatenate([self.src, rows]), np.concatenate([self.dst, rows]), self.n_src, self.n_dst)
+
     def select(self, kept: Array) -> "EdgeList":
         """The graph of the edges that `kept` names, by position or by bool, all rows staying."""
         return EdgeList(self.src[kept], self.dst[kept], self.n_src, self.n_dst)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sarlite.oracle import cut
 from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
@@ -126,7 +127,4 @@ def _sums(case):
 
 
 def _with(trial, case, edges, name, rows):
-    """The case on other edges, the rows of its arrays taken as `rows` says by kind."""
-    by = trial.reference.arrays_by
-    arrays = {key: value[rows[by[key]]] if by.get(key) in rows else value for key, value in case.arrays.items()}
-    return replace(case, name=f"{case.name}/{name}", edges=edges, arrays=arrays)
+    return replace(cut.on_rows(trial.reference, case, edges, rows), name=f"{case.name}/{name}")

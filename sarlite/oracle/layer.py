@@ -226,8 +226,7 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
         kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
     else:
         kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
-    joined = EdgeList(np.concatenate([edges.src[kept], own]), np.concatenate([edges.dst[kept], own]), edges.n_src,
-                      edges.n_dst)
+    joined = edges.select(kept).with_loops(own)
     if weight is None:
         return joined, None
     places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])

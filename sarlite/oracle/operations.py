@@ -53,8 +53,7 @@ def with_loops(edges: EdgeList) -> EdgeList:
     """The same edges, and after them one from each row to itself."""
     if edges.n_src != edges.n_dst:
         raise ConfigError(f"loops: there are {edges.n_src} source rows, and {edges.n_dst} destination rows")
-    own = np.arange(edges.n_dst)
-    return EdgeList(np.concatenate([edges.src, own]), np.concatenate([edges.dst, own]), edges.n_src, edges.n_dst)
+    return edges.with_loops(np.arange(edges.n_dst))
 
 
 def symmetric(x, edges, weight=None, degrees="both"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,8 @@ from sarlite.oracle.formats import NARROW, dtype_of, rounded, summed
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.plain import Number
 from sarlite.types import Array
+
+Words = dict[str, list[str | int]]
 
 
 class Reference:
@@ -65,17 +68,25 @@ class Reference:
         return self.definition.outputs_by
 
     @cached_property
+    def shapes(self) -> tuple[Words, Words]:
+        """The shapes of the arrays and of the parameters in words: "n_src", "n_dst", "n_edges", "width", or a number.
+
+        "n" in place of "n_src" and "n_dst" where the formula has no meaning on two sets of rows.
+        """
+        two = {1009: "n_src", 1013: "n_dst", 1019: "n_edges", 1021: "width"}  # primes, which no other size is
+        for n_src, words in ((1009, two), (1013, {**two, 1013: "n"})):
+            edges = EdgeList(np.zeros(1019, int), np.zeros(1019, int), n_src, 1013)
+            with suppress(SarliteError):
+                arrays, parameters = ({name: [words.get(size, size) for size in shape] for name, shape in found.items()}
+                                      for found in (self.arrays(edges, 1021), self.parameters(1021)))
+                return arrays, parameters
+        return {}, {}
+
+    @cached_property
     def arrays_by(self) -> dict[str, str]:
         """Of each array "src", "dst", "edge", or "node" where both ends must be one set of nodes; else "whole"."""
-        n_src, n_dst, n_edges = 1009, 1013, 1019  # primes, which no width is
-        rows = {n_src: "src", n_dst: "dst", n_edges: "edge"}
-        for n, kinds in ((n_dst, rows), (n_src, {**rows, n_src: "node"})):
-            try:
-                shapes = self.arrays(EdgeList(np.zeros(n_edges, int), np.zeros(n_edges, int), n_src, n), 1)
-            except SarliteError:
-                continue  # it takes one set of rows
-            return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in shapes.items()}
-        return {}
+        kinds: dict[Any, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
+        return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
     def check_dtype(self, dtype: str) -> None:
         """Raise a ConfigError where the dtype says that rows are narrow, but no order of sums and products says which.

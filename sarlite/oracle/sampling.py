@@ -26,6 +26,7 @@ from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import as_array
 from sarlite.oracle.trial import Trial
+from sarlite.oracle.values import places
 from sarlite.types import Array
 
 FALSE_ALARM = 1e-10
@@ -86,11 +87,9 @@ def picks(trial: Trial, one: Case) -> list[Array] | None:
         trial.add(Finding(Verdict.WRONG, "sampling", one, "out", **problem))
         return None
     edges = one.edges
-    place = np.empty(edges.n_edges, np.int64)
-    place[edges.eid] = np.arange(edges.n_edges) - np.repeat(edges.indptr[:-1], edges.in_degrees)
     order = np.argsort(edges.dst[found], kind="stable")
     ends = np.cumsum(np.bincount(edges.dst[found], minlength=edges.n_dst))
-    return np.split(place[found][order], ends[:-1])
+    return np.split(places(edges)[found][order], ends[:-1])
 
 
 def _impossible(one, found):
