@@ -5,9 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +45,12 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
 
 
 def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
-              shapes: Mapping[str, tuple[int, ...]], layout: str = "plain", threads: int | None = None
-              ) -> dict[str, Array]:
+              shapes: Mapping[str, tuple[int, ...]], threads: int | None = None) -> dict[str, Array]:
     """Return the gradients of one call by name.
 
     Those that it leaves out or gives as None are not there. Raises Failure.
     """
-    handed = Handed(case, layout)
+    handed = Handed(case)
 
     def gradient():
         g = {name: handed.give(value) for name, value in cotangents.items()}
@@ -150,15 +148,6 @@ def _serve(jobs):
         except BaseException as error:  # a function under test may raise anything: SystemExit too
             answer.set_exception(error)
         del job, answer, item
-
-
-@contextmanager
-def working(seconds: float) -> Iterator[Worker]:
-    worker = Worker(seconds)
-    try:
-        yield worker
-    finally:
-        worker.close()
 
 
 def _call(worker, function, handed, threads):

@@ -1,22 +1,16 @@
-"""`Case`: one input of an operation or a layer, as the function under test gets it.
-
-`Saved`: a case with all that belongs to it.
-"""
+"""`Case`: one input of an operation or a layer, as the function under test gets it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.formats import dtype_of
 from sarlite.types import Array
-
-if TYPE_CHECKING:
-    from sarlite.oracle.finding import Finding
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,27 +85,3 @@ class Case:
     def parameters(self) -> dict[str, Any]:
         """The state as the function gets it: own copies, converted."""
         return {name: self._given(value) for name, value in self.state.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a
-    .sarcase holds.
-
-    Attributes
-    ----------
-    case : Case
-    cotangents : dict of str to array
-        The gradient of each output that gradients were asked by; empty where none were.
-    expected, bounds, got : dict of str to array
-        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the
-        function gave.
-    finding : Finding, optional
-    """
-
-    case: Case
-    cotangents: Mapping[str, Array] = field(default_factory=dict)
-    expected: Mapping[str, Array] = field(default_factory=dict)
-    bounds: Mapping[str, Array] = field(default_factory=dict)
-    got: Mapping[str, Array] = field(default_factory=dict)
-    finding: Finding | None = None

@@ -6,17 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.oracle import call, inputs, repeat, sampling
+from sarlite.errors import ConfigError, whole
+from sarlite.oracle import call, inputs, sampling
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS
 from sarlite.oracle.corpus import Entry, chosen
-from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding
 from sarlite.oracle.formats import summed
-from sarlite.oracle.judge import above_bound, judge
-from sarlite.oracle.levels import CERTIFIED, JUDGES, shapes
+from sarlite.oracle.levels import CERTIFIED, JUDGES, above_bound, other_bits, shapes
 from sarlite.oracle.reference import Reference, described, given
 from sarlite.oracle.report import Report
 from sarlite.oracle.scope import Scope
@@ -105,8 +103,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         if reference.name == "sample":
             _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
-            options = {"dtype": dtype, "index_dtype": index_dtype, "seed": seed}
-            _corpus(trial, entries, LEVELS[level], options, accumulate or summed(dtype))
+            _corpus(trial, entries, LEVELS[level], dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
             trial.confirm()
             if shrink:
                 _shrink_first(trial)
@@ -118,14 +115,13 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
 # ---- cases
 
 
-def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], options: dict, accumulate: str) -> None:
+def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], **options: Any) -> None:
     n_layouts, scope = 0, Scope()
     for entry in entries:
         if not entry.fits(options["index_dtype"]):
             trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
             continue
-        exact = _cases(trial, entry, inputs.exact, options, accumulate) if "probe" in levels else []
-        random = _cases(trial, entry, inputs.random, options, accumulate) if levels != ("probe",) else []
+        exact, random = inputs.cases(trial.reference, entry, levels, trial.report, seed=trial.seed, **options)
         trial.together = exact
         for level in levels:
             for case in exact if level == "probe" else random:
@@ -136,17 +132,8 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], opt
         if n_layouts < 2 and first is not None and 8 <= first.n_edges <= 1000:
             n_layouts += 1
             _layouts(trial, first)
-    trial.report.skip(scope.told(trial.reference, levels, trial.repeats, **options))
-
-
-def _cases(trial: Trial, entry: Entry, made: Callable[..., list[Case]], options: dict, accumulate: str) -> list[Case]:
-    """The cases of a graph; none, which counts as not covered, where the graph does not suit."""
-    try:
-        cases = made(trial.reference, entry, trial.report, **options)
-    except (ConfigError, ShapeError) as error:
-        trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
-        return []
-    return [case if case.accumulate == accumulate else replace(case, accumulate=accumulate) for case in cases]
+    trial.report.skip(scope.told(trial.reference, levels, trial.repeats, dtype=options["dtype"],
+                                 index_dtype=options["index_dtype"]))
 
 
 def _layouts(trial: Trial, case: Case) -> None:
@@ -158,10 +145,9 @@ def _layouts(trial: Trial, case: Case) -> None:
     for layout in call.LAYOUTS[1:]:
         one = replace(case, name=f"{case.name}/{layout}")
         got = trial.outputs(one, shapes(expected), layout)
-        if got is not None and any(repeat.other_bits(got[name], plain[name]).any() for name in got):
-            for name, array in got.items():
-                judge(trial, "call", [Difference(trial.reference, one, name, expected[name], array)],
-                      partial(above_bound, level="call"))
+        if got is not None and any(other_bits(got[name], plain[name]).any() for name in got):
+            how = CERTIFIED._replace(name="call", found=partial(above_bound, level="call"))
+            how.hold(trial, one, expected, got)
 
 
 def _sampler(trial, entries, n_calls, index_dtype):
@@ -182,9 +168,8 @@ def _shrink_first(trial: Trial) -> None:
     until = time.monotonic() + SHRINKING
 
     def found(case: Case) -> Finding | None:
-        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, seed=trial.seed,
-                        convert=trial.convert)
-        scratch.explanations = 0
+        scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, trial.seed,
+                        convert=trial.convert, explanations=0)
         judge(scratch, case)
         return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output),
                     None)

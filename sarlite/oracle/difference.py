@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.case import Case
 from sarlite.oracle.certified import ratios
+from sarlite.oracle.finding import Saved
 from sarlite.oracle.plain import Number, Plain
 from sarlite.types import Array
 

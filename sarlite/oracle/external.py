@@ -13,8 +13,8 @@ from typing import Any
 from sarlite.errors import ConfigError, SarliteError, one_line
 from sarlite.oracle import npy, part_files, sarcase
 from sarlite.oracle.call import Failure, Unsupported
-from sarlite.oracle.case import Case, Saved
-from sarlite.oracle.finding import Verdict
+from sarlite.oracle.case import Case
+from sarlite.oracle.finding import Saved, Verdict
 from sarlite.oracle.parts import Part
 from sarlite.types import Array
 

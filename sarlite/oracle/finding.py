@@ -1,15 +1,15 @@
-"""One thing that a check found: its verdict, its place, its probable cause."""
+"""One thing that a check found: its verdict, its place, its probable cause. And what a .sarcase holds: `Saved`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sarlite.oracle.case import Saved
-
+from sarlite.oracle.case import Case
+from sarlite.types import Array
 
 NUMBERS = ("expected", "got", "bound")
 PLACES = ("layer", "rank", "node", "edge", "row", "column")
@@ -92,3 +92,27 @@ class Finding:
             bound = f" +- {self.bound:.3g}" if self.bound else ""
             text += f": expected {self.expected!r}{bound}, got {self.got!r}"
         return f"{text}; {self.cause}"
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a
+    .sarcase holds.
+
+    Attributes
+    ----------
+    case : Case
+    cotangents : dict of str to array
+        The gradient of each output that gradients were asked by; empty where none were.
+    expected, bounds, got : dict of str to array
+        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the
+        function gave.
+    finding : Finding, optional
+    """
+
+    case: Case
+    cotangents: Mapping[str, Array] = field(default_factory=dict)
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    bounds: Mapping[str, Array] = field(default_factory=dict)
+    got: Mapping[str, Array] = field(default_factory=dict)
+    finding: Finding | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import probe
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry
@@ -12,33 +14,39 @@ from sarlite.oracle.report import Report
 from sarlite.oracle.values import special
 
 
-def exact(reference: Reference, entry: Entry, report: Report, **options: Any) -> list[Case]:
-    """Return the probes of a graph; where none is exact, which counts as not covered, one case of small integers.
+def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
+          ) -> tuple[list[Case], list[Case]]:
+    """Return the probes of a graph, and one case of random numbers with what is special about the graph's values.
+
+    Where no probe is exact, which counts as not covered, one case of small integers stands for them. Each is there
+    where `levels` ask it. A graph on which the formula has no meaning counts as not covered, and has no cases.
 
     Parameters
     ----------
-    reference : Reference
-    entry : Entry
-    report : Report
     **options
-        dtype, index_dtype and seed, as of `Reference.case`.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        The formula has no meaning on this graph.
+        As of `Reference.case`.
     """
+    try:
+        exact = _exact(reference, entry, report, options) if "probe" in levels else []
+        random = [_random(reference, entry, options)] if set(levels) - {"probe"} else []
+    except (ConfigError, ShapeError) as error:
+        report.skip("graphs that do not suit", f"{entry.name}: {error}")
+        return [], []
+    return exact, random
+
+
+def _exact(reference, entry, report, options):
     try:
         return probe.cases(reference, entry, **options)
     except probe.NotExact as error:
         report.skip("graphs without an exact probe: integers, and whichever elements are exact", str(error))
-    name = f"{entry.name}/integers"
-    return [suited(reference, entry.edges, name=name, values="integers", width=entry.width,
-                   square=entry.square, **options)]
+    return [_drawn(reference, entry, "integers", options)]
 
 
-def random(reference: Reference, entry: Entry, report: Report, **options: Any) -> list[Case]:
-    """Return one case of random numbers, with what is special about the graph's values; as `exact` otherwise."""
-    case = suited(reference, entry.edges, name=f"{entry.name}/random", values="random", width=entry.width,
+def _random(reference, entry, options):
+    return special(reference, _drawn(reference, entry, "random", options), entry.values)
+
+
+def _drawn(reference, entry, values, options):
+    return suited(reference, entry.edges, name=f"{entry.name}/{values}", values=values, width=entry.width,
                   square=entry.square, **options)
-    return [special(reference, case, entry.values)]

@@ -12,10 +12,11 @@ import numpy as np
 
 from sarlite.oracle import cut
 from sarlite.oracle.assumptions import MOST_EDGES, Guess, first_that_fits, single_edges
-from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.explain import Look
+from sarlite.oracle.finding import Saved
 from sarlite.oracle.parts import Division
 from sarlite.oracle.plain import Number
 from sarlite.types import Array
@@ -59,9 +60,7 @@ class OnRank(Difference):
     @property
     def looks(self) -> tuple[Look, ...]:
         """How the explainer looks at it."""
-        if self.kind == "whole":
-            return (_scaled, _not_reduced, _all_zero, _stale_whole, _other_ranks)
-        return (_permuted, _scaled, _guessed, _all_zero, _touched_rows)
+        return (_guessed, _other_ranks) if self.kind == "whole" else (_permuted, _guessed, _touched_rows)
 
     def of_rank(self, number: Number) -> Number:
         """The rank's rows of a number."""
@@ -78,20 +77,53 @@ class OnRank(Difference):
     @property
     def evidence(self) -> Saved:
         """What all ranks gave; of a parameter what this rank gave."""
-        got, shape = self.got, self.whole.value.shape
-        if self.kind != "whole":
-            got = self.division.together(self.arrays, self.kind, shape)
-        bounds = np.asarray(np.broadcast_to(self.whole.error, shape), np.float64)
-        expected = np.asarray(self.whole.value, np.float64)
-        return Saved(self.case, dict(self.division.cotangents), {self.output: expected}, {self.output: bounds},
-                     {self.output: got})
+        whole = self.kind == "whole"
+        got = self.got if whole else self.division.together(self.arrays, self.kind, self.whole.value.shape)
+        return Difference(self.reference, self.case, self.output, self.whole, got, self.division.cotangents).evidence
 
 
 # ---- guesses
 
 
 def _guessed(d):
-    return first_that_fits(d, _of_outputs(d) if d.cotangents is None else _of_gradients(d))
+    return first_that_fits(d, _guesses(d))
+
+
+def _guesses(d: OnRank) -> Iterator[Guess]:
+    """What may be wrong with what a rank gave."""
+    yield from _scales(d)
+    if d.kind == "whole" and d.division.size > 1:
+        yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _rest(d))
+    if d.cotangents is not None:
+        yield from _of_gradients(d)
+    elif d.kind != "whole":
+        yield from _of_outputs(d)
+    yield Guess("all zeros", lambda: Number(np.zeros_like(d.expected.value)))
+
+
+def _scales(d):
+    """One factor of all elements, or one a row."""
+    value, got, size = np.asarray(d.expected.value, np.float64), d.got, d.division.size
+    at = np.isfinite(value) & (value != 0)
+    if not at.any() or not np.isfinite(got).all():
+        return
+    place = np.unravel_index(np.argmax(np.where(at, np.abs(value), 0)), value.shape)
+    factor = float(got[place]) / float(value[place])
+    factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
+               (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
+    if d.kind in ("dst", "node"):
+        degrees = np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float).reshape(-1, *[1] * (value.ndim - 1))
+        factors += [(degrees, "a sum over the edges where a mean is promised"),
+                    (1 / degrees, "a mean over the edges where a sum is promised")]
+    for known, text in factors:
+        if np.any(known != 0) and not np.array_equal(known, 1):
+            yield Guess(f"wrong scale: {text}", partial(_times, d.expected, known))
+
+
+def _rest(d):
+    """What the other ranks' gradients leave of the whole one."""
+    others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
+    return Number(d.expected.value - others, d.division.size * d.expected.error)
 
 
 def _of_outputs(d: OnRank) -> Iterator[Guess]:
@@ -138,10 +170,11 @@ def _with_rows(d, which, others):
 
 def _of_gradients(d: OnRank) -> Iterator[Guess]:
     """What may be wrong with a rank's rows of a gradient."""
-    rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
-    own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
-    yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
-                lambda: d.under(d.case, own))
+    if d.kind != "whole":
+        rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
+        own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
+        yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
+                    lambda: d.under(d.case, own))
     if d.before is not None:
         yield Guess("stale buffer: the gradient of the call before is still in it",
                     lambda: _total([d.expected, _before(d)]))
@@ -159,54 +192,13 @@ def _before(d):
     return d.under(d.before.case, d.before.cotangents)
 
 
-# ---- a parameter, which is whole, and the same on every rank
-
-
-def _not_reduced(d):
-    size, total = d.division.size, np.sum([array.astype(np.float64) for array in d.arrays], 0)
-    summed = replace(d, got=total)
-    if size > 1 and summed.fits(Number(d.expected.value, size * d.expected.error)):
-        return "not reduced over ranks: the ranks' gradients add up to it", ()
-    return None
-
-
-def _stale_whole(d):
-    if d.before is not None and d.cotangents is not None and d.fits(_total([d.expected, _before(d)])):
-        return "stale buffer: the gradient of the call before is still in it", ()
-    return None
+# ---- what no guess explains
 
 
 def _other_ranks(d):
     other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
     told = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
     return f"no single cause found{told}", ()
-
-
-# ---- patterns
-
-
-def _all_zero(d):
-    return None if d.got.any() else ("all zeros", ())
-
-
-def _scaled(d):
-    """One factor of all elements, or one a row."""
-    value, got, size = np.asarray(d.expected.value, np.float64), d.got, d.division.size
-    at = np.isfinite(value) & (value != 0)
-    if not at.any() or not np.isfinite(got).all():
-        return None
-    place = np.unravel_index(np.argmax(np.where(at, np.abs(value), 0)), value.shape)
-    factor = float(got[place]) / float(value[place])
-    factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
-               (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
-    if d.kind in ("dst", "node"):
-        degrees = np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float).reshape(-1, *[1] * (value.ndim - 1))
-        factors += [(degrees, "a sum over the edges where a mean is promised"),
-                    (1 / degrees, "a mean over the edges where a sum is promised")]
-    for known, text in factors:
-        if np.any(known != 0) and not np.array_equal(known, 1) and d.fits(_times(d.expected, known)):
-            return f"wrong scale: {text}", ()
-    return None
 
 
 def _permuted(d):

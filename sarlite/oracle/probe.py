@@ -52,8 +52,8 @@ class NotExact(SarliteError):
     """No input of this kind has an exact result on this graph: the message says why."""
 
 
-def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0,
-          index_dtype: str = "int64", width: int = 17, skipped: list[str] | None = None) -> list[Case]:
+def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
+          skipped: list[str] | None = None, **options: Any) -> list[Case]:
     """Return cases whose outputs are exact; where one case has too few columns for a code, several share the code.
 
     Parameters
@@ -67,6 +67,8 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
         Columns, for an EdgeList.
     skipped : list, optional
         Gets a line for each kind of input that has no exact result, where another has.
+    **options
+        As of `Reference.case`.
 
     Raises
     ------
@@ -82,7 +84,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     values = graph.values
     made, refused = [], [] if skipped is None else skipped
     for kind in kinds(reference, graph.width, values):
-        filling = _Filling(reference, graph, dtype, seed, kind, index_dtype)
+        filling = _Filling(reference, graph, dtype, seed, kind, options)
         try:
             made += _widest(filling)
         except NotExact as error:
@@ -158,12 +160,12 @@ def _exact_ones(numbers):
 class _Filling:
     """Makes the inputs of one kind on one graph, with digits of so many bits."""
 
-    def __init__(self, reference, entry, dtype, seed, kind, index_dtype):
+    def __init__(self, reference, entry, dtype, seed, kind, options):
         self.reference, self.edges, self.width, self.dtype, self.seed = reference, entry.edges, entry.width, dtype, seed
         self.values, self.name = entry.values, f"{entry.name}/{kind}"
         self.scores = Scores(reference, entry.edges, kind, seed)
         self.blank = reference.case(entry.edges, name=self.name, values="integers", seed=seed, dtype=dtype,
-                                    width=entry.width, index_dtype=index_dtype, square=entry.square)
+                                    width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
         """Digits that fit the longest sum, and where gradients are products, the products' sum over the columns."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.oracle import call, certified, judge
+from sarlite.oracle import call, certified
 from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
@@ -221,11 +221,11 @@ def _rows(trial, division, before, output, number, arrays, of=None, layer=None):
         except call.Failure as failure:
             trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
             return True
-    return judge.judge(trial, "ranks", asked, _found)
+    return trial.judge("ranks", asked, _found)
 
 
 def _found(trial, one, bad):
-    cause, edges = judge.explained(trial, one, bad, one.looks, f" of rank {one.rank}")
+    cause, edges = trial.explained(one, bad, one.looks, f" of rank {one.rank}")
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if one.kind == "whole" else int(one.rows[row])
     trial.found(Verdict.WRONG, "ranks", one, cause, bad, rank=one.rank, node=node, layer=one.layer, edges=edges)

@@ -113,10 +113,12 @@ class Reference:
         return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
-             dtype: str = "float32", width: int = 17, index_dtype: str = "int64", square: bool = False) -> Case:
+             dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
+             square: bool = False) -> Case:
         """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3.
 
-        With `square` sizes are equal that the definition has so.
+        With `square` sizes are equal that the definition has so. Sums are promised in `accumulate`, or as `dtype` has
+        them.
         """
         among("values", values, ("random", "integers"))
         rng, attributes = np.random.default_rng(seed), {**self.attributes, **(self.square if square else {})}
@@ -128,7 +130,8 @@ class Reference:
         # else the scores of attention would be large, and so the bounds of their errors
         scale = 0.25 if values == "random" else 1.0
         state = drawn(self.parameters(width, attributes), scale) if self.state is None else dict(self.state)
-        return Case(name, self.name, edges, arrays, attributes, state, dtype, summed(dtype), index_dtype)
+        return Case(name, self.name, edges, arrays, attributes, state, dtype, accumulate or summed(dtype),
+                    index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
         """A gradient of each output, by which gradients are asked."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from sarlite.errors import DataError
 from sarlite.oracle import sarcase
-from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.case import Case
+from sarlite.oracle.finding import Saved
 from sarlite.oracle.levels import JUDGES
 from sarlite.oracle.reference import described, reference_of
 from sarlite.oracle.report import Report
@@ -46,8 +47,8 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     case, reference = saved.case, reference_of(saved.case)
     report = Report(f"{described(reference)}, {case.format}, {case.name}")
     cotangents = _cotangents(path, saved, reference)
-    with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents) as trial:
-        trial.named = saved.finding.edges if saved.finding is not None else ()
+    with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents,
+                named=() if saved.finding is None else saved.finding.edges) as trial:
         for level in LEVELS:
             JUDGES[level](trial, case)
     return report

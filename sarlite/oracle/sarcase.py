@@ -24,10 +24,10 @@ from pathlib import Path
 
 from sarlite.errors import DataError, SarliteError, reading, regular, whole
 from sarlite.oracle import npy
-from sarlite.oracle.case import Case, Saved
+from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, SUMS
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Verdict
+from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Saved, Verdict
 
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")

@@ -48,8 +48,7 @@ class Scope:
         self.rows = max(self.rows, edges.n_src, edges.n_dst)
         self.numbers = max(self.numbers, edges.n_edges * entry.width)
 
-    def told(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str,
-             seed: int) -> str:
+    def told(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
         """Return what no case had, one line."""
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError
-from sarlite.oracle import corpus, levels, loops
+from sarlite.oracle import corpus, inputs, loops
 from sarlite.oracle.choices import SUMS
-from sarlite.oracle.difference import Difference
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import rounded
-from sarlite.oracle.inputs import random
-from sarlite.oracle.judge import judge
+from sarlite.oracle.levels import CERTIFIED
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.report import Report
 from sarlite.oracle.trial import trying
@@ -66,23 +63,17 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 def _compare(trial, entry, dtype, apart):
     """One graph: against the second computation, or, not `apart`, the reference's own values against their bounds."""
     entry = replace(entry, width=min(entry.width, WIDTH)) if apart else entry
-    try:
-        (case,) = random(trial.reference, entry, trial.report, dtype=dtype)
-    except (ConfigError, ShapeError) as error:
-        trial.report.skip("graphs that do not suit", f"{entry.name}: {error}")
-        return
-    with np.errstate(all="ignore"):
-        levels.ask(levels.CERTIFIED, trial, case) if apart else _own(trial, case)
+    for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:
+        with np.errstate(all="ignore"):
+            CERTIFIED.ask(trial, case) if apart else _own(trial, case)
 
 
 def _own(trial, case):
-    reference, how = trial.reference, levels.CERTIFIED
-    g = how.cotangents(reference, case, trial.seed)
-    numbers = [(name, number, None) for name, number in how.outputs(reference, case).items()]
-    numbers += [(f"d{name}", number, g) for name, number in how.gradients(reference, case, g).items()]
-    for name, number, cotangents in numbers:
-        once = rounded(number.value, case.format)
-        judge(trial, how.name, [Difference(reference, case, name, number, once, cotangents)], how.found)
+    reference = trial.reference
+    g = CERTIFIED.cotangents(reference, case, trial.seed)
+    for numbers, by in ((CERTIFIED.outputs(reference, case), None), (CERTIFIED.gradients(reference, case, g), g)):
+        once = {name: rounded(number.value, case.format) for name, number in numbers.items()}
+        CERTIFIED.hold(trial, case, numbers, once, by)
 
 
 def _gradients(case, g):

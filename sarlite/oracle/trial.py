@@ -1,8 +1,10 @@
 """One function under test, the reference that it is held against, and the report that grows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,57 +14,52 @@ from sarlite.oracle import call
 from sarlite.oracle.assumptions import Assumed, confirmed
 from sarlite.oracle.case import Case
 from sarlite.oracle.difference import Difference, of_saved
+from sarlite.oracle.explain import LOOKS, Cause, Look, cause_of
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.report import Report
 from sarlite.types import Array
-
-EXPLANATIONS = 4  # findings whose cause is looked for; a function that is wrong everywhere has many
 
 TELLING = 200  # edges of the graph on which a cause is told apart from others best
 KEPT = 20  # findings that keep their case; of the others, but the first of a verdict, the name is left
 
 
+@dataclass(eq=False)
 class Trial:
-    """What the levels share.
-
-    Parameters
-    ----------
-    run, vjp : function
-        As `check` takes them.
-    reference : Reference
-    report : Report
-        Every finding and every comparison goes here.
-    worker : Worker
-        Makes the calls.
-    seed : int
-    expected_failures : sequence of str
-        Patterns of case names.
-    convert : function, optional
-        What makes the function's inputs of NumPy arrays.
-    cotangents : dict of str to array, optional
-        By which gradients are asked, where one case is looked at again; else each level makes its own.
-    repeats : int
-        How often level "repeat" asks the same input again.
+    """What the levels share: every finding and every comparison goes into the report.
 
     Attributes
     ----------
-    explanations : int
-        Findings whose cause is still looked for.
-    together : sequence of Case
-        The probes of the graph at hand, that share a code.
+    run, vjp, seed, convert, repeats, expected_failures
+        As `check` takes them.
+    reference : Reference
+    report : Report
+    worker : Worker
+        Makes the calls.
+    cotangents : dict of str to array, optional
+        By which gradients are asked, where one case is looked at again; else each level makes its own.
     named : tuple of (src, dst)
         Edges that were found in the one case at hand before.
+    explanations : int
+        Findings whose cause is still looked for; a function that is wrong everywhere has many.
+    together : sequence of Case
+        The probes of the graph at hand, that share a code.
     """
 
-    def __init__(self, run: Callable, vjp: Callable | None, reference: Any, report: Report, worker: call.Worker, *,
-                 seed: int = 0, expected_failures: tuple[str, ...] = (), convert: Callable[[Array], Any] | None = None,
-                 cotangents: Mapping[str, Array] | None = None, repeats: int = 1) -> None:
-        self.run, self.vjp, self.reference, self.report, self.worker = run, vjp, reference, report, worker
-        self.seed, self.expected_failures, self.convert = seed, tuple(expected_failures), convert
-        self.cotangents, self.repeats = cotangents, repeats
-        self.explanations = EXPLANATIONS
-        self.together: Sequence[Case] = ()
-        self.named: tuple = ()
+    run: Callable
+    vjp: Callable | None
+    reference: Any
+    report: Report
+    worker: call.Worker
+    seed: int = 0
+    expected_failures: Sequence[str] = ()
+    convert: Callable[[Array], Any] | None = None
+    cotangents: Mapping[str, Array] | None = None
+    repeats: int = 1
+    named: tuple = ()
+    explanations: int = 4
+    together: Sequence[Case] = ()
+
+    # ---- calls
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
@@ -75,8 +72,7 @@ class Trial:
         """Return the gradients of one call; gradients that the call leaves out count as not covered."""
         vjp = self.vjp
         assert vjp is not None
-        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, "plain",
-                                                              threads))
+        found = self.noted(case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, threads))
         for name in shapes if found is not None else ():
             if name not in found:
                 self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
@@ -114,29 +110,38 @@ class Trial:
     def _given(self, case):
         return case if self.convert is None else replace(case, convert=self.convert)
 
-    def add(self, finding: Finding) -> None:
-        name = getattr(finding.case, "name", "")
-        known = {other.verdict for other in self.report.findings}
-        if len(self.report.findings) >= KEPT and finding.verdict in known:
-            finding = replace(finding, case=name, evidence=None)
-        expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
-        (self.report.expected if expected else self.report.findings).append(finding)
+    # ---- verdicts
 
-    def confirm(self) -> None:
-        """Keep of assumed causes those that explain a second case, on another graph, too."""
-        for finding in self.report.findings:
-            if isinstance(finding.cause, Assumed):
-                cause = self._confirmed(finding) or "no single cause found that a second case confirms"
-                self.report.findings[self.report.findings.index(finding)] = replace(finding, cause=cause)
+    def judge(self, level: str, asked: Sequence[Difference], found: Found, most: float = 1.0) -> bool:
+        """Hold one output, or one gradient, against its reference; return whether it is wrong.
 
-    def _confirmed(self, finding):
-        """The assumption that explains the two most telling cases of an output, or None."""
-        like = sorted((f for f in self.report.findings if f.output == finding.output and f.evidence is not None),
-                      key=lambda f: abs(np.log((f.case.n_edges + 1) / TELLING)))
-        other = next((f for f in like[1:] if f.case.edges is not like[0].case.edges), None)
-        if other is None:
-            return None
-        return confirmed(*(of_saved(self.reference, f.evidence, f.output) for f in (like[0], other)))
+        Parameters
+        ----------
+        asked : sequence of Difference
+            One; of a run on several ranks one a rank.
+        found : (trial, difference, bad) -> None
+            Adds a finding about the wrong elements `bad` of the first of `asked` that has such.
+        most : float
+            The largest error over its bound that is right; 0 of level "probe", where bounds are 0 or Inf.
+        """
+        report, first = self.report, asked[0]
+        report.checked[level] += 1
+        reason = "elements that no bound decides" if most else "elements that no probe decides"
+        report.skip(reason, f"{first.case.name}, {first.output}", sum(int(np.isnan(d.ratio).sum()) for d in asked))
+        if most:
+            ratios = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in asked)
+            report.ratio = max(report.ratio, *map(float, ratios))
+        for difference in asked:
+            bad = np.nan_to_num(difference.ratio) > most
+            if bad.any():
+                found(self, difference, bad)
+                return True
+        return False
+
+    def explained(self, difference: Difference, bad: Array, looks: Sequence[Look] = LOOKS, where: str = "") -> Cause:
+        """Return the probable cause and its edges; of findings after the first few how many elements differ."""
+        self.explanations -= 1
+        return cause_of(difference, looks) if self.explanations >= 0 else (counted(bad, where), ())
 
     def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array, **fields: Any
               ) -> None:
@@ -155,6 +160,40 @@ class Trial:
         name = difference.output if difference.cotangents is None else difference.output[1:]
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
+    def add(self, finding: Finding) -> None:
+        name = getattr(finding.case, "name", "")
+        known = {other.verdict for other in self.report.findings}
+        if len(self.report.findings) >= KEPT and finding.verdict in known:
+            finding = replace(finding, case=name, evidence=None)
+        expected = any(fnmatchcase(name, pattern) for pattern in self.expected_failures)
+        (self.report.expected if expected else self.report.findings).append(finding)
+
+    # ---- causes that a second case may refute
+
+    def confirm(self) -> None:
+        """Keep of assumed causes those that explain a second case, on another graph, too."""
+        for k, finding in enumerate(self.report.findings):
+            if isinstance(finding.cause, Assumed):
+                cause = self._confirmed(finding) or "no single cause found that a second case confirms"
+                self.report.findings[k] = replace(finding, cause=cause)
+
+    def _confirmed(self, finding):
+        """The assumption that explains the two most telling cases of an output, or None."""
+        like = sorted((f for f in self.report.findings if f.output == finding.output and f.evidence is not None),
+                      key=lambda f: abs(np.log((f.case.n_edges + 1) / TELLING)))
+        other = next((f for f in like[1:] if f.case.edges is not like[0].case.edges), None)
+        if other is None:
+            return None
+        return confirmed(*(of_saved(self.reference, f.evidence, f.output) for f in (like[0], other)))
+
+
+Found = Callable[[Trial, Difference, Array], None]
+
+
+def counted(bad: Array, where: str = "") -> str:
+    """Return how many elements differ, as a cause."""
+    return f"{int(bad.sum())} of {bad.size} elements{where} differ"
+
 
 def _place(index, shape):
     """The row and the column, flat, of an element."""
@@ -166,20 +205,19 @@ def _place(index, shape):
 @contextmanager
 def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Give a trial whose calls may take so many seconds. A call that hangs ends the block; the rest is not covered.
+    """Give a trial, made with `options`, whose calls may take so many seconds.
 
-    Parameters
-    ----------
-    report, run, vjp, reference, **options
-        As of `Trial`.
+    A call that hangs ends the block; the rest is not covered.
     """
-    with call.working(seconds) as worker:
-        trial = Trial(run, vjp, reference, report, worker, **options)
-        try:
-            yield trial
-        except Stop:
-            report.skip("what comes after a call that did not return")
-        trial.confirm()
+    worker = call.Worker(seconds)
+    trial = Trial(run, vjp, reference, report, worker, **options)
+    try:
+        yield trial
+    except Stop:
+        report.skip("what comes after a call that did not return")
+    finally:
+        worker.close()
+    trial.confirm()
 
 
 class Stop(Exception):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError
-from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, repeat
+from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, levels
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import corpus, entry, named
 from sarlite.oracle.edges import EdgeList
@@ -131,7 +131,7 @@ def test_the_number_of_threads_must_not_matter():
 
     reference = Reference("spmm")
     trial = Trial(run, None, reference, Report(""), call.Worker(60.0, limited))
-    repeat.level(trial, reference.case(entry("ring-2").edges), n_cores=2)
+    levels.repeat(trial, reference.case(entry("ring-2").edges), n_cores=2)
     trial.worker.close()
     bad = trial.report.first_bad
     assert bad.verdict is Verdict.NONDETERMINISTIC and bad.cause.startswith("one thread in place of all")
@@ -254,7 +254,7 @@ def test_each_invariant_has_what_it_finds(kind, bug):
     def report_of(run):
         with trial_of(run) as trial:
             for graph in named(corpus("ci"), FEW):
-                (case,) = inputs.random(trial.reference, graph, trial.report)
+                _, (case,) = inputs.cases(trial.reference, graph, ["invariants"], trial.report)
                 invariants.level(trial, case, [getattr(invariants, kind)])
         return trial.report
 
