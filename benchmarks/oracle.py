@@ -86,7 +86,7 @@ def locate_all(args):
     for reduce in args.reduce:
         reference = Reference("spmm", reduce=reduce)
         (case,) = probe.cases(reference, edges, width=args.width)
-        expected, planted = probe.expected(reference, case)["out"], Planted(case, reduce == "mean")
+        expected, planted = probe.numbers(reference, case)["out"].value, Planted(case, reduce == "mean")
         assert np.array_equal(planted.right, expected)
         book = locate.Codebook(np.asarray(case.arrays["x"], np.float64))
         for kind in KINDS:

@@ -111,23 +111,29 @@ class Worker:
 
     Parameters
     ----------
-    seconds : float
+    seconds : float, optional
         Of one call.
     limits : (n) -> context manager
         What sets the number of threads of BLAS and OpenMP for a call.
     """
 
-    def __init__(self, seconds: float, limits: Callable[[int], Any] = threadpool_limits) -> None:
-        self.seconds, self.limits = seconds, limits
+    def __init__(self, seconds: float | None = None, limits: Callable[[int], Any] = threadpool_limits,
+                 name: str = "sarlite.oracle") -> None:
+        self.seconds, self.limits, self.name = seconds, limits, name
         self._jobs: queue.SimpleQueue | None = None
+
+    def start(self, job: Callable[[], Any]) -> Future:
+        """Return what will have the result of `job`, or its exception."""
+        if self._jobs is None:
+            self._jobs = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._jobs,), name=self.name, daemon=True).start()
+        answer: Future = Future()
+        self._jobs.put((job, answer))
+        return answer
 
     def call(self, job: Callable[[], Any]) -> Any:
         """Return what `job` returns; raises what it raises, or a Failure once the time is over."""
-        if self._jobs is None:
-            self._jobs = queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(self._jobs,), name="sarlite.oracle", daemon=True).start()
-        answer: Future = Future()
-        self._jobs.put((job, answer))
+        answer = self.start(job)
         wait([answer], self.seconds)
         if not answer.done():
             self.close()

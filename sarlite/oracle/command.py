@@ -198,7 +198,6 @@ def _calls(options, wanted):
 
 def _ranks(options, wanted):
     """What checks a program of several ranks."""
-    from sarlite.oracle.external import RanksProgram
     from sarlite.oracle.ranks import check_ranks
 
     refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
@@ -207,8 +206,8 @@ def _ranks(options, wanted):
         raise ConfigError(f"{given[0]}: does not go with --ranks")
     ranks = _numbers("--ranks", options.ranks)
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
-    program = RanksProgram(options.program, _seconds(options))
-    return lambda: check_ranks(program, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
+    run = _program(options, wanted).run_ranks
+    return lambda: check_ranks(run, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
                                time_limit=_outer(options), gradients=options.gradients,
                                expected_failures=options.expected_failure, graphs=options.graphs)
 
@@ -254,13 +253,9 @@ def _selfcheck(options):
 def _program(options, wanted):
     from sarlite.oracle.external import Program
 
-    return Program(options.program, tuple(wanted.outputs_by), _seconds(options))
-
-
-def _seconds(options):
     if not options.time_limit > 0:
         raise ConfigError(f"--time-limit is {options.time_limit:g}, but must be more than 0")
-    return options.time_limit
+    return Program(options.program, tuple(wanted.outputs_by), options.time_limit)
 
 
 def _outer(options):

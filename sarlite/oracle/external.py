@@ -22,15 +22,20 @@ SKIPPED = 77  # the exit status of a program that does not promise a case, as in
 _TOLD = 400  # bytes of a failing program's last words
 
 
-class Command:
-    """Words of a command, in which places as `{inputs}` are filled for each call.
+class Program:
+    """Runs a command for each case: `run` and `vjp` are for `check`, `run_ranks` is for `check_ranks`.
 
     Parameters
     ----------
     command : str
-        Words as in a shell, which none is used for. It has `{inputs}` and `{outputs}`.
+        Words as in a shell, which none is used for. `{inputs}` is replaced by the case's directory (a .sarcase, or what
+        `write_parts` writes), `{outputs}` by an empty one, of several ranks with an empty one a rank, "rank-0" and so
+        on; `{ranks}` by their number. The program writes `NAME.npy` there for each output, and, where the case has
+        `cotangents`, `dNAME.npy` for each gradient. By exit status 77 it refuses a case, as by `Unsupported`.
+    outputs : tuple of str
+        Names of the operation's outputs.
     time_limit : float
-        Seconds of one call; then it is killed with all that it has started.
+        Seconds of one call; then the program is killed with all that it has started.
 
     Raises
     ------
@@ -38,7 +43,7 @@ class Command:
         The command has no such words, or there is no such program.
     """
 
-    def __init__(self, command: str, time_limit: float = 60.0) -> None:
+    def __init__(self, command: str, outputs: tuple[str, ...], time_limit: float = 60.0) -> None:
         try:
             self.words = shlex.split(command)
         except ValueError as error:
@@ -48,82 +53,7 @@ class Command:
                 raise ConfigError(f"--command {command!r} has no {place}")
         if shutil.which(self.words[0]) is None:
             raise ConfigError(f"--command: {self.words[0]!r} is no program that can be run")
-        self.time_limit = time_limit
-
-    def call(self, folder: Path, **places: Any) -> None:
-        """Run it once; `folder` keeps what it says.
-
-        Raises
-        ------
-        Unsupported
-            Its exit status is 77.
-        ProgramError
-            It is another one than 0, or the time is over.
-        """
-        words = self.words
-        for name, value in places.items():
-            words = [word.replace(f"{{{name}}}", str(value)) for word in words]
-        with open(folder / "stderr", "w+b") as errors:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                                       start_new_session=True)
-            try:
-                status = process.wait(self.time_limit)
-            except subprocess.TimeoutExpired:
-                raise ProgramTimeout(f"{words[0]}: did not end within {self.time_limit:g} s") from None
-            finally:
-                _end(process)
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD))
-            said = one_line(errors.read().decode(errors="replace").strip())
-        if status == SKIPPED:
-            raise Unsupported(said or f"exit status {SKIPPED}")
-        if status:
-            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
-
-
-    def exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
-                 **places: Any) -> Any:
-        """Run it once on files, and return what `read` makes of its results; raises as `call` does.
-
-        Parameters
-        ----------
-        write : (folder) -> Path
-            Writes the inputs, and says where they are.
-        read : (folder) -> any
-        folders : sequence of str
-            What the folder of results has before the command begins.
-        """
-        with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
-            inputs, outputs = write(Path(name)), Path(name) / "results"
-            outputs.mkdir()
-            for each in folders:
-                (outputs / each).mkdir()
-            self.call(Path(name), inputs=inputs, outputs=outputs, **places)
-            return read(outputs)
-
-
-class Program:
-    """Runs a command for each case.
-
-    Parameters
-    ----------
-    command : str
-        As of `Command`: `{inputs}` is replaced by the case's directory (a .sarcase), `{outputs}` by an empty one. The
-        program writes `NAME.npy` there for each output, and, where the case has `cotangents`, `dNAME.npy` for each
-        gradient.
-    outputs : sequence of str
-        Names of the operation's outputs.
-    time_limit : float
-        Seconds of one call.
-
-    Raises
-    ------
-    ConfigError
-        As of `Command`.
-    """
-
-    def __init__(self, command: str, outputs: tuple[str, ...], time_limit: float = 60.0) -> None:
-        self.command, self.outputs = Command(command, time_limit), outputs
+        self.outputs, self.time_limit = outputs, time_limit
 
     def run(self, case: Case) -> dict[str, Array]:
         found = self._results(Saved(case))
@@ -136,8 +66,17 @@ class Program:
         self._written(found, [f"d{name}" for name in known] or [f"d{next(iter(case.arrays))}"])
         return {name: found[f"d{name}"] for name in known}
 
+    def run_ranks(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        """Run it once for all ranks. A run that takes too long ends the check."""
+        try:
+            return self._exchange(lambda folder: part_files.write_parts(parts, folder / "parts"),
+                                  lambda outputs: part_files.read_results(outputs, parts),
+                                  [part_files.folder_of(part) for part in parts], ranks=len(parts))
+        except ProgramTimeout as error:
+            raise Failure(Verdict.WRONG, str(error), hangs=True) from error
+
     def _results(self, saved):
-        return self.command.exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
+        return self._exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
 
     def _written(self, found, names):
         if missing := [name for name in names if name not in found]:
@@ -145,45 +84,39 @@ class Program:
             raise ProgramError(f"wrote no {missing[0]}.npy: {there} is there")
         return names
 
+    def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
+                  **places: Any) -> Any:
+        """What `read` makes of the results of one run on what `write` writes; `folders` are there for the results."""
+        with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
+            inputs, outputs = write(Path(name)), Path(name) / "results"
+            for each in ("", *folders):
+                (outputs / each).mkdir()
+            self._call(Path(name), {"inputs": inputs, "outputs": outputs, **places})
+            return read(outputs)
 
-class RanksProgram:
-    """A run for `check_ranks` that starts a command once for each case and division.
-
-    Parameters
-    ----------
-    command : str
-        As of `Command`, with `{ranks}` replaced by their number; `{outputs}` is a folder that has an empty one a rank,
-        "rank-0" and so on.
-    time_limit : float
-        Seconds of one run. One that takes longer ends the check.
-
-    Raises
-    ------
-    ConfigError
-        As of `Command`.
-    """
-
-    def __init__(self, command: str, time_limit: float = 60.0) -> None:
-        self.command = Command(command, time_limit)
-
-    def __call__(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        def write(folder):
-            return part_files.write_parts(parts, folder / "parts")
-
-        def read(outputs):
-            return part_files.read_results(outputs, parts)
-
-        try:
-            return self.command.exchange(write, read, [part_files.folder_of(part) for part in parts], ranks=len(parts))
-        except ProgramTimeout as error:
-            raise Failure(Verdict.WRONG, str(error), hangs=True) from error
-
-
-def _end(process):
-    """Kill the process group that was started for a program that still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def _call(self, folder, places):
+        """Run it once; `folder` keeps what it says."""
+        words = self.words
+        for name, value in places.items():
+            words = [word.replace(f"{{{name}}}", str(value)) for word in words]
+        with open(folder / "stderr", "w+b") as errors:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                       start_new_session=True)
+            try:
+                status = process.wait(self.time_limit)
+            except subprocess.TimeoutExpired:
+                raise ProgramTimeout(f"{words[0]}: did not end within {self.time_limit:g} s") from None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD))
+            said = one_line(errors.read().decode(errors="replace").strip())
+        if status == SKIPPED:
+            raise Unsupported(said or f"exit status {SKIPPED}")
+        if status:
+            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            raise ProgramError(f"{words[0]}: {cause}" + (f": {said}" if said else ""))
 
 
 class ProgramError(SarliteError):

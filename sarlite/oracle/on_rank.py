@@ -68,7 +68,7 @@ class OnRank(Difference):
 
     def evaluate(self, case: Case, arithmetic: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
         if self.layer is not None:
-            return self.reference.layers(case, arithmetic)[self.layer]
+            return self.reference.layers(case, arithmetic)[self.output]
         return super().evaluate(case, arithmetic, cotangents)
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:

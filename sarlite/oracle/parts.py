@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,27 +127,28 @@ class Division:
 
     def parts(self) -> list[Part]:
         """What each rank gets: copies."""
-        case, by, wanted = self.case, self.reference.arrays_by, self._wanted()
-        outputs_by, edges, parts = self.reference.outputs_by, case.edges, []
-        for rank in range(self.size):
-            ids, eids = self.rows(rank, "node"), self.rows(rank, "edge")
-            arrays = {name: self.of_rank(value, rank, by[name]) for name, value in case.arrays.items()}
-            state = {name: np.array(value) for name, value in case.state.items()}
-            cotangents = {name: self.of_rank(value, rank, outputs_by.get(name, "whole"))
-                          for name, value in self.cotangents.items()}
-            results = {name: shape if kind == "whole" else (len(eids if kind == "edge" else ids), *shape[1:])
-                       for name, (shape, kind) in wanted.items()}
-            parts.append(Part(rank, self.size, edges.n_dst, ids, self.owner.copy(), edges.src[eids], edges.dst[eids],
-                              eids, arrays,
-                              state, cotangents, dict(case.attributes), case.name, case.op, case.format, results))
-        return parts
+        return [self._part(rank) for rank in range(self.size)]
 
-    def _wanted(self):
-        """(shape, kind of rows) of each result on the whole graph, by name."""
+    def _part(self, rank):
+        case, edges, reference = self.case, self.case.edges, self.reference
+        own = {kind: self.rows(rank, kind) for kind in ("node", "edge")}
+
+        def rows(values, kinds):
+            return {name: self.of_rank(value, rank, kinds.get(name, "whole")) for name, value in values.items()}
+
+        results = {name: shape if kind == "whole" else (len(own["edge" if kind == "edge" else "node"]), *shape[1:])
+                   for name, (shape, kind) in self.wanted.items()}
+        return Part(rank, self.size, edges.n_dst, own["node"], self.owner.copy(), edges.src[own["edge"]],
+                    edges.dst[own["edge"]], own["edge"], rows(case.arrays, reference.arrays_by), rows(case.state, {}),
+                    rows(self.cotangents, reference.outputs_by), dict(case.attributes), case.name, case.op, case.format,
+                    results)
+
+    @cached_property
+    def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape and the kind of rows of each result on the whole graph, by the names of `Part.results`."""
         case, reference = self.case, self.reference
-        by, outputs_by, given = reference.arrays_by, reference.outputs_by, {**case.arrays, **case.state}
-        wanted = {name: (expr.shape, outputs_by.get(name, "whole"))
-                  for name, expr in reference.expressions(case)[1].items()}
+        by, given = reference.outputs_by, {**case.arrays, **case.state}
+        wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}
         wanted |= {name: (expr.shape, "dst") for name, expr in reference.layer_expressions(case).items()}
         names = reference.differentiable(case) if self.cotangents else ()
-        return wanted | {f"d{name}": (np.shape(given[name]), by.get(name, "whole")) for name in names}
+        return wanted | {f"d{name}": (np.shape(given[name]), reference.arrays_by.get(name, "whole")) for name in names}

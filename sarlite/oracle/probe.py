@@ -24,19 +24,8 @@ from sarlite.oracle.exact import BITS, Exact
 from sarlite.oracle.formats import NARROW, rounded
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.values import (
-    Scores,
-    code_columns,
-    codes,
-    kinds,
-    mixed,
-    special,
-    weights,
-)
+from sarlite.oracle.values import Scores, code_columns, codes, kinds, mixed, special, weights
 from sarlite.types import Array
-
-__all__ = ["NotExact", "cases", "cotangents", "expected", "expected_gradients", "gradient_numbers", "numbers",
-           "special"]
 
 
 def _most_bits(dtype):
@@ -45,7 +34,7 @@ def _most_bits(dtype):
 
 
 _outputs: WeakKeyDictionary[Case, dict[str, Number]] = WeakKeyDictionary()
-_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Array]]] = WeakKeyDictionary()
+_gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Number]]] = WeakKeyDictionary()
 
 
 class NotExact(SarliteError):
@@ -103,7 +92,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
         None can be.
     """
     shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
-    best: tuple[Any, dict[str, Array]] | None = None
+    best: tuple[Any, dict[str, Number]] | None = None
     for bits in _ladder(min(_most_bits(case.format), BITS[case.format] - 1)):
         g = {name: rounded(codes(shape, bits, seed + 1), case.format) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
@@ -133,25 +122,13 @@ def numbers(reference: Reference, case: Case) -> dict[str, Number]:
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Number]:
     """Return the gradients of a case that are exact."""
-    return {name: Number(value) for name, value in expected_gradients(reference, case, g).items()}
-
-
-def expected(reference: Reference, case: Case) -> dict[str, Array]:
-    """Return the exact outputs of a case, float64; raises NotExact where one is not."""
-    return _proved(numbers(reference, case), case)
-
-
-def expected_gradients(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the exact gradients of a case by the name of the array, float64; other gradients are left out.
-    """
     if case not in _gradients or _gradients[case][0] is not g:
-        found = reference.gradients(case, g, Exact(case.format))
-        _gradients[case] = g, _exact_ones(found)
+        _gradients[case] = g, _exact_ones(reference.gradients(case, g, Exact(case.format)))
     return _gradients[case][1]
 
 
 def _exact_ones(numbers):
-    return {name: number.value for name, number in numbers.items() if np.all(number.error == 0)}
+    return {name: Number(number.value) for name, number in numbers.items() if np.all(number.error == 0)}
 
 
 # ---- which inputs
@@ -236,15 +213,11 @@ def _exact(filling, bits):
     """The cases of such digits; raises NotExact where one is not."""
     found = []
     for case in filling.made(bits):
-        expected(filling.reference, case)
+        outputs = numbers(filling.reference, case)
+        if any(np.any(number.error != 0) for number in outputs.values()):
+            raise NotExact(f"{case.name}: {_reason(outputs, case)}")
         found.append(case)
     return found
-
-
-def _proved(numbers, case):
-    if any(np.any(number.error != 0) for number in numbers.values()):
-        raise NotExact(f"{case.name}: {_reason(numbers, case)}")
-    return {name: number.value for name, number in numbers.items()}
 
 
 def _reason(numbers, case):

@@ -1,9 +1,8 @@
 """`check_ranks`: a run on several ranks against the reference on the whole graph, under anybody's launcher."""
 
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import FIRST_EXCEPTION, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from sarlite.oracle import call, certified
 from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
-from sarlite.oracle.formats import as_array, summed
+from sarlite.oracle.formats import as_array
 from sarlite.oracle.on_rank import OnRank
 from sarlite.oracle.parts import PARTS, Division, Part, owners
 from sarlite.oracle.reference import Reference, described, given, suited
@@ -35,24 +34,18 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
     """
 
     def run(parts: list[Part]) -> list[Any]:
-        done: queue.SimpleQueue = queue.SimpleQueue()
-
-        def serve(part):
-            try:
-                done.put((part.rank, function(part.rank, part, part.ids), None))
-            except BaseException as error:  # the run's caller hears of any error
-                done.put((part.rank, None, error))
-
-        for part in parts:
-            threading.Thread(target=serve, args=(part,), name=f"sarlite.oracle rank {part.rank}", daemon=True).start()
-        results: list[Any] = [None] * len(parts)
-        for _ in parts:
-            rank, results[rank], error = done.get()
+        workers = [call.Worker(name=f"sarlite.oracle rank {part.rank}") for part in parts]
+        answers = [worker.start(partial(function, part.rank, part, part.ids)) for worker, part in zip(workers, parts)]
+        wait(answers, return_when=FIRST_EXCEPTION)
+        for worker in workers:
+            worker.close()
+        for rank, answer in enumerate(answers):
+            error = answer.exception() if answer.done() else None
             if isinstance(error, NotImplementedError):
                 raise error
             if error is not None:
                 raise RuntimeError(f"on rank {rank}: {call.told(error)}") from error
-        return results
+        return [answer.result() for answer in answers]
 
     return run
 
@@ -102,10 +95,10 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     with trying(report, run, None, reference, time_limit, seed=seed,
                 expected_failures=tuple(expected_failures)) as trial:
         for k, (name, edges) in enumerate(chosen):
-            options = {"dtype": dtype, "width": WIDTHS[k % len(WIDTHS)]}
+            options = {"dtype": dtype, "accumulate": accumulate, "width": WIDTHS[k % len(WIDTHS)]}
             for size in sizes:
                 for kind in parts if size > 1 else parts[:1]:
-                    _divided(trial, name, edges, size, kind, options, accumulate or summed(dtype), gradients)
+                    _divided(trial, name, edges, size, kind, gradients, options)
     beyond = f"widths other than {spans(WIDTHS[: len(chosen)])}; more than {max(e.n_edges for _, e in chosen):,} edges"
     report.skip(f"{beyond}; numbers of ranks other than {spans(sizes)}; numbers other than {dtype}; special values")
     if not gradients:
@@ -127,7 +120,7 @@ def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeLis
     return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
 
 
-def _divided(trial, name, edges, size, kind, options, accumulate, gradients):
+def _divided(trial, name, edges, size, kind, gradients, options):
     """One graph in one division: two calls, with other values, so that what is left of the first shows in the second.
     """
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
@@ -138,7 +131,6 @@ def _divided(trial, name, edges, size, kind, options, accumulate, gradients):
         except (ConfigError, ShapeError) as error:
             trial.report.skip("graphs that do not suit", f"{name}: {error}")
             return
-        case = replace(case, accumulate=accumulate)
         cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
         division = Division(trial.reference, case, cotangents, owner, size)
         _run(trial, division, before)
@@ -147,42 +139,35 @@ def _divided(trial, name, edges, size, kind, options, accumulate, gradients):
 
 def _run(trial, division, before):
     """One run: its layers, its outputs, then, where these are right, its gradients."""
-    reference, case = trial.reference, division.case
+    results = _results(trial, division)
+    if results is None:
+        return
+    reference, case, skip = trial.reference, division.case, trial.report.skip
     bounds = certified.arithmetic(case)
-    expected = reference.outputs(case, bounds)
-    results = _results(trial, division, expected)
-    if results is None or _layers(trial, division, before, results):
+
+    def wrong(name, number, layer=None):
+        return _rows(trial, division, before, name, number, [result[name] for result in results], layer)
+
+    layers = reference.layers(case, bounds)
+    if any({name for name in result if name.startswith("layers.")} != layers.keys() for result in results):
+        skip("the layers' results, which a rank does not return", case.name)
+    elif any(wrong(name, number, k) for k, (name, number) in enumerate(layers.items())):
+        return  # what comes after what is wrong says nothing more
+    if any([wrong(name, number) for name, number in reference.outputs(case, bounds).items()]):
         return
-    wrong = [_rows(trial, division, before, name, number, [result[name] for result in results])
-             for name, number in expected.items()]  # fmt: skip
-    if not division.cotangents or any(wrong):  # a gradient of what is wrong already says nothing more
-        return
-    for name, number in reference.gradients(case, division.cotangents, bounds).items():
-        given = [result.get("gradients", {}).get(name) for result in results]
-        if any(value is None for value in given):
-            trial.report.skip(f"the gradient of {name}, which a rank does not return", case.name)
-            continue
-        _rows(trial, division, before, f"d{name}", number, [as_array(value) for value in given], of=name)
+    for name, number in reference.gradients(case, division.cotangents, bounds).items() if division.cotangents else ():
+        if any(result.get(f"d{name}") is None for result in results):
+            skip(f"the gradient of {name}, which a rank does not return", case.name)
+        else:
+            wrong(f"d{name}", number)
 
 
-def _layers(trial, division, before, results):
-    """Hold what each convolution of a model gives against the reference; whether something is wrong."""
-    expected = trial.reference.layers(division.case, certified.arithmetic(division.case))
-    if not expected:
-        return False
-    given = [result.get("layers") for result in results]
-    if any(layers is None or len(layers) != len(expected) for layers in given):
-        trial.report.skip("the layers' results, which a rank does not return", division.case.name)
-        return False
-    return any(_rows(trial, division, before, f"layers.{k}", number, [as_array(layers[k]) for layers in given], layer=k)
-               for k, number in enumerate(expected))  # fmt: skip
+def _results(trial, division):
+    """Each rank's results by the names of `Part.results`; None, with a finding, where that cannot be."""
+    case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
-
-def _results(trial, division, expected):
-    """Each rank's result as a dict of arrays; None, with a finding, where that cannot be."""
-    case, parts = division.case, division.parts()
     def job():
-        return [_plain(result, expected) for result in trial.run(parts)]
+        return [_flat(result, wanted) for result in trial.run(parts)]
 
     found = trial.noted(case, lambda given: call.guarded(trial.worker, job))
     if found is None:
@@ -191,27 +176,27 @@ def _results(trial, division, expected):
         trial.add(Finding(Verdict.WRONG, "call", case, "", f"returned {len(found)} results of {len(parts)} ranks"))
         return None
     for rank, result in enumerate(found):
-        missing = [name for name in expected if result.get(name) is None]
-        if missing:
-            trial.add(Finding(Verdict.WRONG, "call", case, missing[0], f"rank {rank} returned no {missing[0]}",
-                              rank=rank))
+        if lost := [name for name in wanted if result.get(name) is None]:
+            trial.add(Finding(Verdict.WRONG, "call", case, lost[0], f"rank {rank} returned no {lost[0]}", rank=rank))
             return None
     return found
 
 
-def _plain(result, expected):
+def _flat(result, wanted):
+    """A rank's arrays by name: outputs, "layers.0" and so on, gradients as "d<name>"."""
     if not isinstance(result, Mapping):
-        result = {next(iter(expected)): result}
-    return {name: value if isinstance(value, (Mapping, list, tuple)) else as_array(value)
-            for name, value in result.items()}
+        result = {next(iter(wanted)): result}
+    layers, gradients = result.get("layers") or (), result.get("gradients") or {}
+    flat = {**{name: value for name, value in result.items() if name not in ("layers", "gradients")},
+            **{f"layers.{k}": value for k, value in enumerate(layers)},
+            **{f"d{name}": value for name, value in gradients.items()}}
+    return {name: None if value is None else as_array(value) for name, value in flat.items()}
 
 
-def _rows(trial, division, before, output, number, arrays, of=None, layer=None):
-    """Hold one output of every rank, or the gradient `of` an array, against its rows; whether something is wrong."""
-    case, reference = division.case, trial.reference
-    kind = "dst" if layer is not None else reference.outputs_by.get(output, "whole")
-    kind = kind if of is None else reference.arrays_by.get(of, "whole")
-    g = None if of is None else division.cotangents
+def _rows(trial, division, before, output, number, arrays, layer=None):
+    """Hold one output, layer or gradient of every rank against its rows; whether something is wrong."""
+    case, kind, reference = division.case, division.wanted[output][1], trial.reference
+    g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
     place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
     asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
              for rank, array in enumerate(arrays)]

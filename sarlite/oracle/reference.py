@@ -150,12 +150,13 @@ class Reference:
     def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
-    def layers(self, case: Case, arithmetic: Any) -> list[Number]:
-        """What each convolution of a model gives, before norm and activation, one row a node; else an empty list."""
-        return list(self._evaluated(self.layer_expressions(case), case, arithmetic).values())
+    def layers(self, case: Case, arithmetic: Any) -> dict[str, Number]:
+        """What each convolution of a model gives, before norm and activation, one row a node, as "layers.0" and so on.
+        """
+        return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
     def layer_expressions(self, case: Case) -> dict[str, Any]:
-        """What `layers` evaluates, as "layers.0" and so on."""
+        """What `layers` evaluates."""
         if self.definition.layers is None:
             return {}
         return {f"layers.{k}": expr

@@ -11,7 +11,7 @@ import pytest
 from sarlite.errors import DataError
 from sarlite.oracle import Reference, Verdict, read_results, write_parts
 from sarlite.oracle.command import main
-from sarlite.oracle.external import RanksProgram
+from sarlite.oracle.external import Program
 from sarlite.oracle.parts import Division
 from sarlite.oracle.ranks import check_ranks, chosen_graphs
 
@@ -162,7 +162,8 @@ def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, progra
     ("import os, shutil, sys; shutil.rmtree(sys.argv[2] + '/rank-1')", Verdict.WRONG, "there are no results of rank 1 of 2"),
 ])  # fmt: skip
 def test_programs_that_fail(program, lines, verdict, text):
-    report = check_ranks(RanksProgram(program(lines), 1.0 if "sleep" in lines else 60.0), "spmm", graphs=GRAPH, ranks=[2], parts=["random"])
+    run = Program(program(lines), ("out",), 1.0 if "sleep" in lines else 60.0).run_ranks
+    report = check_ranks(run, "spmm", graphs=GRAPH, ranks=[2], parts=["random"])
     assert report.verdict is verdict and text in report.findings[0].cause, str(report)
     assert len(report.findings) == (1 if "sleep" in lines else 2)
 

@@ -51,7 +51,7 @@ def probed(graph="powers-100-2-32", width=17, dtype="float32", **attributes):
 
 
 def explained(got, reference, case, output="out", g=None):
-    expected = probe.expected(reference, case)["out"] if g is None else probe.expected_gradients(reference, case, {"out": g})["x"]
+    expected = probe.numbers(reference, case)["out"].value if g is None else probe.gradient_numbers(reference, case, {"out": g})["x"].value
     return cause_of(Difference(reference, case, output, Number(expected), got, None if g is None else {"out": g}))
 
 
@@ -70,7 +70,7 @@ def test_correct_sums_in_any_order_are_equal(attributes, dtype):
             continue
         for case in cases:
             order = np.random.default_rng(entry.seed).permutation(case.n_edges)
-            expected = probe.expected(reference, case)["out"]
+            expected = probe.numbers(reference, case)["out"].value
             with np.errstate(invalid="ignore"):
                 np.testing.assert_array_equal(spmm(case, order), expected, str(case.name))
             compared += 1
@@ -98,13 +98,13 @@ def test_correct_attention_is_equal():
     cases = [case for name in names for case in probe.cases(reference, GRAPHS[name], width=3)]
     assert {case.name.split("/")[1] for case in cases} == {"equal", "saturated"}
     for case in cases:
-        np.testing.assert_array_equal(attention(case, np.float32), probe.expected(reference, case)["out"])
+        np.testing.assert_array_equal(attention(case, np.float32), probe.numbers(reference, case)["out"].value)
 
 
 def test_gradients_are_exact_and_those_that_are_not_are_left_out():
     reference, (case,) = probed(weighted=True)
     g = probe.cotangents(reference, case)
-    found = probe.expected_gradients(reference, case, g)
+    found = {name: number.value for name, number in probe.gradient_numbers(reference, case, g).items()}
     x, w, e = (a.astype(np.float64) for a in (case.arrays["x"], case.arrays["weight"], g["out"]))
     np.testing.assert_array_equal(found["weight"], (e[case.edges.dst] * x[case.edges.src]).sum(1))
     dx = np.zeros_like(x)
@@ -114,7 +114,7 @@ def test_gradients_are_exact_and_those_that_are_not_are_left_out():
     assert max(sums) < 2**24
     reference = Reference("attention", kind="gat", slope=0.2)
     case = next(c for c in probe.cases(reference, GRAPHS["uniform-100-1000"], width=3) if "saturated" in c.name)
-    assert set(probe.expected_gradients(reference, case, probe.cotangents(reference, case))) == {"z", "el", "er"}
+    assert set(probe.gradient_numbers(reference, case, probe.cotangents(reference, case))) == {"z", "el", "er"}
 
 
 def test_what_is_not_exact_is_refused():
@@ -162,7 +162,7 @@ def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
     for index_dtype, right in (("int64", True), ("int16", False)):
         (case,) = probe.cases(Reference("spmm"), entry, index_dtype=index_dtype)
         assert entry.fits(index_dtype)
-        assert np.array_equal(through_messages(case), probe.expected(Reference("spmm"), case)["out"]) is right
+        assert np.array_equal(through_messages(case), probe.numbers(Reference("spmm"), case)["out"].value) is right
 
 
 @pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("attention", {"kind": "gat"}),
@@ -247,14 +247,14 @@ def test_a_lost_edge_that_the_mean_no_longer_counts():
     kept = np.delete(np.arange(case.n_edges), e)
     got = spmm(case, kept, degrees=case.edges.select(kept).in_degrees)
     assert explained(got, reference, case)[0] == f"edge {e} ({case.edges.src[e]} -> {v}) is lost"
-    flow, expected = locate.flow(case, "out", [case.arrays["x"]]), probe.expected(reference, case)["out"]
+    flow, expected = locate.flow(case, "out", [case.arrays["x"]]), probe.numbers(reference, case)["out"].value
     (change,) = locate.read(flow, expected, got.astype(np.float64))
     assert (change.row, change.edge, change.times) == (v, e, -1)
 
 
 def test_a_maximum_that_misses_an_edge_or_has_one_more():
     reference, (case,) = probed("uniform-100-1000", reduce="max")
-    expected = probe.expected(reference, case)["out"]
+    expected = probe.numbers(reference, case)["out"].value
     e = next(e for e in range(case.n_edges) if (spmm(case, np.delete(np.arange(case.n_edges), e)) != expected).any())
     u, v = int(case.edges.src[e]), int(case.edges.dst[e])
     assert explained(spmm(case, np.delete(np.arange(case.n_edges), e)), reference, case) == (f"edge {e} ({u} -> {v}) is lost", ((u, v),))
@@ -294,15 +294,15 @@ def test_wrong_results_are_told_apart(name):
     assert found == "nothing is wrong" if cause is None else cause in found, found
 
 
-@pytest.mark.parametrize("values, cause", [("isolated", "-inf in 16 rows, the first is 1: none of them has an in-edge"),
+@pytest.mark.parametrize("kind, cause", [("isolated", "-inf in 16 rows, the first is 1: none of them has an in-edge"),
                                            ("unreachable", "leak from rows that no edge leaves")])
-def test_what_is_not_a_number_is_told(values, cause):
-    reference = Reference("spmm", reduce="max" if values == "isolated" else "sum")
+def test_what_is_not_a_number_is_told(kind, cause):
+    reference = Reference("spmm", reduce="max" if kind == "isolated" else "sum")
     (case,) = probe.cases(reference, GRAPHS["isolated-33-odd"])
-    if values == "isolated":
+    if kind == "isolated":
         got = _isolated(case, -np.inf)
     else:
-        case = probe.special(reference, case, "unreachable")
+        case = values.special(reference, case, "unreachable")
         dense = np.zeros((33, 33), np.float32)
         np.add.at(dense, (case.edges.dst, case.edges.src), 1)
         with np.errstate(invalid="ignore"):
@@ -313,10 +313,10 @@ def test_what_is_not_a_number_is_told(values, cause):
 def test_wrong_gradients_are_told_apart():
     reference, (case,) = probed("uniform-100-1000")
     g = probe.cotangents(reference, case)
-    probe.expected_gradients(reference, case, g)
+    probe.gradient_numbers(reference, case, g)
 
     def cause(got):
-        expected = probe.expected_gradients(reference, case, g)["x"]
+        expected = probe.gradient_numbers(reference, case, g)["x"].value
         return cause_of(Difference(reference, case, "dx", Number(expected), got, g))
 
     u, v = int(case.edges.src[40]), int(case.edges.dst[40])
@@ -334,7 +334,7 @@ def test_ties_that_are_paid_twice_are_told():
     e, x = case.edges, case.arrays["x"]
     got = np.zeros_like(x)
     np.add.at(got, e.src, np.where(x[e.src] == spmm(case)[e.dst], g["out"][e.dst], 0))
-    expected = probe.expected_gradients(reference, case, g)["x"]
+    expected = probe.gradient_numbers(reference, case, g)["x"].value
     cause, _ = cause_of(Difference(reference, case, "dx", Number(expected), got, g))
     assert cause == "entries that tie for the extremum get the whole gradient each"
 

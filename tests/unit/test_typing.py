@@ -36,7 +36,7 @@ ANNOTATED = {
     "sarlite.oracle.replay": ("replay", "told"),
     "sarlite.oracle.levels": ("shapes", "not_exact", "above_bound", "repeat", "other_bits"),
     "sarlite.oracle.trial": ("Trial", "counted", "trying"),
-    "sarlite.oracle.external": ("Command", "Program", "RanksProgram"),
+    "sarlite.oracle.external": ("Program",),
     "sarlite.oracle.exported": ("export", "verify"),
     "sarlite.oracle.command": ("parser", "main", "reference"),
     "sarlite.oracle.selfcheck": ("selfcheck",),
