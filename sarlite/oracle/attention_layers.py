@@ -8,7 +8,7 @@ from typing import Any
 from sarlite.oracle.definition import Attributes
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import Expr, gather, leaky, propagate
-from sarlite.oracle.layer import LOOPS, NO, YES, Layer, looped, own_rows, plus, present
+from sarlite.oracle.layer import LOOPS, NO, YES, Layer, looped, own_rows, plus
 from sarlite.oracle.operations import edge_softmax
 
 
@@ -69,48 +69,26 @@ def _out_width(attributes):
     return n_feat if attributes["heads"] == "mean" else n_heads * n_feat
 
 
-def _projected(n_in, attributes):
-    """Whether the residual has a matrix: PyG's always, others' where the widths differ."""
-    return attributes["residual"] and (attributes["dialect"] == "pyg" or n_in != _out_width(attributes))
+def _derived(n_in, attributes):
+    """The residual has a matrix: PyG's always, others' where the widths differ."""
+    width, dialect, bias = _out_width(attributes), attributes["dialect"], attributes["bias"]
+    projected = attributes["residual"] and (dialect == "pyg" or n_in != width)
+    apart = not attributes.get("share_weights", False)
+    return {"width": attributes["n_heads"] * attributes["n_feat"], "out_width": width, "projected": projected,
+            "apart": apart, "apart_bias": bias and apart,
+            "last_bias": bias and (dialect != "dgl" or projected)}  # DGL's has one in its projected residual alone
 
 
-def _gat_shapes(n_in, attributes):
-    heads = (attributes["n_heads"], attributes["n_feat"])
-    width = heads[0] * heads[1]
-    shapes = {"linear.weight": (n_in, width), "attn_src": heads, "attn_dst": heads, "bias": (_out_width(attributes),),
-              "root.weight": (n_in, _out_width(attributes))}  # fmt: skip
-    return present(shapes, {"bias": attributes["bias"], "root.weight": _projected(n_in, attributes)})
-
-
-def _gatv2_shapes(n_in, attributes):
-    heads = (attributes["n_heads"], attributes["n_feat"])
-    width, bias, apart = heads[0] * heads[1], attributes["bias"], not attributes["share_weights"]
-    shapes = {"linear_src.weight": (n_in, width), "linear_src.bias": (width,), "linear_dst.weight": (n_in, width),
-              "linear_dst.bias": (width,), "attn": heads, "bias": (_out_width(attributes),),
-              "root.weight": (n_in, _out_width(attributes))}  # fmt: skip
-    projected = _projected(n_in, attributes)
-    last = bias and (attributes["dialect"] != "dgl" or projected)  # DGL's has one in its projected residual alone
-    return present(shapes, {"linear_src.bias": bias, "linear_dst.weight": apart, "linear_dst.bias": bias and apart,
-                            "bias": last,
-                             "root.weight": projected})  # fmt: skip
-
-
-def _heads_told(shapes, attributes, attn, weight, bias):
-    n_heads, n_feat = shapes[attn]
-    told = {"n_in": shapes[weight][0], "n_heads": n_heads, "n_feat": n_feat, "bias": bias in shapes}
+def _told(shapes, told):
     width = next((shapes[name][-1] for name in ("bias", "root.weight") if name in shapes), None)
-    if n_heads > 1 and width == n_feat:
-        told["heads"] = "mean"
-    return {**told, "residual": True} if "root.weight" in shapes else told
+    found: dict[str, Any] = {"residual": True} if "root.weight" in shapes else {}
+    if told.get("n_heads", 1) > 1 and width == told["n_feat"]:
+        found["heads"] = "mean"
+    return found
 
 
-def _gat_told(shapes, attributes):
-    return _heads_told(shapes, attributes, "attn_src", "linear.weight", "bias")
-
-
-def _gatv2_told(shapes, attributes):
-    told = _heads_told(shapes, attributes, "attn", "linear_src.weight", "linear_src.bias")
-    return told if "linear_dst.weight" in shapes else {**told, "share_weights": True}
+def _gatv2_told(shapes, told):
+    return {**_told(shapes, told), **({} if "linear_dst.weight" in shapes else {"share_weights": True})}
 
 
 _SIZES = {"n_heads": 2, "n_feat": 3}
@@ -121,6 +99,6 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
 
 _SQUARE = {"n_feat": 2}  # as many as heads
 
-GAT = Layer("gat", _gat, _gat_shapes, _gat_told, _SIZES, _OPTIONS, _NUMBERS, _SQUARE)
-GATV2 = Layer("gatv2", _gatv2, _gatv2_shapes, _gatv2_told, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS,
-              _SQUARE)
+GAT = Layer("gat", _gat, _SIZES, _OPTIONS, _NUMBERS, _SQUARE, derived=_derived, told=_told)
+GATV2 = Layer("gatv2", _gatv2, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS, _SQUARE, derived=_derived,
+              told=_gatv2_told)

@@ -44,6 +44,36 @@ class Place(NamedTuple):
         return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
 
 
+class Parameter(NamedTuple):
+    """The lengths of a parameter's axes, and the condition under which there is one.
+
+    Both are words for attributes of the layer, or for what `Layer.derived` says.
+    """
+
+    axes: str
+    when: str = ""
+
+
+# layer -> {the paper's name: its axes}
+PARAMETERS: dict[str, dict[str, Parameter]] = {
+    "gcn": {"linear.weight": Parameter("n_in n_out"), "bias": Parameter("n_out", "bias")},
+    "sage": {"root.weight": Parameter("n_in n_out", "root"), "root.bias": Parameter("n_out", "bias"),
+             "neighbour.weight": Parameter("n_in n_out"), "pool.weight": Parameter("n_in n_in", "pool"),
+             "pool.bias": Parameter("n_in", "pool")},
+    "gat": {"linear.weight": Parameter("n_in width"), "attn_src": Parameter("n_heads n_feat"),
+            "attn_dst": Parameter("n_heads n_feat"), "bias": Parameter("out_width", "bias"),
+            "root.weight": Parameter("n_in out_width", "projected")},
+    "gatv2": {"linear_src.weight": Parameter("n_in width"), "linear_src.bias": Parameter("width", "bias"),
+              "linear_dst.weight": Parameter("n_in width", "apart"),
+              "linear_dst.bias": Parameter("width", "apart_bias"), "attn": Parameter("n_heads n_feat"),
+              "bias": Parameter("out_width", "last_bias"), "root.weight": Parameter("n_in out_width", "projected")},
+    "rgcn": {"bases": Parameter("n_matrices n_in n_out"), "coefficients": Parameter("n_relations n_bases", "n_bases"),
+             "root.weight": Parameter("n_in n_out", "root"), "bias": Parameter("n_out", "bias")},
+    "batch_norm": {"gamma": Parameter("n_in", "affine"), "beta": Parameter("n_in", "affine"),
+                   "running_mean": Parameter("n_in", "tracked"), "running_var": Parameter("n_in", "tracked")},
+}  # fmt: skip
+
+
 def _linear(ours, theirs):
     return {f"{ours}.weight": Place(f"{theirs}.weight", TRANSPOSED), f"{ours}.bias": Place(f"{theirs}.bias")}
 
@@ -79,16 +109,7 @@ PLACES: dict[tuple[str, str], dict[str, Place]] = {
                             "running_mean": Place("module.running_mean"),
                             "running_var": Place("module.running_var")},
 }  # fmt: skip
-PAPER = {
-    "gcn": ("linear.weight", "bias"),
-    "sage": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
-    "gat": ("linear.weight", "attn_src", "attn_dst", "bias", "root.weight"),
-    "gatv2": ("linear_src.weight", "linear_src.bias", "linear_dst.weight", "linear_dst.bias", "attn", "bias",
-              "root.weight"),
-    "rgcn": ("bases", "coefficients", "root.weight", "bias"),
-    "batch_norm": ("gamma", "beta", "running_mean", "running_var"),
-}
-PLACES |= {(layer, "paper"): {name: Place(name) for name in names} for layer, names in PAPER.items()}
+PLACES |= {(layer, "paper"): {name: Place(name) for name in table} for layer, table in PARAMETERS.items()}
 # torch's batch norm counts batches; nothing is computed with it at a fixed momentum
 COUNTERS = ("num_batches_tracked",)
 
@@ -189,7 +210,7 @@ def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bo
         No such layer or dialect.
     """
     if (layer, dialect) not in PLACES:
-        known = f"{', '.join(PAPER)} in {', '.join(DIALECTS)}"
+        known = f"{', '.join(PARAMETERS)} in {', '.join(DIALECTS)}"
         raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {known}")
     table = dict(PLACES[layer, dialect])
     if dialect == "dgl" and layer in ("gat", "gatv2") and (projected or "res_fc.weight" in names):
@@ -218,18 +239,12 @@ def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
         if name not in table:
             raise DataError(f"{name!r} is no parameter of {dialect}'s {layer}, which may have {', '.join(table)}")
         ours, layout = table[name]
-        shape = tuple(value.shape)
-        if len(shape) != axes(ours) + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
-            wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{axes(ours)} axes"
+        shape, n_axes = tuple(value.shape), len(PARAMETERS[layer][ours].axes.split())
+        if len(shape) != n_axes + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
+            wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{n_axes} axes"
             raise DataError(f"{name!r} is of shape {shape}, but in {dialect}'s {layer} it is of {wanted}")
         found[ours] = layout.read(value)
     return found
-
-
-def axes(name: str) -> int:
-    """The number of axes of a parameter, by the paper's name."""
-    words = name.rpartition(".")[2]
-    return {"bases": 3, "weight": 2, "coefficients": 2, "attn": 2, "attn_src": 2, "attn_dst": 2}.get(words, 1)
 
 
 def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,16 +21,13 @@ LOOPS = ("none", "missing", "replace")  # see `looped`
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer's formula and its parameters.
+    """A layer's formula and its attributes; its parameters stand in dialects.PARAMETERS.
 
     Attributes
     ----------
     name : str
     formula : (inputs, edges, attributes) -> Expr
         `inputs` has the arrays and, by the paper's names, the parameters.
-    shapes : (n_in, attributes) -> {the paper's name: shape}
-    told : ({the paper's name: shape}, attributes) -> {attribute: value}
-        What a state's shapes tell; "n_in" among it.
     sizes, numbers : dict of str to int, of str to float
         Attributes with their values where nothing tells them.
     options : dict of str to tuple
@@ -40,35 +37,44 @@ class Layer:
     arrays : (edges, n_in, attributes) -> {name: shape}
     more : (inputs, attributes) -> {output: Expr}
         Outputs beside "out".
+    derived : (n_in, attributes) -> {word: value}
+        What parameters' axes and conditions say, beside attributes.
+    told : ({the paper's name: shape}, {attribute: value}) -> {attribute: value}
+        What a state's shapes tell that stands in no axis and no condition.
     """
 
     name: str
     formula: Callable[[Mapping[str, Any], EdgeList, Attributes], Expr]
-    shapes: Callable[[int, Attributes], Shapes]
-    told: Callable[[Shapes, Attributes], dict[str, Any]]
     sizes: Mapping[str, int]
     options: Mapping[str, tuple[Any, ...]]
     numbers: Mapping[str, float] = field(default_factory=dict)
     square: Mapping[str, int] = field(default_factory=dict)
     arrays: Callable[[EdgeList, int, Attributes], Shapes] = lambda edges, n_in, attributes: rows_of(edges, n_in)
     more: Callable[[Mapping[str, Any], Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
+    derived: Callable[[int, Attributes], dict[str, Any]] = lambda n_in, attributes: {}
+    told: Callable[[Shapes, Attributes], dict[str, Any]] = lambda shapes, told: {}
+
+    def shapes(self, n_in: int, attributes: Attributes) -> Shapes:
+        """The shapes of the parameters by the paper's names."""
+        words = {**attributes, "n_in": n_in, **self.derived(n_in, attributes)}
+        return {name: tuple(words[word] for word in one.axes.split())
+                for name, one in dialects.PARAMETERS[self.name].items() if not one.when or words[one.when]}
+
+    def tells(self, shapes: Shapes) -> dict[str, Any]:
+        """The attributes that a state's shapes tell; of several axes, those of parameters that are always there."""
+        told: dict[str, Any] = {}
+        for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].when != ""):
+            if one.when in self.options:
+                told[one.when] = told.get(one.when, False) or name in shapes
+            for word, size in zip(one.axes.split(), shapes.get(name, ())):
+                if word == "n_in" or word in self.sizes:
+                    told.setdefault(word, size)
+        return {**told, **self.told(shapes, told)}
 
 
 def rows_of(edges: EdgeList, n_in: int) -> Shapes:
     """x of the sources, and x_dst of the destinations where they are other nodes."""
     return {"x": (edges.n_src, n_in), **({} if edges.n_src == edges.n_dst else {"x_dst": (edges.n_dst, n_in)})}
-
-
-class _Known(dict):
-    """Shapes by the paper's names; what is missing is refused by the dialect's name."""
-
-    def __init__(self, layer, dialect, shapes):
-        super().__init__(shapes)
-        self.layer, self.dialect = layer, dialect
-
-    def __missing__(self, name):
-        theirs = dialects.places(self.layer, self.dialect)[name].name
-        raise DataError(f"{theirs!r} is missing from the state of {self.dialect}'s {self.layer}")
 
 
 def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
@@ -113,7 +119,7 @@ def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None
     told: dict[str, Any] = {}
     if state is not None:
         shapes = {name: tuple(value.shape) for name, value in dialects.read(layer.name, dialect, state).items()}
-        told = layer.told(_Known(layer.name, dialect, shapes), given)
+        told = layer.tells(shapes)
     agree(given, told)
     first = {name: values[0] for name, values in layer.options.items()}
     settled = {"n_in": None, **layer.sizes, **layer.numbers, **first,
@@ -146,16 +152,17 @@ def _checked(layer, dialect, name, value):
 
 def _agree(layer, dialect, found, wanted):
     """Refuse a state whose shapes are not the wanted ones."""
-    place = dialects.places(layer.name, dialect, projected="root.weight" in wanted)
-    for name in [*wanted, *found]:
-        theirs = place[name].name if name in place else name
+    place, whose = dialects.places(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
+    for name in wanted:
         if name not in found:
-            raise DataError(f"{theirs!r} is missing from the state of {dialect}'s {layer.name}")
+            raise DataError(f"{place[name].name!r} is missing from the state of {whose}")
+    for name, shape in found.items():
+        theirs = place[name].name if name in place else name
         if name not in wanted:
-            raise DataError(f"{theirs!r} has no place in {dialect}'s {layer.name} with these attributes and shapes")
-        if found[name] != wanted[name]:
-            theirs_found, theirs_wanted = (place[name].shape(shape) for shape in (found[name], wanted[name]))
-            raise DataError(f"{theirs!r} is of shape {theirs_found}, but in {dialect}'s {layer.name} {theirs_wanted}")
+            raise DataError(f"{theirs!r} has no place in {whose} with these attributes and shapes")
+        if shape != wanted[name]:
+            theirs_found, theirs_wanted = (place[name].shape(one) for one in (shape, wanted[name]))
+            raise DataError(f"{theirs!r} is of shape {theirs_found}, but in {whose} {theirs_wanted}")
 
 
 def definition(layer: Layer) -> Definition:
@@ -241,8 +248,3 @@ def own_rows(inputs: Mapping[str, Any]) -> Expr:
 def plus(out: Expr, term: Expr | None) -> Expr:
     """out + term, where there is one."""
     return out if term is None else out + term
-
-
-def present(shapes: Shapes, wanted: Mapping[str, bool]) -> Shapes:
-    """The wanted ones of some shapes."""
-    return {name: shape for name, shape in shapes.items() if wanted.get(name, True)}

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle import dialects
 from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_sum, settled, sqrt, where
-from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, present, rows_of
+from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, rows_of
 from sarlite.oracle.operations import TIES, extremum, mean
 from sarlite.types import Array
 
@@ -57,16 +56,6 @@ def _gcn(inputs, edges, attributes):
     return plus(_normed(inputs["x"], edges, weight, attributes) @ inputs["linear.weight"], inputs.get("bias"))
 
 
-def _gcn_shapes(n_in, attributes):
-    n_out = attributes["n_out"]
-    return present({"linear.weight": (n_in, n_out), "bias": (n_out,)}, {"bias": attributes["bias"]})
-
-
-def _gcn_told(shapes, attributes):
-    n_in, n_out = shapes["linear.weight"]
-    return {"n_in": n_in, "n_out": n_out, "bias": "bias" in shapes}
-
-
 def _sage(inputs, edges, attributes):
     """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool).
 
@@ -84,19 +73,12 @@ def _sage(inputs, edges, attributes):
     return plus(out, inputs.get("root.bias"))
 
 
-def _sage_shapes(n_in, attributes):
-    n_out, pool = attributes["n_out"], attributes["aggregator"] == "max-pool"
-    shapes = {"root.weight": (n_in, n_out), "root.bias": (n_out,), "neighbour.weight": (n_in, n_out),
-              "pool.weight": (n_in, n_in),
-              "pool.bias": (n_in,)}  # fmt: skip
-    return present(shapes, {"root.weight": attributes["root"], "root.bias": attributes["bias"], "pool.weight": pool,
-                            "pool.bias": pool})
+def _sage_derived(n_in, attributes):
+    return {"pool": attributes["aggregator"] == "max-pool"}
 
 
-def _sage_told(shapes, attributes):
-    n_in, n_out = shapes["neighbour.weight"]
-    pool = {"aggregator": "max-pool"} if "pool.weight" in shapes else {}
-    return {"n_in": n_in, "n_out": n_out, "bias": "root.bias" in shapes, "root": "root.weight" in shapes, **pool}
+def _sage_told(shapes, told):
+    return {"aggregator": "max-pool"} if "pool.weight" in shapes else {}
 
 
 def _rgcn(inputs, edges, attributes):
@@ -126,20 +108,14 @@ def _within(name, index, n):
         raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
 
 
-def _rgcn_shapes(n_in, attributes):
-    n_out, n_relations, n_bases = attributes["n_out"], attributes["n_relations"], attributes["n_bases"]
-    shapes = {"bases": (n_bases or n_relations, n_in, n_out), "coefficients": (n_relations, n_bases),
-              "root.weight": (n_in, n_out),
-              "bias": (n_out,)}  # fmt: skip
-    return present(shapes, {"coefficients": n_bases > 0, "root.weight": attributes["root"], "bias": attributes["bias"]})
+def _rgcn_derived(n_in, attributes):
+    return {"n_matrices": attributes["n_bases"] or attributes["n_relations"]}
 
 
-def _rgcn_told(shapes, attributes):
-    n_bases, n_in, n_out = shapes["bases"]
-    n_relations, n_bases = shapes.get("coefficients", (n_bases, 0))
-    return {"n_in": n_in, "n_out": n_out, "n_relations": n_relations, "n_bases": n_bases,
-            "root": "root.weight" in shapes,
-            "bias": "bias" in shapes}  # fmt: skip
+def _rgcn_told(shapes, told):
+    """Without coefficients each relation has its own matrix."""
+    return {} if "coefficients" in shapes or "bases" not in shapes else {
+        "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
 def moments(x: Expr) -> tuple[Expr, Expr]:
@@ -166,16 +142,6 @@ def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr
     return {name: inputs[name] * (1.0 - momentum) + value * momentum for name, value in new.items() if name in inputs}
 
 
-def _batch_norm_shapes(n_in, attributes):
-    names = dialects.PAPER["batch_norm"]
-    affine, tracked = attributes["affine"], attributes["tracked"]
-    return present(dict.fromkeys(names, (n_in,)), dict(zip(names, (affine, affine, tracked, tracked))))
-
-
-def _batch_norm_told(shapes, attributes):
-    return {"n_in": next(iter(shapes.values()))[0], "affine": "gamma" in shapes, "tracked": "running_mean" in shapes}
-
-
 # ---- the table
 
 
@@ -192,18 +158,19 @@ def _norm_outputs(inputs, attributes):
 
 
 LAYERS = {
-    "gcn": Layer("gcn", _gcn, _gcn_shapes, _gcn_told, {"n_out": 4},
+    "gcn": Layer("gcn", _gcn, {"n_out": 4},
                  {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"),
-                  "weighted": NO,
-                  "bias": YES, "allow_zero_in_degree": YES}, arrays=_gcn_arrays),
-    "sage": Layer("sage", _sage, _sage_shapes, _sage_told, {"n_out": 4},
-                  {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES}),
+                  "weighted": NO, "bias": YES, "allow_zero_in_degree": YES}, arrays=_gcn_arrays),
+    "sage": Layer("sage", _sage, {"n_out": 4},
+                  {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES},
+                  derived=_sage_derived, told=_sage_told),
     "gat": GAT,
     "gatv2": GATV2,
-    "rgcn": Layer("rgcn", _rgcn, _rgcn_shapes, _rgcn_told, {"n_out": 4, "n_relations": 3, "n_bases": 2},
-                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3}, arrays=_rgcn_arrays),
-    "batch_norm": Layer("batch_norm", _batch_norm, _batch_norm_shapes, _batch_norm_told, {},
-                        {"training": YES, "running": NO, "affine": YES, "tracked": YES}, {"eps": 1e-5, "momentum": 0.1},
+    "rgcn": Layer("rgcn", _rgcn, {"n_out": 4, "n_relations": 3, "n_bases": 2},
+                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3}, arrays=_rgcn_arrays,
+                  derived=_rgcn_derived, told=_rgcn_told),
+    "batch_norm": Layer("batch_norm", _batch_norm, {}, {"training": YES, "running": NO, "affine": YES, "tracked": YES},
+                        {"eps": 1e-5, "momentum": 0.1},
                         arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=_norm_outputs),
 }  # fmt: skip
 for _layer in LAYERS.values():

@@ -193,14 +193,9 @@ def sparse_ids(draw: Draw, n: int, edges: int) -> EdgeList:
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
 
 
-FAMILIES: dict[str, Callable[..., EdgeList]] = {
-    "empty": empty, "single": single, "in-star": in_star, "out-star": out_star, "both-star": both_star,
-    "clique": clique, "chain": chain,
-    "ring": ring, "loops": loops, "repeated": repeated, "doubled": doubled, "uniform": uniform, "bipartite": bipartite,
-    "complete": complete, "isolated": isolated, "powers": powers, "regular": regular, "matched": matched,
-    "skewed": skewed, "grid": grid,
-    "tree": tree, "components": components, "ordered": ordered, "half": half, "sparse-ids": sparse_ids,
-}  # fmt: skip
+FAMILIES: dict[str, Callable[..., EdgeList]] = {family.__name__.replace("_", "-"): family for family in (
+    empty, single, in_star, out_star, both_star, clique, chain, ring, loops, repeated, doubled, uniform, bipartite,
+    complete, isolated, powers, regular, matched, skewed, grid, tree, components, ordered, half, sparse_ids)}
 
 _LEAVES = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4096,
            65535, 65536, 65537, 100_000)
