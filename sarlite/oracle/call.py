@@ -28,10 +28,7 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
             threads: int | None = None) -> dict[str, Array]:
     """Return the outputs of one call by name, each of its own shape and dtype.
 
-    Raises
-    ------
-    Failure
-        The call raised, hung, changed its inputs, or returned something else.
+    Raises Failure where the call raised, hung, changed its inputs, or returned something else.
     """
     handed = Handed(case, layout)
     found = _call(worker, lambda: run(handed.case), handed, threads)
@@ -109,12 +106,7 @@ class Handed:
 class Worker:
     """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon.
 
-    Parameters
-    ----------
-    seconds : float, optional
-        Of one call.
-    limits : (n) -> context manager
-        What sets the number of threads of BLAS and OpenMP for a call.
+    A call may take `seconds`; `limits(n)` sets the number of threads of BLAS and OpenMP for a call.
     """
 
     def __init__(self, seconds: float | None = None, limits: Callable[[int], Any] = threadpool_limits,

@@ -14,13 +14,10 @@ from sarlite.oracle.reference import Reference
 def entry(name: str) -> dict[str, Any]:
     """Return what a reference takes and gives: arrays, parameters and outputs, attributes with their values.
 
-    Returns
-    -------
-    dict
-        "name"; "arrays" and "parameters", name to shape, in words as "n_src"; "outputs", name to what a row is;
-        "attributes", name to the values it may have, or the one it has where nobody says another; "with", what an
-        attribute's other value adds: "weighted=True" to {name: shape}; "own_names", by dialect the names that a library
-        has for attributes; "gradients", whether vjp is asked for.
+    "arrays" and "parameters" are name to shape, in words as "n_src"; "outputs" name to what a row is; "attributes" name
+    to the values it may have, or the one it has where nobody says another; "with" is what an attribute's other value
+    adds: "weighted=True" to {name: shape}; "own_names" by dialect the names that a library has for attributes;
+    "gradients" whether vjp is asked for.
     """
     reference = Reference(name)
     definition = reference.definition

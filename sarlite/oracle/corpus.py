@@ -34,25 +34,13 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One graph of the corpus, and which inputs it is meant to be run with.
+    """One graph of the corpus, and which inputs it is meant to be run with."""
 
-    Attributes
-    ----------
-    name : str
-        As "in-star-100000"; seeds the graph.
-    width : int
-        Columns of the inputs; of a softmax by edge its heads.
-    values : str
-        Of VALUES: what is special about the inputs (`special`).
-    tags : tuple of str
-        What is hard about it.
-    """
-
-    name: str
+    name: str  # as "in-star-100000"; seeds the graph
     build: Callable[[Draw], EdgeList]
-    width: int
-    values: str = "codes"
-    tags: tuple[str, ...] = ()
+    width: int  # columns of the inputs; of a softmax by edge its heads
+    values: str = "codes"  # of VALUES
+    tags: tuple[str, ...] = ()  # what is hard about it
 
     @property
     def square(self) -> bool:
@@ -106,19 +94,11 @@ def published() -> dict[str, dict]:
 
 
 def corpus(level: str = "all") -> list[Entry]:
-    """Return the graphs of a level, none of them built yet.
+    """Return the graphs of a level, none of them built yet; ConfigError where it is another level.
 
-    Parameters
-    ----------
-    level : str
-        "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and
-        of each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
-        edge and column (a float32 of each would be 8 GiB).
-
-    Raises
-    ------
-    ConfigError
-        It is another level.
+    "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and of
+    each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by edge and
+    column (a float32 of each would be 8 GiB).
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}: the corpus has {', '.join(LEVELS)}")
@@ -141,10 +121,8 @@ def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], wid
            ) -> list[Entry]:
     """Return the graphs of a level by their names, or one's own by name; in turn of `widths` where there are some.
 
-    Raises
-    ------
-    ConfigError
-        No graph has such a name, a width is no whole number above 0, or what is given is no EdgeList.
+    Raises ConfigError where no graph has such a name, a width is no whole number above 0, or what is given is no
+    EdgeList.
     """
     each = WIDTHS if widths is None else tuple(whole("widths", width, 1) for width in widths)
     if not each:

@@ -164,10 +164,7 @@ OWN: dict[tuple[str, str], dict[str, tuple[str, Mapping[Any, Any]]]] = {
 def by_our_names(name: str, dialect: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes by the oracle's names, of those that may stand by a library's.
 
-    Raises
-    ------
-    ConfigError
-        An attribute stands twice, or a library's value has no reference.
+    Raises ConfigError where an attribute stands twice, or a library's value has no reference.
     """
     table, found = OWN.get((name.partition("-")[0], dialect), {}), {}
     for theirs, value in attributes.items():
@@ -196,18 +193,8 @@ def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str |
 def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
     """Where each of the paper's parameters stands in a dialect's layer.
 
-    Parameters
-    ----------
-    layer, dialect : str
-    names : iterable of str
-        Of a state in that dialect.
-    projected : bool
-        Whether the residual is projected; known from `names` where they are given. DGL's bias is then the projection's.
-
-    Raises
-    ------
-    ConfigError
-        No such layer or dialect.
+    Whether the residual is projected is told by `projected`, or by the `names` of a state in that dialect. DGL's bias
+    is then the projection's. Raises ConfigError where there is no such layer or dialect.
     """
     if (layer, dialect) not in PLACES:
         known = f"{', '.join(PARAMETERS)} in {', '.join(DIALECTS)}"
@@ -219,17 +206,10 @@ def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bo
 
 
 def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a layer by the paper's names and in the paper's layouts.
+    """The parameters of a layer, arrays or expressions, by the paper's names and in the paper's layouts.
 
-    Parameters
-    ----------
-    state : dict of str to array or Expr
-        By the dialect's names. A count of batches is left out.
-
-    Raises
-    ------
-    DataError
-        A name that the dialect's layer does not have, or a number of axes that its layout does not allow.
+    `state` is by the dialect's names; a count of batches is left out. Raises DataError for a name that the dialect's
+    layer does not have, or a number of axes that its layout does not allow.
     """
     table = {place.name: (ours, place.layout) for ours, place in places(layer, dialect, state).items()}
     found = {}
@@ -264,12 +244,7 @@ def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
     """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient
-    too.
-
-    Raises
-    ------
-    DataError
-        Naming what is no array of numbers.
+    too. A DataError names what is no array of numbers.
     """
     found = {}
     for name, value in state.items():

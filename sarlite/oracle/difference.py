@@ -21,36 +21,18 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """One output or gradient of one case.
-
-    Attributes
-    ----------
-    reference : Reference
-    case : Case
-    output : str
-        "out" or the name of an output; "d<name>" of a gradient.
-    expected : Number
-        Its error is None where there is no bound: where a result is held against another one of the same function.
-    got : array
-    cotangents : dict of str to array, optional
-        What a gradient was asked by; None of an output.
-    siblings : () -> sequence of Difference
-        The same output of the other cases of one graph, where one case has too few columns to tell rows apart.
-    book : Codebook, optional
-        Of the rows of x of all these cases, where it is there already.
-    named : tuple of (src, dst)
-        Edges that were found in this case before.
-    """
+    """One output or gradient of one case."""
 
     reference: Any
     case: Case
-    output: str
-    expected: Number
+    output: str  # its name; "d<name>" of a gradient
+    expected: Number  # error is None where there is no bound: where a result is held against another of the function
     got: Array
-    cotangents: Mapping[str, Array] | None = None
+    cotangents: Mapping[str, Array] | None = None  # what a gradient was asked by; None of an output
+    # the same output of the other cases of one graph, where one case has too few columns to tell rows apart
     siblings: Callable[[], Sequence[Difference]] = tuple
-    book: Any = None
-    named: tuple = ()
+    book: Any = None  # the Codebook of the rows of x of all these cases, where it is there already
+    named: tuple = ()  # (src, dst) of edges that were found in this case before
 
     @cached_property
     def ratio(self) -> Array:

@@ -11,13 +11,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """The row, of n, that each entry belongs to: what a gather reads and a scatter writes.
-
-    Parameters
-    ----------
-    rows : (k,) int64
-    n : int
-    """
+    """The row, of n, that each of k entries belongs to: what a gather reads and a scatter writes."""
 
     rows: Array
     n: int

@@ -33,12 +33,7 @@ class Grained:
 
 class Exact:
     """Values in float64, with a proof: `result` has error 0 where the result is exact in every order of evaluation,
-    else Inf.
-
-    Parameters
-    ----------
-    dtype : str
-        Of BITS: in which all partial results have to be numbers.
+    else Inf. `dtype`, of BITS, is in what all partial results have to be numbers.
 
     Notes
     -----

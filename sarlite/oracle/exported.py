@@ -28,13 +28,13 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases of the corpus with cotangents, expected results and bounds.
+    """Write cases of the corpus with cotangents, expected results and bounds; return their paths, as `cases.txt` has
+    them.
 
     Parameters
     ----------
     folder : Path
         New, or one that was written by `export`.
-    references : sequence of Reference
     level : str
         "probe", "certified", or "ci" and "all": both, on the smaller graphs of the corpus and on all of it.
     most_edges : int
@@ -43,11 +43,6 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         Pattern (fnmatch) of the names of graphs.
     shown : function
         Is told of each reference that is begun.
-
-    Returns
-    -------
-    list of str
-        The paths of the cases, as they stand in `cases.txt`.
 
     Raises
     ------
@@ -77,18 +72,9 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
 def verify(folder: Path, results: Path | None = None) -> Report:
     """Hold the results that a program wrote against the cases that it read.
 
-    Parameters
-    ----------
-    folder : Path
-        Of `export`.
-    results : Path, optional
-        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient;
-        `folder`/results where not given.
-
-    Raises
-    ------
-    DataError
-        A case, or a file of results, cannot be read.
+    For the case PATH of `cases.txt` in `folder`, `results` (`folder`/results where not given) has PATH/NAME.npy for
+    each output, and PATH/dNAME.npy for each gradient. Raises DataError where a case, or a file of results, cannot be
+    read.
     """
     results = folder / RESULTS if results is None else results
     report = Report(f"results in {results}")

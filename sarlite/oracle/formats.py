@@ -13,19 +13,11 @@ from sarlite.types import Array
 
 @dataclass(frozen=True)
 class Format:
-    """A floating type.
+    """A floating type."""
 
-    Attributes
-    ----------
-    unit : float
-        The largest relative error of a rounding.
-    tiny : float
-        The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16,
-        which is not flushed, the smallest number.
-    largest : float
-    """
-
-    unit: float
+    unit: float  # the largest relative error of a rounding
+    # The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16,
+    # which is not flushed, the smallest number.
     tiny: float
     largest: float
 

@@ -20,11 +20,7 @@ def cases(reference: Reference, entry: Entry, levels: Collection[str], report: R
 
     Where no probe is exact, which counts as not covered, one case of small integers stands for them. Each is there
     where `levels` ask it. A graph on which the formula has no meaning counts as not covered, and has no cases.
-
-    Parameters
-    ----------
-    **options
-        As of `Reference.case`.
+    `options` are as of `Reference.case`.
     """
     try:
         exact = _exact(reference, entry, report, options) if "probe" in levels else []

@@ -21,37 +21,20 @@ LOOPS = ("none", "missing", "replace")  # see `looped`
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer's formula and its attributes; its parameters stand in dialects.PARAMETERS.
-
-    Attributes
-    ----------
-    name : str
-    formula : (inputs, edges, attributes) -> Expr
-        `inputs` has the arrays and, by the paper's names, the parameters.
-    sizes, numbers : dict of str to int, of str to float
-        Attributes with their values where nothing tells them.
-    options : dict of str to tuple
-        Attributes with their possible values, the first where nothing tells it.
-    square : dict
-        As of `Definition`.
-    arrays : (edges, n_in, attributes) -> {name: shape}
-    more : (inputs, attributes) -> {output: Expr}
-        Outputs beside "out".
-    derived : (n_in, attributes) -> {word: value}
-        What parameters' axes and conditions say, beside attributes.
-    told : ({the paper's name: shape}, {attribute: value}) -> {attribute: value}
-        What a state's shapes tell that stands in no axis and no condition.
-    """
+    """A layer's formula and its attributes; its parameters stand in dialects.PARAMETERS."""
 
     name: str
-    formula: Callable[[Mapping[str, Any], EdgeList, Attributes], Expr]
-    sizes: Mapping[str, int]
-    options: Mapping[str, tuple[Any, ...]]
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    square: Mapping[str, int] = field(default_factory=dict)
+    formula: Callable[[Mapping[str, Any], EdgeList, Attributes], Expr]  # arrays and, by the paper's names, parameters
+    sizes: Mapping[str, int]  # attributes with their values where nothing tells them
+    options: Mapping[str, tuple[Any, ...]]  # attributes with their possible values, the first where nothing tells it
+    numbers: Mapping[str, float] = field(default_factory=dict)  # as `sizes`
+    square: Mapping[str, int] = field(default_factory=dict)  # as of `Definition`
     arrays: Callable[[EdgeList, int, Attributes], Shapes] = lambda edges, n_in, attributes: rows_of(edges, n_in)
+    # outputs beside "out"
     more: Callable[[Mapping[str, Any], Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
+    # (n_in, attributes): what parameters' axes and conditions say, beside attributes
     derived: Callable[[int, Attributes], dict[str, Any]] = lambda n_in, attributes: {}
+    # (shapes, attributes told): what a state's shapes tell that stands in no axis and no condition
     told: Callable[[Shapes, Attributes], dict[str, Any]] = lambda shapes, told: {}
 
     def shapes(self, n_in: int, attributes: Attributes) -> Shapes:
@@ -80,10 +63,7 @@ def rows_of(edges: EdgeList, n_in: int) -> Shapes:
 def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
     """The destinations' names of weights that stand twice in a state, as torch saves shared weights.
 
-    Raises
-    ------
-    DataError
-        The two are not equal.
+    Raises DataError where the two are not equal.
     """
     if not attributes.get("share_weights"):
         return set()
@@ -98,21 +78,11 @@ def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> s
 
 
 def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All attributes of a layer.
+    """All attributes of a layer: of the caller, where these are not None, of a state by the dialect's names, of the
+    dialect.
 
-    Parameters
-    ----------
-    attributes : dict
-        None where the caller does not tell it; with "dialect".
-    state : dict of str to array, optional
-        By the dialect's names.
-
-    Raises
-    ------
-    ConfigError
-        A value that is not allowed, or that is not the state's.
-    DataError
-        A parameter that is missing, unknown or of a wrong shape.
+    Raises ConfigError for a value that is not allowed, or that is not the state's; DataError for a parameter that is
+    missing, unknown or of a wrong shape.
     """
     dialect = attributes["dialect"]
     given = {name: _checked(layer, dialect, name, value) for name, value in attributes.items() if value is not None}
@@ -215,11 +185,8 @@ DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation, "edge_weight": _w
 def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
     """The edges with their self loops, and the edges' weights.
 
-    Parameters
-    ----------
-    self_loops : {"none", "missing", "replace"}
-        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the
-        weight of the last.
+    `self_loops` "none": as given. "missing": one of weight 1 where a row has none. "replace": one for every row in
+    place of those that are there, keeping the weight of the last.
     """
     if self_loops == "none":
         return edges, weight

@@ -24,23 +24,12 @@ Numbers = Mapping[str, Number]
 
 
 class Asking(NamedTuple):
-    """How a level asks one case.
-
-    Attributes
-    ----------
-    name : str
-    most, found
-        As of `Trial.judge`.
-    cotangents : (reference, case, seed) -> dict
-        Raises NotExact where there are none by which a gradient can be asked.
-    outputs : (reference, case) -> numbers
-    gradients : (reference, case, cotangents) -> numbers
-    """
+    """How a level asks one case."""
 
     name: str
-    most: float
+    most: float  # as of `Trial.judge`, like `found`
     found: Found
-    cotangents: Callable[[Any, Case, int], Mapping[str, Array]]
+    cotangents: Callable[[Any, Case, int], Mapping[str, Array]]  # (reference, case, seed); raises NotExact for none
     outputs: Callable[[Any, Case], Numbers]
     gradients: Callable[[Any, Case, Mapping[str, Array]], Numbers]
 

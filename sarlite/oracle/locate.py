@@ -52,24 +52,12 @@ class Codebook:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """A sum over edges, as a difference is read: out[v] = scale[v] * sum of weight[e] * rows[source of e].
+    """A sum over edges, as a difference is read: out[v] = sum of weight[e] * rows[source of e], over degrees[v]."""
 
-    Attributes
-    ----------
-    edges : EdgeList
-        As the values flow: reversed for a gradient.
-    rows : (n_src, width) float64
-        What each source sends, the columns of all cases that share a code side by side.
-    weight : (n_edges,) float64, or None
-    degrees : (n_dst,), or None
-        What the sums are divided by.
-    backward : bool
-    """
-
-    edges: EdgeList
-    rows: Array
-    weight: Array | None
-    degrees: Array | None
+    edges: EdgeList  # as the values flow: reversed for a gradient
+    rows: Array  # (n_src, width) float64: what sources send, the columns of all cases that share a code side by side
+    weight: Array | None  # (n_edges,) float64
+    degrees: Array | None  # (n_dst,)
     backward: bool = False
 
 
@@ -98,24 +86,13 @@ def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What one row counts too much of, or too little.
-
-    Attributes
-    ----------
-    row, source : int
-        The row has `factor` times what the source sends more than it should.
-    factor : float
-    edge : int
-        By which edge, -1 where there is none of this weight.
-    times : float
-        1 where that edge is counted twice, -1 where it is lost.
-    """
+    """What one row counts too much of, or too little: `factor` times what `source` sends."""
 
     row: int
     source: int
     factor: float
-    edge: int = -1
-    times: float = 1.0
+    edge: int = -1  # by which edge, -1 where there is none of this weight
+    times: float = 1.0  # 1 where that edge is counted twice, -1 where it is lost
 
 
 def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:

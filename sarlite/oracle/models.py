@@ -43,21 +43,13 @@ class Parts(NamedTuple):
 
 
 def parts(kind: str, state: Mapping[str, Any]) -> Parts:
-    """Sort a model's state by layers.
+    """Sort a model's state by layers; `kind` is of LAYERS.
 
-    Parameters
-    ----------
-    kind : str
-        Of LAYERS.
-    state : dict of str to value
-        Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight";
-        words with "norm" or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in
-        "activations.0.bias", "activations.0.norm.gamma".
+    Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight";
+    words with "norm" or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in
+    "activations.0.bias", "activations.0.norm.gamma".
 
-    Raises
-    ------
-    DataError
-        Naming what is of no layer; or numbers of layers and norms that do not agree.
+    Raises DataError naming what is of no layer, or numbers of layers and norms that do not agree.
     """
     layers: dict[int, dict[str, tuple[str, Any]]] = {}
     norms: dict[int, dict[str, tuple[str, Any]]] = {}

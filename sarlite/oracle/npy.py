@@ -59,11 +59,8 @@ def write_json(path: Path, told: Mapping[str, Any], where: Path) -> None:
 def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
     """Return the array of a record.
 
-    Raises
-    ------
-    DataError
-        Its name is not plain; it is missing, no regular file or a link; its header, its size or its hash are not the
-        record's; it has `LIMIT` bytes or more.
+    Raises DataError where its name is not plain; where it is missing, no regular file or a link; where its header, its
+    size or its hash are not the record's; where it has `LIMIT` bytes or more.
     """
     where = f"{folder}: {field}"
     if set(record) != {"file", "dtype", "shape", "sha256"}:

@@ -26,31 +26,15 @@ MOST_ROWS = 400  # rows of a rank that are compared each with each
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnRank(Difference):
-    """One rank's rows of an output or a gradient; guesses are held against the bounds of level `certified`.
-
-    Attributes
-    ----------
-    division : Division
-    before : Division, optional
-        Of the run before.
-    rank : int
-    kind : str
-        What the rows are, as `Reference.arrays_by` has it.
-    layer : int, optional
-        Of a model's convolutions the number; then the output is what this convolution gives.
-    whole : Number
-        What all ranks together should give.
-    arrays : sequence of array
-        What each rank gave.
-    """
+    """One rank's rows of an output or a gradient; guesses are held against the bounds of level `certified`."""
 
     division: Division
-    before: Division | None
+    before: Division | None  # of the run before
     rank: int
-    kind: str
-    layer: int | None
-    whole: Number
-    arrays: Sequence[Array]
+    kind: str  # what the rows are, as `Reference.arrays_by` has it
+    layer: int | None  # a convolution's number, where the output is what this convolution of a model gives
+    whole: Number  # what all ranks together should give
+    arrays: Sequence[Array]  # what each rank gave
 
     @property
     def rows(self) -> Array:

@@ -86,24 +86,13 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """A case, the cotangents that gradients are asked by, and the rank that each node belongs to.
-
-    Attributes
-    ----------
-    reference : Reference
-    case : Case
-    cotangents : dict of str to array
-        Empty where no gradients are asked.
-    owner : (n_nodes,) int
-    size : int
-        The number of ranks.
-    """
+    """A case, the cotangents that gradients are asked by, and the rank that each node belongs to."""
 
     reference: Reference
     case: Case
-    cotangents: Mapping[str, Array]
-    owner: Array
-    size: int
+    cotangents: Mapping[str, Array]  # empty where no gradients are asked
+    owner: Array  # (n_nodes,) integers
+    size: int  # the number of ranks
 
     def rows(self, rank: int, kind: str) -> Array:
         """The global numbers of a rank's rows: of its edges where `kind` is "edge", else of its nodes."""

@@ -47,11 +47,8 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
     Parameters
     ----------
-    reference : Reference
     graph : Entry or EdgeList
         An entry of the corpus brings its width and what is special about its values.
-    dtype : str
-        Of `choices.DTYPES`.
     width : int
         Columns, for an EdgeList.
     skipped : list, optional
@@ -86,10 +83,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
     """Return codes of the rows of each output, for which gradients of a case are exact: as many of them as can be.
 
-    Raises
-    ------
-    NotExact
-        None can be.
+    Raises NotExact where none can be.
     """
     shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
     best: tuple[Any, dict[str, Number]] | None = None

@@ -18,23 +18,14 @@ _OF_ARRAYS = {"weights": ("weight",), "scores": ("scores", "el", "er"), "masked"
 
 @dataclass
 class Scope:
-    """The extremes of some cases.
-
-    Attributes
-    ----------
-    widths : set of int
-    values : set of str
-        Of corpus.VALUES.
-    into, out_of, rows, numbers : int
-        The most edges into a row and out of one, the most rows, the most numbers by edge and column.
-    """
+    """The extremes of some cases."""
 
     widths: set[int] = field(default_factory=set)
-    values: set[str] = field(default_factory=set)
-    into: int = 0
+    values: set[str] = field(default_factory=set)  # of corpus.VALUES
+    into: int = 0  # the most edges into a row
     out_of: int = 0
     rows: int = 0
-    numbers: int = 0
+    numbers: int = 0  # by edge and column
 
     def add(self, entry: Entry, cases: Sequence[Case]) -> None:
         """Take in what a graph's cases have."""

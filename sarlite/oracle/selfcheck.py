@@ -37,7 +37,6 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
         against their bounds.
     graphs : str or sequence of str
         Patterns (fnmatch) of the names of graphs.
-    dtypes : sequence of str
     outputs : (case) -> {name: array}
         The second computation.
     digest : (edges) -> str

@@ -27,22 +27,7 @@ KEPT = 20  # findings that keep their case; of the others, but the first of a ve
 class Trial:
     """What the levels share: every finding and every comparison goes into the report.
 
-    Attributes
-    ----------
-    run, vjp, seed, convert, repeats, expected_failures
-        As `check` takes them.
-    reference : Reference
-    report : Report
-    worker : Worker
-        Makes the calls.
-    cotangents : dict of str to array, optional
-        By which gradients are asked, where one case is looked at again; else each level makes its own.
-    named : tuple of (src, dst)
-        Edges that were found in the one case at hand before.
-    explanations : int
-        Findings whose cause is still looked for; a function that is wrong everywhere has many.
-    together : sequence of Case
-        The probes of the graph at hand, that share a code.
+    `run`, `vjp`, `seed`, `expected_failures`, `convert` and `repeats` are as `check` takes them.
     """
 
     run: Callable
@@ -53,11 +38,12 @@ class Trial:
     seed: int = 0
     expected_failures: Sequence[str] = ()
     convert: Callable[[Array], Any] | None = None
+    # by which gradients are asked, where one case is looked at again; else each level makes its own
     cotangents: Mapping[str, Array] | None = None
     repeats: int = 1
-    named: tuple = ()
-    explanations: int = 4
-    together: Sequence[Case] = ()
+    named: tuple = ()  # (src, dst) of edges that were found in the one case at hand before
+    explanations: int = 4  # findings whose cause is still looked for; a function that is wrong everywhere has many
+    together: Sequence[Case] = ()  # the probes of the graph at hand, that share a code
 
     # ---- calls
 
@@ -115,14 +101,9 @@ class Trial:
     def judge(self, level: str, asked: Sequence[Difference], found: Found, most: float = 1.0) -> bool:
         """Hold one output, or one gradient, against its reference; return whether it is wrong.
 
-        Parameters
-        ----------
-        asked : sequence of Difference
-            One; of a run on several ranks one a rank.
-        found : (trial, difference, bad) -> None
-            Adds a finding about the wrong elements `bad` of the first of `asked` that has such.
-        most : float
-            The largest error over its bound that is right; 0 of level "probe", where bounds are 0 or Inf.
+        `asked` is one difference; of a run on several ranks one a rank. The first that has wrong elements is told to
+        `found`, which adds a finding. `most` is the largest error over its bound that is right; 0 of level "probe",
+        where bounds are 0 or Inf.
         """
         report, first = self.report, asked[0]
         report.checked[level] += 1
