@@ -41,7 +41,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         arguments that are not given.
     reference : str or Reference
         "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights.
-        "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of the picked edges (`sampling.case`).
+        "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of picked edges (`sampling.level`).
     vjp : (case, g) -> {name: array}, optional
         Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several
         outputs. Without, gradients count as not covered; so does each that it leaves out.
@@ -101,7 +101,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
                 convert=convert, repeats=repeats) as trial:
         if reference.name == "sample":
-            _sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
+            sampling.level(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
             _corpus(trial, entries, LEVELS[level], dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
             trial.confirm()
@@ -148,12 +148,6 @@ def _layouts(trial: Trial, case: Case) -> None:
         if got is not None and any(other_bits(got[name], plain[name]).any() for name in got):
             how = CERTIFIED._replace(name="call", found=partial(above_bound, level="call"))
             how.hold(trial, one, expected, got)
-
-
-def _sampler(trial, entries, n_calls, index_dtype):
-    attributes = trial.reference.attributes
-    graphs = ((entry.name, entry.edges) for entry in entries if entry.published["n_edges"] <= 1000)
-    sampling.level(trial, attributes["k"], attributes["replace"], n_calls, graphs, index_dtype)
 
 
 # ---- the smallest case

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +37,11 @@ class Entry:
     """One graph of the corpus, and which inputs it is meant to be run with."""
 
     name: str  # as "in-star-100000"; seeds the graph
-    build: Callable[[Draw], EdgeList]
+    build: Callable[..., EdgeList]  # of a Draw and `sizes`
     width: int  # columns of the inputs; of a softmax by edge its heads
     values: str = "codes"  # of VALUES
     tags: tuple[str, ...] = ()  # what is hard about it
+    sizes: tuple = ()
 
     @property
     def square(self) -> bool:
@@ -54,7 +55,7 @@ class Entry:
 
     @cached_property
     def edges(self) -> EdgeList:
-        return self.build(Draw(self.name))
+        return self.build(Draw(self.name), *self.sizes)
 
     @property
     def size(self) -> int:
@@ -146,10 +147,10 @@ def named(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry
 
 def entry(name: str) -> Entry:
     """Return the graph of a name; ConfigError where there is none."""
-    for found in _entries():
-        if found.name == name:
-            return found
-    raise ConfigError(f"the corpus has no graph {name!r}")
+    found = next((entry for entry in _entries() if entry.name == name), None)
+    if found is None:
+        raise ConfigError(f"the corpus has no graph {name!r}")
+    return found
 
 
 def publish(path: Path = PUBLISHED) -> None:
@@ -167,12 +168,8 @@ def _entries() -> Iterator[Entry]:
         large = any(isinstance(size, int) and size > _NARROW for size in sizes)
         each = NARROW if large else WIDTHS
         width = options.get("width", each[k % len(each)])
-        yield Entry(name, partial(_built, make, sizes), width, values,
-                    (*tags, *(() if values == "codes" else (values,))))
-
-
-def _built(make: Callable[..., EdgeList], sizes: tuple, draw: Draw) -> EdgeList:
-    return make(draw, *sizes)
+        yield Entry(name, make, width, values,
+                    (*tags, *(() if values == "codes" else (values,))), sizes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""GCN, SAGE, R-GCN and batch norm as formulas, by the paper's names of parameters, and the table of all layers."""
+"""The layers as formulas, by the paper's names of parameters, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle.attention_layers import GAT, GATV2
 from sarlite.oracle.definition import Attributes, define
 from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.expression import Expr, constant, gather, propagate, relu, scatter_sum, settled, sqrt, where
+from sarlite.oracle.expression import Expr, constant, gather, leaky, propagate, relu, scatter_sum, settled, sqrt, where
 from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, rows_of
-from sarlite.oracle.operations import TIES, extremum, mean
+from sarlite.oracle.operations import TIES, edge_softmax, extremum, mean
 from sarlite.types import Array
 
 
@@ -118,6 +117,85 @@ def _rgcn_told(shapes, told):
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
+def _heads(out: Expr, inputs: Mapping[str, Any], attributes: Attributes) -> Expr:
+    """Heads side by side, their mean, or an axis of their own; the residual and the bias."""
+    n_rows, n_heads, n_feat = out.shape
+    mean = attributes["heads"] == "mean"
+    out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)
+    if attributes["residual"]:
+        own = own_rows(inputs)
+        out = out + (own @ inputs["root.weight"] if "root.weight" in inputs else own)
+    out = plus(out, inputs.get("bias"))
+    return out.reshape(n_rows, n_heads, n_feat) if attributes["heads"] == "axis" else out
+
+
+def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) -> Expr:
+    return propagate(z, edges.by_src, edges.by_dst,
+                     edge_softmax(scores, edges, attributes["dialect"], attributes["epsilon"]))
+
+
+def _gat(inputs, edges, attributes):
+    """sum_j a_ij z_j, a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)), z = W h, by head.
+
+    Source: Velickovic et al. 2018, eq. 3, 4.
+    """
+    edges, _ = looped(edges, None, attributes["self_loops"])
+    n_heads, n_feat = inputs["attn_src"].shape
+
+    def by_head(x):
+        return (x @ inputs["linear.weight"]).reshape(x.shape[0], n_heads, n_feat)
+
+    z = by_head(inputs["x"])
+    z_dst = z if "x_dst" not in inputs else by_head(inputs["x_dst"])
+    src, dst = (z * inputs["attn_src"]).sum(2), (z_dst * inputs["attn_dst"]).sum(2)
+    scores = leaky(gather(src, edges.by_src) + gather(dst, edges.by_dst), attributes["slope"])
+    return _heads(_attended(z, scores, edges, attributes), inputs, attributes)
+
+
+def _gatv2(inputs, edges, attributes):
+    """sum_j a_ij z_j, a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b, q = W_dst h + b.
+
+    Source: Brody, Alon and Yahav 2022, eq. 7.
+    """
+    edges, _ = looped(edges, None, attributes["self_loops"])
+    n_heads, n_feat = inputs["attn"].shape
+    to = "linear_src" if attributes["share_weights"] else "linear_dst"
+
+    def by_head(x, name):
+        return plus(x @ inputs[f"{name}.weight"], inputs.get(f"{name}.bias")).reshape(x.shape[0], n_heads, n_feat)
+
+    z, q = by_head(inputs["x"], "linear_src"), by_head(own_rows(inputs), to)
+    sums = leaky(gather(z, edges.by_src) + gather(q, edges.by_dst), attributes["slope"])
+    return _heads(_attended(z, (sums * inputs["attn"]).sum(2), edges, attributes), inputs, attributes)
+
+
+def _out_width(attributes):
+    n_feat, n_heads = attributes["n_feat"], attributes["n_heads"]
+    return n_feat if attributes["heads"] == "mean" else n_heads * n_feat
+
+
+def _derived(n_in, attributes):
+    """The residual has a matrix: PyG's always, others' where the widths differ."""
+    width, dialect, bias = _out_width(attributes), attributes["dialect"], attributes["bias"]
+    projected = attributes["residual"] and (dialect == "pyg" or n_in != width)
+    apart = not attributes.get("share_weights", False)
+    return {"width": attributes["n_heads"] * attributes["n_feat"], "out_width": width, "projected": projected,
+            "apart": apart, "apart_bias": bias and apart,
+            "last_bias": bias and (dialect != "dgl" or projected)}  # DGL's has one in its projected residual alone
+
+
+def _told(shapes, told):
+    width = next((shapes[name][-1] for name in ("bias", "root.weight") if name in shapes), None)
+    found: dict[str, Any] = {"residual": True} if "root.weight" in shapes else {}
+    if told.get("n_heads", 1) > 1 and width == told["n_feat"]:
+        found["heads"] = "mean"
+    return found
+
+
+def _gatv2_told(shapes, told):
+    return {**_told(shapes, told), **({} if "linear_dst.weight" in shapes else {"share_weights": True})}
+
+
 def moments(x: Expr) -> tuple[Expr, Expr]:
     """The mean and the biased variance of each column, (1, n_feat)."""
     centre = x.mean(0, keepdims=True)
@@ -157,6 +235,14 @@ def _norm_outputs(inputs, attributes):
     return running(inputs, attributes) if attributes["training"] and attributes["running"] else {}
 
 
+_SIZES = {"n_heads": 2, "n_feat": 3}
+_NUMBERS = {"slope": 0.2, "epsilon": 0.0}
+_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "heads": ("concat", "mean", "axis"), "self_loops": LOOPS, "residual": NO, "bias": YES, "allow_zero_in_degree": YES,
+}  # fmt: skip
+
+_SQUARE = {"n_feat": 2}  # as many as heads
+
 LAYERS = {
     "gcn": Layer("gcn", _gcn, {"n_out": 4},
                  {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"),
@@ -164,8 +250,9 @@ LAYERS = {
     "sage": Layer("sage", _sage, {"n_out": 4},
                   {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES},
                   derived=_sage_derived, told=_sage_told),
-    "gat": GAT,
-    "gatv2": GATV2,
+    "gat": Layer("gat", _gat, _SIZES, _OPTIONS, _NUMBERS, _SQUARE, derived=_derived, told=_told),
+    "gatv2": Layer("gatv2", _gatv2, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS, _SQUARE, derived=_derived,
+                   told=_gatv2_told),
     "rgcn": Layer("rgcn", _rgcn, {"n_out": 4, "n_relations": 3, "n_bases": 2},
                   {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3}, arrays=_rgcn_arrays,
                   derived=_rgcn_derived, told=_rgcn_told),

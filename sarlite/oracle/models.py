@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,24 +81,24 @@ def _values(part):
     return {inner: value for inner, (_, value) in part.items()}
 
 
-def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes,
-             convolved: list[Expr] | None = None) -> Expr:
-    """The logits; what each convolution gives is put into `convolved`."""
+def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> list[Expr]:
+    """What each convolution gives; that of the last are the logits."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
-    found, dialect, h = parts(kind, state), attributes["dialect"], inputs["x"]
+    found, dialect, h, convolved = parts(kind, state), attributes["dialect"], inputs["x"], []
     for k, (part, own) in enumerate(zip(found.layers, attributes["each"])):
         h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, _values(part))}, edges, own)
         last = k == len(found.layers) - 1
         if len(h.shape) == 3:  # DGL's heads
             h = h.mean(1) if last else h.reshape(h.shape[0], h.shape[1] * h.shape[2])
-        if convolved is not None:
-            convolved.append(h)
-        if not last and found.norms:
+        convolved.append(h)
+        if last:
+            break
+        if found.norms:
             norm = dialects.read("batch_norm", dialect, _values(found.norms[k]))
             h = NORM.formula({"x": h, **norm}, edges, {"training": attributes["training"], "eps": attributes["eps"]})
-        h = h if last else ACTIVATIONS[attributes["activation"]](h)
-    return h
+        h = ACTIVATIONS[attributes["activation"]](h)
+    return convolved
 
 
 def cross_entropy(logits: Expr, labels: Any, mask: Any) -> Expr:
@@ -133,7 +134,8 @@ def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: 
     moments: dict[str, tuple[Any, Any]] = {name: (None, None) for name in now}
     outputs: dict[str, Expr] = {}
     for step in range(1, attributes["steps"] + 1):
-        loss = cross_entropy(_forward(kind, {**inputs, **now}, edges, attributes), inputs["labels"], inputs["mask"])
+        logits = _forward(kind, {**inputs, **now}, edges, attributes)[-1]
+        loss = cross_entropy(logits, inputs["labels"], inputs["mask"])
         g = gradient({"loss": loss}, {"loss": constant(1.0)}, now)
         for name in now:
             now[name], first, second = adam(now[name], g[name], *moments[name], step, attributes)
@@ -244,12 +246,7 @@ def _definition(kind: str, training: bool) -> Definition:
     def formula(inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
         if training:
             return _trained(kind, inputs, edges, attributes)
-        return {"out": _forward(kind, inputs, edges, attributes)}
-
-    def layers(inputs, edges, attributes):
-        convolved: list[Expr] = []
-        _forward(kind, inputs, edges, attributes, convolved)
-        return convolved
+        return {"out": _forward(kind, inputs, edges, attributes)[-1]}
 
     def arrays(edges, width, attributes):
         if edges.n_src != edges.n_dst:
@@ -269,9 +266,9 @@ def _definition(kind: str, training: bool) -> Definition:
     return Definition(
         f"{kind}-training" if training else f"{kind}-model", formula, arrays,
         dict.fromkeys(_attribute_names(kind, training)),
-        lambda width, attributes: _parameters(kind, width, attributes), {} if training else {"out": "dst"}, FIXED,
-        {**DRAWN, "labels": _labels, "mask": _mask}, lambda attributes, state: resolve(kind, attributes, state),
-        refuses, not training, None if training else layers,
+        partial(_parameters, kind), {} if training else {"out": "dst"}, FIXED,
+        {**DRAWN, "labels": _labels, "mask": _mask}, partial(resolve, kind), refuses, not training,
+        None if training else partial(_forward, kind),
     )  # fmt: skip
 
 

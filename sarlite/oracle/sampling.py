@@ -22,6 +22,7 @@ from numpy.random import Generator, Philox
 
 from sarlite.oracle import call
 from sarlite.oracle.case import Case
+from sarlite.oracle.corpus import Entry
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import as_array
@@ -32,7 +33,7 @@ from sarlite.types import Array
 FALSE_ALARM = 1e-10
 DEGREES = (0, 1, 2, 3, 5, 8, 17)
 ROWS, N_SRC = 24, 50
-MOST_SETS = 200
+MOST_SETS, MOST_EDGES = 200, 1000
 
 
 def graph(seed: int = 0) -> EdgeList:
@@ -44,20 +45,21 @@ def graph(seed: int = 0) -> EdgeList:
     return EdgeList(src[order], np.repeat(np.arange(len(degrees)), degrees)[order], N_SRC, len(degrees))
 
 
-def case(edges: EdgeList, k: int, replace: bool, seed: int, name: str, index_dtype: str = "int64") -> Case:
-    """`case.k` of each row's in-edges are to be picked, all of fewer; with `case.replace`, k of any row with edges."""
-    return Case(name, "sample", edges, {}, {"k": k, "replace": replace, "seed": seed}, index_dtype=index_dtype)
+def level(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dtype: str = "int64") -> None:
+    """Look at one call on each of the smaller graphs, then at an even number of calls on `graph`.
 
+    `case.k` of each row's in-edges are to be picked, all of fewer; with `case.replace`, k of any row with edges.
+    """
+    def asked(edges, name, seed):
+        return replace_seed(trial.reference.case(edges, name=name, index_dtype=index_dtype), seed)
 
-def level(trial: Trial, k: int, replace: bool, n_calls: int, graphs: Iterable[tuple[str, EdgeList]] = (),
-          index_dtype: str = "int64") -> None:
-    """Look at one call on each of `graphs`, then at an even number of calls on `graph`."""
-    for name, edges in graphs:
-        picks(trial, case(edges, k, replace, trial.seed, f"{name}/sample", index_dtype))
+    for entry in entries:
+        if entry.published["n_edges"] <= MOST_EDGES:
+            picks(trial, asked(entry.edges, f"{entry.name}/sample", trial.seed))
     edges = graph(trial.seed)
     drawn = []
-    for seed in range(n_calls):
-        one = case(edges, k, replace, trial.seed + seed, "sampled-degrees", index_dtype)
+    for k in range(n_calls):
+        one = asked(edges, "sampled-degrees", trial.seed + k)
         rows = picks(trial, one)
         if rows is None:
             return
