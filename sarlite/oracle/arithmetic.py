@@ -78,15 +78,13 @@ class Bounded:
     def rounded(self, x: Bound, dtype: str) -> Bound:
         """Each number rounded once: its bound has what the numbers within x's are rounded to, often one."""
         value, error = rounded(x.value, dtype).astype(x.value.dtype), self._total(x)
-        with np.errstate(invalid="ignore"):
-            ends = [rounded(end, dtype) for end in (x.value - error, x.value + error)]
-            error = np.maximum.reduce([np.where(end == value, 0.0, np.abs(end - value)) for end in ends])
+        ends = [rounded(end, dtype) for end in (x.value - error, x.value + error)]
+        error = np.maximum.reduce([np.where(end == value, 0.0, np.abs(end - value)) for end in ends])
         return Bound(value, np.abs(value).astype(np.float64), np.where(np.isnan(error), np.inf, error))
 
     def result(self, x: Bound, rounds: int = 0) -> Number:
-        with np.errstate(all="ignore"):
-            error = self._total(x._replace(growth=x.growth + rounds * self.each))
-            error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # also of Inf and NaN
+        error = self._total(x._replace(growth=x.growth + rounds * self.each))
+        error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # also of Inf and NaN
         return Number(x.value, error, x.magnitude)
 
     # ---- by element
@@ -106,28 +104,24 @@ class Bounded:
 
     def divide(self, a, b):
         value, b_error = self.plain.divide(a.value, b.value), self._total(b)
-        with np.errstate(all="ignore"):
-            inverse = 1 / np.abs(b.value.astype(np.float64))
-            least = np.abs(b.value) - b_error
-            error = np.where(least > 0, b_error / least * inverse, np.inf)
+        inverse = 1 / np.abs(b.value.astype(np.float64))
+        least = np.abs(b.value) - b_error
+        error = np.where(least > 0, b_error / least * inverse, np.inf)
         inverse = Bound(inverse, inverse, error)
         return self._bilinear(np.multiply, value, a, inverse, _by_row(a, value) + 2 * self.once, 2)
 
     def exp(self, x):
         value = self.plain.exp(x.value)
-        with np.errstate(all="ignore"):
-            return self._settled(value, value * np.expm1(self._total(x)) + self.tiny * (x.value != -np.inf), EXP)
+        return self._settled(value, value * np.expm1(self._total(x)) + self.tiny * (x.value != -np.inf), EXP)
 
     def log(self, x):
         error = self._total(x)
-        with np.errstate(all="ignore"):
-            change = np.where(x.value > error, error / (x.value - error), np.inf)
-            return self._settled(self.plain.log(x.value), change, EXP)
+        change = np.where(x.value > error, error / (x.value - error), np.inf)
+        return self._settled(self.plain.log(x.value), change, EXP)
 
     def sqrt(self, x):
         value, error = self.plain.sqrt(x.value), self._total(x)
-        with np.errstate(all="ignore"):
-            change = error / (value + np.sqrt(np.maximum(x.value - error, 0)))
+        change = error / (value + np.sqrt(np.maximum(x.value - error, 0)))
         return self._settled(value, np.where(x.value > 0, change, np.sqrt(error)), 1)
 
     def tanh(self, x):
@@ -246,15 +240,14 @@ class Bounded:
     def softmax(self, scores, index, epsilon):
         value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
         top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
-        with np.errstate(all="ignore"):
-            # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the
-            # maximum of all rows.
-            below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
-            shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
-            change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
-            total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
-            relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
-            return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
+        # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the
+        # maximum of all rows.
+        below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
+        shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
+        change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
+        total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
+        relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
+        return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
 
     def promised(self, x, scores, index):
         return x._replace(error=np.where(all_masked(scores.value, index), np.inf, x.error))
@@ -263,10 +256,9 @@ class Bounded:
 
     def _total(self, x):
         """All of a number's bound."""
-        with np.errstate(all="ignore"):
-            growth = np.expm1(_column(x.growth, x.value))
-            return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
-                            np.where(np.equal(x.error, 0), 0, np.inf))
+        growth = np.expm1(_column(x.growth, x.value))
+        return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
+                        np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _summed(self, k):
         """The growth of a sum of k terms."""
@@ -277,24 +269,22 @@ class Bounded:
         return self._bound(value, size, np.asarray(error, np.float64), rounds * self.once, 0)
 
     def _bilinear(self, product, value, a, b, growth, rounds):
-        with np.errstate(all="ignore"):
-            error = 0.0
-            if np.any(b.error):
-                error = product(a.magnitude, b.error)
-            if np.any(a.error):
-                error = error + product(a.error, b.magnitude + b.error)
-            return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
+        error = 0.0
+        if np.any(b.error):
+            error = product(a.magnitude, b.error)
+        if np.any(a.error):
+            error = error + product(a.error, b.magnitude + b.error)
+        return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
         """A number whose `rounds` results may each have been flushed to 0; where one may overflow, the error is Inf."""
-        with np.errstate(all="ignore"):
-            if self.plain.dtype != self.sizes.dtype:  # values of longdouble are there below the least float64
-                size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)
-            error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
-            over = size + error > self.largest
-            error = np.where(over, np.inf, error) if over.any() else error
-            error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
-            return Bound(value, np.broadcast_to(size, value.shape), error, growth)
+        if self.plain.dtype != self.sizes.dtype:  # values of longdouble are there below the least float64
+            size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)
+        error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
+        over = size + error > self.largest
+        error = np.where(over, np.inf, error) if over.any() else error
+        error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
+        return Bound(value, np.broadcast_to(size, value.shape), error, growth)
 
     def _contenders(self, x, index):
         """(k, ...) bool: the entries that may be the greatest of their row."""

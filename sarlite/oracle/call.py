@@ -124,13 +124,17 @@ class Worker:
         return answer
 
     def call(self, job: Callable[[], Any]) -> Any:
-        """Return what `job` returns; raises what it raises, or a Failure once the time is over."""
+        """Return what `job` returns; raises Failure, whatever it raises, and once the time is over."""
         answer = self.start(job)
         wait([answer], self.seconds)
         if not answer.done():
             self.close()
             raise Failure(Verdict.WRONG, f"did not return within {self.seconds:g} s", hangs=True)
-        return answer.result()
+        error = answer.exception()
+        if error is None or isinstance(error, (Failure, KeyboardInterrupt)):
+            return answer.result()
+        refused = isinstance(error, (NotImplementedError, MemoryError))
+        raise Failure(Verdict.UNSUPPORTED if refused else Verdict.WRONG, told(error), trace=_trace(error)) from error
 
     def close(self) -> None:
         if self._jobs is not None:
@@ -157,23 +161,10 @@ def _call(worker, function, handed, threads):
         with worker.limits(threads):
             return _plain(function())
 
-    found = guarded(worker, job)
+    found = worker.call(job)
     if (name := handed.changed()) is not None:
         raise Failure(Verdict.WRONG, f"changed its input {name}", name)
     return found
-
-
-def guarded(worker: Worker, job: Callable[[], Any]) -> Any:
-    """Return what `job` returns; raises Failure, whatever it raises."""
-    try:
-        return worker.call(job)
-    except Failure:
-        raise
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        refused = isinstance(error, (NotImplementedError, MemoryError))
-        raise Failure(Verdict.UNSUPPORTED if refused else Verdict.WRONG, told(error), trace=_trace(error)) from error
 
 
 def _trace(error):

@@ -59,9 +59,8 @@ class Difference:
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
         """Return what another case would have given, with the error that rounding may make."""
-        with np.errstate(all="ignore"):
-            value = np.asarray(self.evaluate(case, Plain(), cotangents).value)
-            return Number(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
+        value = np.asarray(self.evaluate(case, Plain(), cotangents).value)
+        return Number(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
     def fits(self, number: Number) -> bool:
         """Whether every element that came is within the bound of a number, and some elements are decided."""

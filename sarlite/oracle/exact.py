@@ -62,10 +62,9 @@ class Exact:
         return Number(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _made(self, value, magnitude, grain):
-        with np.errstate(all="ignore"):
-            magnitude = np.where(np.isfinite(value), magnitude, 0.0)
-            proved = (magnitude <= self.limit * grain) & (magnitude < self.most) & (grain >= self.least)
-            grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
+        magnitude = np.where(np.isfinite(value), magnitude, 0.0)
+        proved = (magnitude <= self.limit * grain) & (magnitude < self.most) & (grain >= self.least)
+        grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
         # what is not proved may not be 0
         return Grained(value, np.where(grain > 0, magnitude, np.maximum(magnitude, 1.0)), grain)
 
@@ -87,9 +86,8 @@ class Exact:
     def divide(self, a, b):
         size = np.abs(b.value)
         fits = (np.frexp(size)[0] == 0.5) & (b.grain > 0)
-        with np.errstate(all="ignore"):
-            grain = np.where(np.isinf(a.grain), np.inf, np.where(fits, a.grain / size, 0.0))
-            return self._made(self.plain.divide(a.value, b.value), a.magnitude / size, grain)
+        grain = np.where(np.isinf(a.grain), np.inf, np.where(fits, a.grain / size, 0.0))
+        return self._made(self.plain.divide(a.value, b.value), a.magnitude / size, grain)
 
     def _known(self, x, value, known):
         """Values of a function that are what `value` says where `known`."""
@@ -230,8 +228,7 @@ def _choose(mask, a, b, value):
 
 def _times(a, b):
     """The product of grains, where a certain 0 makes a certain 0."""
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
+    return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 
 def _least_of_rows(grain: Array, index: Index) -> Array:

@@ -253,21 +253,22 @@ def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic:
     for expr in [*(arg for e in order for arg in e.args), *exprs.values()]:
         users[id(expr)] = users.get(id(expr), 0) + 1
     numbers: dict[int, Any] = {}
-    for expr in order:
-        if expr.op == "input":
-            numbers[id(expr)] = arithmetic.given(inputs[expr.options["name"]])
-        elif expr.op == "constant":
-            numbers[id(expr)] = arithmetic.constant(expr.options["value"])
-        else:
-            args = [numbers[id(arg)] for arg in expr.args]
-            for k in ROWS.get(expr.op, ()) if narrow else ():
-                args[k] = arithmetic.rounded(args[k], narrow)
-            numbers[id(expr)] = getattr(arithmetic, expr.op)(*args, **_options(expr))
-        for arg in expr.args:
-            users[id(arg)] -= 1
-            if not users[id(arg)]:
-                numbers.pop(id(arg), None)
-    return {name: arithmetic.result(numbers[id(expr)], (rounds or {}).get(name, 0)) for name, expr in exprs.items()}
+    with np.errstate(all="ignore"):  # what is no number, or none of the dtype, is told by the number itself
+        for expr in order:
+            if expr.op == "input":
+                numbers[id(expr)] = arithmetic.given(inputs[expr.options["name"]])
+            elif expr.op == "constant":
+                numbers[id(expr)] = arithmetic.constant(expr.options["value"])
+            else:
+                args = [numbers[id(arg)] for arg in expr.args]
+                for k in ROWS.get(expr.op, ()) if narrow else ():
+                    args[k] = arithmetic.rounded(args[k], narrow)
+                numbers[id(expr)] = getattr(arithmetic, expr.op)(*args, **_options(expr))
+            for arg in expr.args:
+                users[id(arg)] -= 1
+                if not users[id(arg)]:
+                    numbers.pop(id(arg), None)
+        return {name: arithmetic.result(numbers[id(expr)], (rounds or {}).get(name, 0)) for name, expr in exprs.items()}
 
 
 def _options(expr):

@@ -113,7 +113,8 @@ def level(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None
         bounds.append({name: np.broadcast_to(number.error, number.value.shape) for name, number in expected.items()})
     trial.report.checked["invariant"] += 1
     for name in answers[0]:
-        left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
+        with np.errstate(invalid="ignore"):  # Inf and -Inf of two answers
+            left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
         bound = np.add(*(side([e[name] for e in bounds], name) for side in (relation.left, relation.right)))
         difference = Difference(trial.reference, relation.cases[-1], name, Number(left, bound), right)
         bad = np.nan_to_num(difference.ratio) > 1

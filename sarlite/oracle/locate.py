@@ -35,11 +35,6 @@ class Codebook:
         self.order = np.argsort(self.keys, kind="stable")
         self.sorted = self.keys[self.order]
 
-    def find(self, row: Array) -> int | None:
-        """The row that is equal to `row`; None where there is none, or more than one."""
-        found = self.find_each(row[None])[0]
-        return None if found < 0 else int(found)
-
     def find_each(self, rows: Array) -> Array:
         """(k,) of the rows that are equal to each of (k, width); -1 where there is none, or more than one."""
         keys = rows @ self.direction
@@ -136,9 +131,9 @@ def _mine(flow, v):
 def _one_change(flow, book, v, difference):
     """The change that makes a difference of row v: one source once too often, or not at all; or None."""
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
-    for factor in (f * sign for f in factors for sign in (-1.0, 1.0)):
-        u = book.find(difference / factor)
-        if u is not None and (change := _change(flow, _mine(flow, v), v, u, factor)) is not None:
+    signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
+    for factor, u in zip(signed.tolist(), book.find_each(difference / signed[:, None]).tolist()):
+        if u >= 0 and (change := _change(flow, _mine(flow, v), v, u, factor)) is not None:
             return [change]
     return None
 

@@ -52,31 +52,11 @@ class Plain:
 
     # ---- by element
 
+    negative, multiply, divide, matmul = map(staticmethod, (np.negative, np.multiply, np.divide, np.matmul))
+    exp, log, sqrt, tanh = map(staticmethod, (np.exp, np.log, np.sqrt, np.tanh))
+
     def add(self, first, *rest):
-        for term in rest:
-            first = _quiet(np.add, first, term)
-        return first
-
-    def negative(self, x):
-        return -x
-
-    def multiply(self, a, b):
-        return _quiet(np.multiply, a, b)
-
-    def divide(self, a, b):
-        return _quiet(np.divide, a, b)
-
-    def exp(self, x):
-        return _quiet(np.exp, x)
-
-    def log(self, x):
-        return _quiet(np.log, x)
-
-    def sqrt(self, x):
-        return _quiet(np.sqrt, x)
-
-    def tanh(self, x):
-        return np.tanh(x)
+        return sum(rest, first)
 
     def leaky(self, x, slope):
         return np.where(x > 0, x, np.where(np.isnan(x), x, slope * x if slope else 0))
@@ -95,11 +75,8 @@ class Plain:
 
     # ---- dense
 
-    def matmul(self, a, b):
-        return _quiet(np.matmul, a, b)
-
     def sum(self, x, axes):
-        return _quiet(np.sum, x, axis=axes, keepdims=True)
+        return np.sum(x, axis=axes, keepdims=True)
 
     def transpose(self, x):
         return x.T
@@ -150,7 +127,7 @@ class Plain:
         step = max(1, CHUNK // max(1, int(np.prod(a.shape[1:]))))
         for start in range(0, len(out), step):
             i, j = of_a.rows[start : start + step], of_b.rows[start : start + step]
-            out[start : start + step] = _quiet(np.multiply, a[i], b[j]).sum(tuple(range(1 + heads, a.ndim)))
+            out[start : start + step] = (a[i] * b[j]).sum(tuple(range(1 + heads, a.ndim)))
         return out
 
     def scatter_max(self, x, index, ties=None, rank=None):
@@ -158,9 +135,9 @@ class Plain:
 
     def softmax(self, scores, index, epsilon):
         top = by_row(np.maximum, scores, index)
-        e = _quiet(np.exp, np.where(scores == -np.inf, scores, _quiet(np.subtract, scores, top[index.rows])))
+        e = np.exp(np.where(scores == -np.inf, scores, scores - top[index.rows]))
         total = self.scatter_sum(e, index) + self.dtype.type(epsilon)
-        return np.where(e == 0, e, _quiet(np.divide, e, total[index.rows]))
+        return np.where(e == 0, e, e / total[index.rows])
 
     def promised(self, x, scores, index):
         return x
@@ -168,7 +145,7 @@ class Plain:
     def select(self, g, x, index, ties, rank):
         won = greatest(x, self.scatter_max(x, index), index)
         if ties == "all":
-            g = _quiet(np.divide, g, np.maximum(self.scatter_sum(won.astype(self.dtype), index), 1))
+            g = g / np.maximum(self.scatter_sum(won.astype(self.dtype), index), 1)
         else:
             won = first(won, index, rank)
         return np.where(won, g[index.rows], self.dtype.type(0))
@@ -200,8 +177,3 @@ def first(among: Array, index: Index, rank: Array | None) -> Array:
     place[order] = np.arange(len(order))
     place = np.where(among, place.reshape(-1, *[1] * (among.ndim - 1)), len(order))
     return among & (place == by_row(np.minimum, place, index)[index.rows])
-
-
-def _quiet(f, *args, **options):
-    with np.errstate(all="ignore"):
-        return f(*args, **options)

@@ -76,8 +76,7 @@ def replace_seed(one: Case, seed: int) -> Case:
 
 def picks(trial: Trial, one: Case) -> list[Array] | None:
     """Return each row's picks of one call as places in the row; None, with a finding, where they cannot be picks."""
-    found = trial.noted(one, lambda given: call.guarded(trial.worker,
-                                                        lambda: as_array(trial.run(call.Handed(given).case))))
+    found = trial.noted(one, lambda given: trial.worker.call(lambda: as_array(trial.run(call.Handed(given).case))))
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":

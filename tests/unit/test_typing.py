@@ -23,7 +23,7 @@ ANNOTATED = {
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim", "uncounted"),
     "sarlite.progress": ("Progress", "Step", "duration"),
     "sarlite.keys": ("splitmix64", "word", "key"),
-    "sarlite.oracle.call": ("Unsupported", "Failure", "Handed", "Worker", "laid_out", "outputs", "gradients", "guarded", "told",
+    "sarlite.oracle.call": ("Unsupported", "Failure", "Handed", "Worker", "laid_out", "outputs", "gradients", "told",
                             "checked"),
     "sarlite.oracle.check": ("check",),
     "sarlite.oracle.certified": ("arithmetic", "ratios", "imprecise", "coarse"),
