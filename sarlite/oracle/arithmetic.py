@@ -149,9 +149,6 @@ class Bounded:
     def settled(self, x):
         return Bound(x.value, np.abs(x.value).astype(np.float64), self._total(x))
 
-    def fixed(self, x):
-        return x
-
     # ---- dense
 
     def matmul(self, a, b):

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
 from sarlite.oracle.finding import Verdict
-from sarlite.oracle.formats import as_array, dtype_of
+from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
 _FRAMES = 6  # of an exception that are told
@@ -38,7 +38,7 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
         found = {next(iter(shapes)): found}
     if missing := [name for name in shapes if name not in found]:
         raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
-    return {name: checked(found[name], name, shape, case.format) for name, shape in shapes.items()}
+    return {name: checked(found[name], name, shape, case) for name, shape in shapes.items()}
 
 
 def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
@@ -59,7 +59,7 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
         raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
                       f"d{unknown[0]}")
-    return {name: checked(found[name], f"d{name}", shape, case.format) for name, shape in shapes.items()
+    return {name: checked(found[name], f"d{name}", shape, case) for name, shape in shapes.items()
             if found.get(name) is not None}
 
 
@@ -195,14 +195,14 @@ def _kind(value):
     return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
-def checked(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Array:
-    """Return an array that has the shape and the dtype promised; raises Failure."""
+def checked(value: Any, name: str, shape: tuple[int, ...], case: Case) -> Array:
+    """Return an array that has the shape promised and the case's dtype; raises Failure."""
     if not isinstance(value, np.ndarray):
         raise Failure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):
         raise Failure(Verdict.WRONG, f"{name} has shape {value.shape}, not {tuple(shape)}", name)
-    if value.dtype != dtype_of(dtype):
-        raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {dtype}", name)
+    if value.dtype != case.dtype:
+        raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {case.format}", name)
     return value
 
 

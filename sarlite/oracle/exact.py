@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ BITS = {name: round(-np.log2(format_of(name).unit)) for name in DTYPES}
 _VANISHES = -1000.0  # exp of it is 0 in every dtype
 
 
+_KEYS = ("value", "magnitude", "grain")
+
+
 @dataclass(frozen=True, eq=False)
 class Grained:
     """Values that are multiples of `grain`, a power of two: Inf for a value that is 0 whatever the order, 0 where
@@ -29,6 +33,16 @@ class Grained:
     value: Array
     magnitude: Array
     grain: Array
+
+
+def _moving(name):
+    """A primitive that only moves numbers: of each part what `Plain` makes of it."""
+
+    def moved(self, x, **options):
+        move = partial(getattr(self.plain, name), **options)
+        return Grained(*(move(np.broadcast_to(getattr(x, key), x.value.shape)) for key in _KEYS))
+
+    return moved
 
 
 class Exact:
@@ -126,10 +140,10 @@ class Exact:
         """What is exact is one number, not the sum that it came from."""
         return Grained(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
-    def fixed(self, x):
-        return x
-
     # ---- dense
+
+    transpose, reshape, broadcast, slice, gather = map(
+        _moving, ("transpose", "reshape", "broadcast", "slice", "gather"))  # fmt: skip
 
     def matmul(self, a, b):
         grain = _times(a.grain.min(1, initial=np.inf)[:, None], b.grain.min(0, initial=np.inf)[None])
@@ -139,26 +153,11 @@ class Exact:
         grain = x.grain.min(axes, keepdims=True, initial=np.inf)
         return self._made(self.plain.sum(x.value, axes), self.plain.sum(x.magnitude, axes), grain)
 
-    def transpose(self, x):
-        return _each(self.plain.transpose, x)
-
-    def reshape(self, x, shape):
-        return _each(lambda part: part.reshape(shape), x)
-
-    def broadcast(self, x, shape):
-        return _each(lambda part: np.broadcast_to(part, shape), x)
-
     def concat(self, *parts, axis):
         return Grained(*(np.concatenate([np.broadcast_to(getattr(p, key), p.value.shape) for p in parts], axis)
                          for key in _KEYS))
 
-    def slice(self, x, start, stop, axis):
-        return _each(lambda part: self.plain.slice(part, start, stop, axis), x)
-
     # ---- by edges
-
-    def gather(self, x, index):
-        return _each(lambda part: part[index.rows], x)
 
     def scatter_sum(self, x, index):
         value, magnitude = (self.plain.scatter_sum(part, index) for part in (x.value, x.magnitude))
@@ -213,13 +212,6 @@ class Exact:
         open_ = all_masked(scores.value, index)
         return Grained(x.value, np.where(open_, np.maximum(x.magnitude, 1.0), x.magnitude),
                        np.where(open_, 0.0, x.grain))
-
-
-_KEYS = ("value", "magnitude", "grain")
-
-
-def _each(f, x):
-    return Grained(*(f(np.broadcast_to(getattr(x, key), x.value.shape)) for key in _KEYS))
 
 
 def _choose(mask, a, b, value):

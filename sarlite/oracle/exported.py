@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from sarlite.oracle import call, inputs, npy, probe, sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import LEVELS
 from sarlite.oracle.corpus import Entry, corpus, named
-from sarlite.oracle.finding import Finding, Saved
+from sarlite.oracle.finding import Saved
 from sarlite.oracle.levels import CERTIFIED, PROBE, Asking
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference, reference_of
@@ -98,12 +100,10 @@ def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
     """A case with its expected results and bounds; a probe's bounds are 0, or Inf where nothing is proved."""
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
-    try:
+    with suppress(probe.NotExact):
         if reference.differentiable(case):
             g = how.cotangents(reference, case, seed)
             numbers |= {f"d{name}": number for name, number in how.gradients(reference, case, g).items()}
-    except probe.NotExact:
-        pass
     expected = {name: np.asarray(number.value, np.float64) for name, number in numbers.items()}
     bounds = {}
     for name, number in numbers.items():  # what a longdouble loses as float64 is within the bound
@@ -129,10 +129,8 @@ def _verified(report: Report, saved: Saved, folder: Path) -> None:
         if name not in got:
             report.skip(f"{name} of {case.op}: there is no result", case.name)
             continue
-        try:
-            array = call.checked(got[name], name, expected.shape, case.format)
-        except call.Failure as failure:
-            trial.add(Finding(failure.verdict, "call", case, name, failure.cause))
+        array = trial.noted(case, partial(call.checked, got[name], name, expected.shape))
+        if array is None:
             continue
         number, is_output = Number(expected, saved.bounds[name]), name in outputs
         of = name if is_output else name.removeprefix("d")

@@ -259,6 +259,8 @@ def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic:
                 numbers[id(expr)] = arithmetic.given(inputs[expr.options["name"]])
             elif expr.op == "constant":
                 numbers[id(expr)] = arithmetic.constant(expr.options["value"])
+            elif expr.op == "fixed":
+                numbers[id(expr)] = numbers[id(expr.args[0])]
             else:
                 args = [numbers[id(arg)] for arg in expr.args]
                 for k in ROWS.get(expr.op, ()) if narrow else ():

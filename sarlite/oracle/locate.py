@@ -176,23 +176,18 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
         partner = next((c for c in pending if _elsewhere(change, c)), None)
         swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0),
                     None)
-        if partner is not None:
-            pending.remove(partner)
-            lost, gained = (change, partner) if change.edge >= 0 else (partner, change)
-            pair = _pair(flow, lost.source, lost.row)
-            texts.append(f"edge {lost.edge} ({pair[0]} -> {pair[1]}) is misrouted: counted for row {gained.row}")
+        lost, gained = (change, partner) if partner is None or change.edge >= 0 else (partner, change)
+        pair = _pair(flow, lost.source, lost.row)
+        name = f"edge {lost.edge} ({pair[0]} -> {pair[1]})"
+        if gained is not None:
+            texts.append(f"{name} is misrouted: counted for row {gained.row}")
         elif swap is not None:
-            pending.remove(swap)
-            pair = _pair(flow, change.source, change.row)
-            name = f"edge {change.edge} ({pair[0]} -> {pair[1]})"
             texts.append(f"{name} reads row {swap.source} in place of {change.source}")
+        elif change.edge >= 0:
+            texts.append(f"{name} is {'lost' if change.times < 0 else 'counted twice'}")
         else:
-            pair = _pair(flow, change.source, change.row)
-            if change.edge >= 0:
-                how = "lost" if change.times < 0 else "counted twice"
-                texts.append(f"edge {change.edge} ({pair[0]} -> {pair[1]}) is {how}")
-            else:
-                texts.append(f"row {change.row} counts row {change.source}, from which it has no edge")
+            texts.append(f"row {change.row} counts row {change.source}, from which it has no edge")
+        pending = [c for c in pending if c is not (partner or swap)]
         edges.append(pair)
     text = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     return text + (", in the gradient" if flow.backward else ""), tuple(edges)

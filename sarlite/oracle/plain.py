@@ -70,9 +70,6 @@ class Plain:
     def settled(self, x):
         return x
 
-    def fixed(self, x):
-        return x
-
     # ---- dense
 
     def sum(self, x, axes):

@@ -202,7 +202,7 @@ def _rows(trial, division, before, output, number, arrays, layer=None):
              for rank, array in enumerate(arrays)]
     for one in asked:
         try:
-            call.checked(one.got, output, one.expected.value.shape, case.format)
+            call.checked(one.got, output, one.expected.value.shape, case)
         except call.Failure as failure:
             trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
             return True
