@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sarlite import oracle
 from sarlite.command import Parser
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.oracle.choices import DTYPES, PARTS, USUAL
-from sarlite.oracle.finding import Verdict
-from sarlite.oracle.report import Report
+from sarlite.oracle.choices import DTYPES, PARTS, USUAL, among
 
 PASSED, FOUND, USAGE, REFUSED = 0, 1, 2, 77  # 77 as of a program that does not promise a case, and Automake's tests
 # What `export` and `selfcheck` take where no operation is named.
@@ -115,15 +114,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def reference(words: Sequence[str]) -> Any:
     """Return the reference of words as ["spmm", "reduce=mean", "weighted=true"]; ConfigError where one is unknown."""
-    from sarlite.oracle.reference import Reference
-
     attributes = {}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"{word!r} is no NAME=VALUE")
         attributes[name] = _value(value)
-    return Reference(words[0], **attributes)
+    return oracle.Reference(words[0], **attributes)
 
 
 def _value(text):
@@ -159,57 +156,48 @@ def _verify(options):
 
 
 def _replay(options):
-    from sarlite.oracle import sarcase
     from sarlite.oracle.reference import reference_of
-    from sarlite.oracle.replay import replay, told
+    from sarlite.oracle.replay import told
 
-    saved = sarcase.load(options.case)
+    saved = oracle.load(options.case)
     print(told(saved), file=sys.stderr if options.json else sys.stdout)
     if options.program is None:
         reference_of(saved.case)
         return PASSED if saved.finding is None else FOUND
     program = _program(options, reference_of(saved.case))
-    return _told(replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
-                        time_limit=_outer(options)), options)
+    return _told(oracle.replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
+                               time_limit=_outer(options)), options)
 
 
 def _check(options):
     named = [options.operation] if options.operation else [text.split() for text in OPERATIONS]
     references = [reference(words) for words in named]
-    if options.parts is not None and options.ranks is None:
-        raise ConfigError("--parts: needs --ranks")
-    judge = _calls if options.ranks is None else _ranks
-    checks = [judge(options, wanted) for wanted in references]
-    found = [_checked(options, wanted, check) for wanted, check in zip(references, checks)]
+    shared = {"dtype": options.dtype, "seed": options.seed, "time_limit": _outer(options), "graphs": options.graphs,
+              "expected_failures": options.expected_failure, **_own(options)}
+
+    def report(program, wanted):
+        if options.ranks is None:
+            return oracle.check(program.run, wanted, vjp=program.vjp if options.gradients else None, **shared)
+        return oracle.check_ranks(program.run_ranks, wanted, gradients=options.gradients, **shared)
+
+    programs = [_program(options, wanted) for wanted in references]
+    found = [_checked(options, wanted, report(program, wanted)) for program, wanted in zip(programs, references)]
     return next((status for status in (FOUND, PASSED) if status in found), REFUSED)
 
 
-def _calls(options, wanted):
-    """What checks a program that is one process."""
-    from sarlite.oracle.check import check
-
-    program = _program(options, wanted)
-    vjp = program.vjp if options.gradients else None
-    return lambda: check(program.run, wanted, vjp=vjp, level=options.level or "ci", dtype=options.dtype,
-                         index_dtype=options.index_dtype, seed=options.seed, time_limit=_outer(options),
-                         expected_failures=options.expected_failure, shrink=not options.no_shrink,
-                         graphs=options.graphs, widths=_numbers("--widths", options.widths), repeats=options.repeats)
-
-
-def _ranks(options, wanted):
-    """What checks a program of several ranks."""
-    from sarlite.oracle.ranks import check_ranks
-
+def _own(options):
+    """What a check of one process, or of several ranks, takes beside what both take."""
+    if options.ranks is None:
+        if options.parts is not None:
+            raise ConfigError("--parts: needs --ranks")
+        return {"level": options.level or "ci", "index_dtype": options.index_dtype, "shrink": not options.no_shrink,
+                "widths": _numbers("--widths", options.widths), "repeats": options.repeats}
     refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
                ("--index-dtype", options.index_dtype != "int64")]
     if given := [name for name, value in refused if value]:
         raise ConfigError(f"{given[0]}: does not go with --ranks")
-    ranks = _numbers("--ranks", options.ranks)
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
-    run = _program(options, wanted).run_ranks
-    return lambda: check_ranks(run, wanted, ranks=ranks, parts=parts, dtype=options.dtype, seed=options.seed,
-                               time_limit=_outer(options), gradients=options.gradients,
-                               expected_failures=options.expected_failure, graphs=options.graphs)
+    return {"ranks": _numbers("--ranks", options.ranks), "parts": parts}
 
 
 def _numbers(flag, text):
@@ -220,8 +208,7 @@ def _numbers(flag, text):
         raise ConfigError(f"{flag} {text!r} is no list of whole numbers, as 1,2,3") from None
 
 
-def _checked(options, wanted, check):
-    report = check()
+def _checked(options, wanted, report):
     status = _told(report, options)
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
@@ -232,12 +219,10 @@ def _checked(options, wanted, check):
 
 def _list(options):
     from sarlite.oracle.catalogue import entry, lines
-    from sarlite.oracle.choices import among
-    from sarlite.oracle.reference import REFERENCES
 
     for name in options.operation:
-        among("operation", name, REFERENCES)
-    for name in options.operation or REFERENCES:
+        among("operation", name, oracle.REFERENCES)
+    for name in options.operation or oracle.REFERENCES:
         told = entry(name)
         print(json.dumps(told) if options.json else "\n".join(lines(told)))
     return PASSED
@@ -263,6 +248,6 @@ def _outer(options):
     return 2 * options.time_limit + 60
 
 
-def _told(report: Report, options: argparse.Namespace) -> int:
+def _told(report: "oracle.Report", options: argparse.Namespace) -> int:
     print(json.dumps(report.told()) if options.json else report)
-    return {Verdict.PASS: PASSED, Verdict.UNSUPPORTED: REFUSED}.get(report.verdict, FOUND)
+    return {"PASS": PASSED, "UNSUPPORTED": REFUSED}.get(report.verdict.name, FOUND)

@@ -7,15 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from sarlite import oracle
 from sarlite.oracle.choices import USUAL
-
-if TYPE_CHECKING:
-    from sarlite.oracle.reference import Reference
-    from sarlite.oracle.report import Report
 
 _KEY = "sarlite_oracle"  # of the fixture, and of what reports carry, from xdist's workers too
 
@@ -57,19 +54,15 @@ class Oracle:
         self.save = config.getoption("--oracle-save")
         self.expected_failures = (*config.getini("oracle_expected_failures"), *marked)
 
-    def check(self, run: Any, reference: "str | Reference", **options: Any) -> "Report":
+    def check(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
         """Check as `sarlite.oracle.check`; returns the report where it is PASS, raises OracleError otherwise."""
         __tracebackhide__ = True
-        from sarlite.oracle import check
+        return self._judged(oracle.check(run, reference, **{"level": self.level, **self._options(options)}))
 
-        return self._judged(check(run, reference, **{"level": self.level, **self._options(options)}))
-
-    def check_ranks(self, run: Any, reference: "str | Reference", **options: Any) -> "Report":
+    def check_ranks(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
         """Check as `sarlite.oracle.check_ranks`; returns and raises as `check`."""
         __tracebackhide__ = True
-        from sarlite.oracle import check_ranks
-
-        return self._judged(check_ranks(run, reference, **self._options(options)))
+        return self._judged(oracle.check_ranks(run, reference, **self._options(options)))
 
     def _options(self, options):
         expected = (*self.expected_failures, *options.get("expected_failures", ()))
