@@ -184,6 +184,7 @@ def test_the_table_of_operations(capsys):
     assert told["arrays"]["x_dst"] == ["n_dst", "width"] and told["own_names"]["dgl"]["num_heads"] == "n_heads"
     assert main(["list", "spmn"]) == 2 and "'spmn' is none of" in capsys.readouterr().err
     assert entry("attention")["with"]["kind='dot'"]["q"] == ["n_dst", 2, "width"]
+    assert entry("sage-model")["arrays"]["x"] == ["n", "width"] and entry("gcn")["parameters"]["linear.weight"] == ["width", 4]
 
 
 def test_sizes_are_equal_on_some_graphs():

@@ -1,5 +1,7 @@
 """References against a second one in plain loops, gradients against finite differences, and what must not leak."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import loops
 from sarlite.oracle.arithmetic import Bounded, Plain
 from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.exact import Exact
 from sarlite.oracle.expression import (
     concat,
     constant,
@@ -254,3 +257,20 @@ def test_what_is_not_known_is_refused_by_name():
         variable("x", (2, 3)) @ variable("y", (2, 3))
     with pytest.raises(ShapeError, match="weight of shape"):
         propagate(variable("x", (3, 2)), EDGES.by_src, EDGES.by_dst, variable("w", (10, 5)))
+
+
+@pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("spmm", {"reduce": "max"}),
+                                              ("attention", GAT), ("gcn", {}), ("sage-training", {})], ids=str)
+def test_nan_and_inf_are_told_by_the_numbers_and_by_no_warning(name, attributes):
+    reference = Reference(name, **attributes)
+    case = reference.case(EDGES, dtype="float32", width=3)
+    for array in case.arrays.values():
+        if array.dtype.kind == "f" and array.size > 2:
+            array.flat[:3] = np.nan, np.inf, np.finfo(array.dtype).max
+    g = reference.cotangents(case) if reference.definition.has_vjp else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for arithmetic in (Plain(), Bounded("float32"), Exact("float32")):
+            assert any(not np.isfinite(number.value).all() for number in reference.outputs(case, arithmetic).values())
+            if g is not None:
+                reference.gradients(case, g, arithmetic)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle import Verdict, check, load, replay, sarcase
+from sarlite.oracle import Reference, Report, Verdict, check, inputs, load, replay, sarcase
 from sarlite.oracle.command import main
 from sarlite.oracle.corpus import VALUES, entry
 from sarlite.oracle.edges import EdgeList
@@ -40,6 +40,22 @@ def test_what_no_case_had_is_told():
     whole = beyond(check(plain, "spmm", level="probe", graphs=["*-nan", "ring-3"]))
     assert VALUES["nan"] not in whole and VALUES["ties"] in whole
     assert spans([1, 2, 3, 5, 8, 9]) == "1 to 3, 5, 8 to 9" and spans([]) == ""
+
+
+def test_graphs_that_do_not_suit_count_once_and_are_not_exported(tmp_path):
+    """The paper's GCN adds self loops, which a graph of two sets of nodes cannot have."""
+    found = check(lambda case: case.x, "gcn", graphs=["bipartite-3-7-2", "ring-3"], shrink=False)
+    assert found.uncovered["graphs that do not suit"] == 1 and "bipartite-3-7-2" in found.examples["graphs that do not suit"]
+    assert main(["export", str(tmp_path), "--operation", "gcn", "--graphs", "bipartite-3-7-2"]) == 0
+    assert main(["export", str(tmp_path), "--operation", "gcn", "--graphs", "ring-3"]) == 0
+    assert all("ring-3" in path for path in (tmp_path / "cases.txt").read_text().split())
+
+
+def test_random_cases_have_what_is_special_about_a_graph():
+    exact, random = inputs.cases(Reference("spmm"), entry("isolated-12-odd-nan"), ["probe", "certified"], Report(""))
+    assert [case.name.split("/")[1] for case in [*exact, *random]] == ["codes", "random"]
+    assert all(not np.isfinite(case.arrays["x"]).all() for case in [*exact, *random])
+    assert inputs.cases(Reference("spmm"), entry("ring-3"), ["probe"], Report(""))[1] == []
 
 
 def test_more_calls_find_a_rarer_race():
