@@ -22,6 +22,7 @@ over all edges may pass more roundings.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ class Bounded:
     def add(self, *terms):
         value, rounds = self.plain.add(*(t.value for t in terms)), len(terms) - 1
         size, error = self.sizes.add(*(t.magnitude for t in terms)), sum(t.error for t in terms)
-        growth = _highest([_by_row(t, value) for t in terms]) + rounds * max(self.once, self.each)
+        growth = reduce(np.maximum, (_by_row(t, value) for t in terms)) + rounds * max(self.once, self.each)
         return self._bound(value, size, error, growth, rounds)
 
     def negative(self, x):
@@ -320,13 +321,6 @@ def _by_row(x, out):
     """The growth of x in a result: by row where the result has the rows of x, else the largest."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
-
-
-def _highest(growths):
-    out = growths[0]
-    for growth in growths[1:]:
-        out = np.maximum(out, growth)
-    return out
 
 
 def _entries(x, index):

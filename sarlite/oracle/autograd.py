@@ -15,12 +15,19 @@ from sarlite.types import Array
 class TorchKernel:
     """A function of a case in PyTorch, as `check` takes it: it has a `vjp` by autograd, and a `convert`.
 
+    oracle.check(oracle.torch_kernel(lambda case: my_spmm(case.src, case.dst, case.x)), "spmm")
+
     Parameters
     ----------
     function : (case) -> tensor, or {output: tensor}
         `case.x`, `case.src` and so on are tensors; arrays and parameters of a floating type require a gradient.
     parameters : dict of str to tensor, optional
         Further leaves, by the names that their gradients have in the reference's state.
+
+    Raises
+    ------
+    ImportError
+        There is no PyTorch.
     """
 
     def __init__(self, function: Callable[[Case], Any], parameters: Mapping[str, Any] | None = None) -> None:
@@ -59,21 +66,7 @@ class TorchKernel:
                 for (name, leaf), grad in zip(leaves.items(), grads)}
 
 
-def torch_kernel(function: Callable[[Case], Any]) -> TorchKernel:
-    """Return a function of a case in PyTorch as `check` takes it, with gradients by autograd.
-
-    oracle.check(oracle.torch_kernel(lambda case: my_spmm(case.src, case.dst, case.x)), "spmm")
-
-    Parameters
-    ----------
-    function : (case) -> tensor, or {output: tensor}
-
-    Raises
-    ------
-    ImportError
-        There is no PyTorch.
-    """
-    return TorchKernel(function)
+torch_kernel = TorchKernel
 
 
 def torch_layer(module: Any, call: Callable[[Any, Case], Any] | None = None) -> TorchKernel:

@@ -64,11 +64,6 @@ def _vjp(expr: Expr, g: Expr) -> Sequence[Any]:
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)
 
 
-def _select(g, x, index, ties, rank):
-    """The gradient of a row's maximum, at the entries that are it; exactly 0 elsewhere."""
-    return Expr("select", (g, x), x.shape, index=index, ties=ties, rank=rank)
-
-
 def _softmax_vjp(out, g, s, index, epsilon):
     mean = gather(scatter_sum(out * g, index), index)
     return (out * (g - mean),)
@@ -77,10 +72,6 @@ def _softmax_vjp(out, g, s, index, epsilon):
 def _propagate_vjp(out, g, x, weight=None, *, source, target):
     heads = 0 if weight is None else len(weight.shape) - 1
     return (lambda: propagate(g, target, source, weight)), (lambda: edge_dot(g, x, target, source, heads))
-
-
-def _edge_dot_vjp(out, g, a, b, of_a, of_b, heads):
-    return (lambda: propagate(b, of_b, of_a, g)), (lambda: propagate(a, of_a, of_b, g))
 
 
 def _concat_vjp(out, g, *parts, axis):
@@ -117,10 +108,12 @@ VJPS: dict[str, Callable[..., Sequence[Any]]] = {
     "slice": _slice_vjp,
     "gather": lambda out, g, x, index: (scatter_sum(g, index),),
     "scatter_sum": lambda out, g, x, index: (gather(g, index),),
-    "scatter_max": lambda out, g, x, index, ties, rank: (_select(g, x, index, ties, rank),),
+    # at the entries that are the maximum; exactly 0 elsewhere
+    "scatter_max": lambda out, g, x, **how: (Expr("select", (g, x), x.shape, **how),),
     "softmax": _softmax_vjp,
     "promised": lambda out, g, x, scores, index: (promised(g, scores, index), None),
     "propagate": _propagate_vjp,
-    "edge_dot": _edge_dot_vjp,
+    "edge_dot": lambda out, g, a, b, of_a, of_b, heads: (
+        (lambda: propagate(b, of_b, of_a, g)), (lambda: propagate(a, of_a, of_b, g))),
     "broadcast": lambda out, g, x: (g,),
 }

@@ -167,16 +167,10 @@ def _relation(rng, shape, attributes):
     return rng.integers(0, max(told["n_relations"], 1), shape)
 
 
-def _weights(rng, shape, attributes):
-    return rng.integers(1, 9, shape) / 4
-
-
-def _variance(rng, shape, attributes):
-    return rng.integers(1, 9, shape) / 2
-
-
 FIXED = frozenset(("relation", "labels", "mask", "running_mean", "running_var", *dialects.COUNTERS))
-DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation, "edge_weight": _weights, "running_var": _variance}
+DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation,
+                                        "edge_weight": lambda rng, shape, attributes: rng.integers(1, 9, shape) / 4,
+                                        "running_var": lambda rng, shape, attributes: rng.integers(1, 9, shape) / 2}
 
 
 # ---- what formulas of layers share

@@ -72,14 +72,6 @@ def _sage(inputs, edges, attributes):
     return plus(out, inputs.get("root.bias"))
 
 
-def _sage_derived(n_in, attributes):
-    return {"pool": attributes["aggregator"] == "max-pool"}
-
-
-def _sage_told(shapes, told):
-    return {"aggregator": "max-pool"} if "pool.weight" in shapes else {}
-
-
 def _rgcn(inputs, edges, attributes):
     """W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, W_r = sum_b c_rb V_b.
 
@@ -105,10 +97,6 @@ def _within(name, index, n):
     if len(index) and (index.min() < 0 or index.max() >= n):
         odd = index.min() if index.min() < 0 else index.max()
         raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
-
-
-def _rgcn_derived(n_in, attributes):
-    return {"n_matrices": attributes["n_bases"] or attributes["n_relations"]}
 
 
 def _rgcn_told(shapes, told):
@@ -212,7 +200,10 @@ def _batch_norm(inputs, edges, attributes):
 
 
 def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr]:
-    """The running moments after a step: of the mean, and of the variance over n - 1."""
+    """The running moments after a step of training, where they are asked: of the mean, and of the variance over n - 1.
+    """
+    if not (attributes["training"] and attributes["running"]):
+        return {}
     x, momentum = inputs["x"], attributes["momentum"]
     centre, var = moments(x)
     n, n_feat = x.shape
@@ -221,18 +212,6 @@ def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr
 
 
 # ---- the table
-
-
-def _gcn_arrays(edges, n_in, attributes):
-    return {"x": (edges.n_src, n_in), **({"edge_weight": (edges.n_edges,)} if attributes["weighted"] else {})}
-
-
-def _rgcn_arrays(edges, n_in, attributes):
-    return {**rows_of(edges, n_in), "relation": (edges.n_edges,)}
-
-
-def _norm_outputs(inputs, attributes):
-    return running(inputs, attributes) if attributes["training"] and attributes["running"] else {}
 
 
 _SIZES = {"n_heads": 2, "n_feat": 3}
@@ -246,19 +225,25 @@ _SQUARE = {"n_feat": 2}  # as many as heads
 LAYERS = {
     "gcn": Layer("gcn", _gcn, {"n_out": 4},
                  {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"),
-                  "weighted": NO, "bias": YES, "allow_zero_in_degree": YES}, arrays=_gcn_arrays),
+                  "weighted": NO, "bias": YES, "allow_zero_in_degree": YES},
+                 arrays=lambda edges, n_in, attributes: {
+                     "x": (edges.n_src, n_in),
+                     **({"edge_weight": (edges.n_edges,)} if attributes["weighted"] else {})}),
     "sage": Layer("sage", _sage, {"n_out": 4},
                   {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES},
-                  derived=_sage_derived, told=_sage_told),
+                  derived=lambda n_in, attributes: {"pool": attributes["aggregator"] == "max-pool"},
+                  told=lambda shapes, told: {"aggregator": "max-pool"} if "pool.weight" in shapes else {}),
     "gat": Layer("gat", _gat, _SIZES, _OPTIONS, _NUMBERS, _SQUARE, derived=_derived, told=_told),
     "gatv2": Layer("gatv2", _gatv2, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS, _SQUARE, derived=_derived,
                    told=_gatv2_told),
     "rgcn": Layer("rgcn", _rgcn, {"n_out": 4, "n_relations": 3, "n_bases": 2},
-                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3}, arrays=_rgcn_arrays,
-                  derived=_rgcn_derived, told=_rgcn_told),
+                  {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3},
+                  arrays=lambda edges, n_in, attributes: {**rows_of(edges, n_in), "relation": (edges.n_edges,)},
+                  derived=lambda n_in, attributes: {"n_matrices": attributes["n_bases"] or attributes["n_relations"]},
+                  told=_rgcn_told),
     "batch_norm": Layer("batch_norm", _batch_norm, {}, {"training": YES, "running": NO, "affine": YES, "tracked": YES},
                         {"eps": 1e-5, "momentum": 0.1},
-                        arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=_norm_outputs),
+                        arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=running),
 }  # fmt: skip
 for _layer in LAYERS.values():
     define(definition(_layer))
