@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.oracle.formats import format_of, rounded
-from sarlite.oracle.plain import Number, Plain, all_masked, by_row, first, greatest
+from sarlite.oracle.plain import Number, Plain, all_masked, by_row, column, first, greatest
 from sarlite.types import Array
 
 __all__ = ["Bounded", "Number", "Plain"]
@@ -310,7 +310,7 @@ def _each(f, x):
 
 def _column(growth, like):
     """One number a row, to be broadcast with the rows of `like`."""
-    return growth if not np.ndim(growth) else np.reshape(growth, (-1, *[1] * (like.ndim - 1)))
+    return column(growth, like.ndim) if np.ndim(growth) else growth
 
 
 def _most(growth):

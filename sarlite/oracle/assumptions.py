@@ -15,6 +15,7 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.locate import is_extremum
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 
@@ -62,7 +63,7 @@ def guesses(difference: Difference) -> Iterator[Guess]:
         pairs = np.array(d.named).reshape(-1, 2)
         there = (case.edges.src[:, None] == pairs[:, 0]) & (case.edges.dst[:, None] == pairs[:, 1])
         yield from single_edges(d, np.flatnonzero(there.any(1))[:MOST_EDGES])
-    if d.output == "dx" and _may_tie(case):
+    if d.output == "dx" and is_extremum(case) and "weight" not in case.arrays:
         yield Guess("entries that tie for the extremum get the whole gradient each",
                     partial(_whole_ties, case, d.cotangents))
     for cause, changed, cotangents in _assumptions(d.reference, case, d.cotangents):
@@ -82,11 +83,6 @@ def single_edges(difference: Difference, into: Iterable[int], where: Callable[[i
         for change, kept in (("lost", np.delete), ("counted twice", np.append)):
             other = cut.on_edges(d.reference, d.case, kept(np.arange(edges.n_edges), e))
             yield Guess(f"{name} is {change}", partial(d.under, other), pair)
-
-
-def _may_tie(case):
-    a = case.attributes
-    return case.op == "spmm" and a["reduce"] in ("max", "min") and "weight" not in case.arrays and not a["loops"]
 
 
 def _whole_ties(case, g):

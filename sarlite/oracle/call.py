@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,9 +157,7 @@ def _call(worker, function, handed, threads):
     """What a function returns, every array in it as a NumPy array of its own."""
 
     def job():
-        if threads is None:
-            return _plain(function())
-        with worker.limits(threads):
+        with nullcontext() if threads is None else worker.limits(threads):
             return _plain(function())
 
     found = worker.call(job)
@@ -180,13 +179,7 @@ def told(error: BaseException) -> str:
 
 
 def _plain(found):
-    if isinstance(found, Mapping):
-        return {name: None if value is None else as_array(value) for name, value in found.items()}
-    return as_array(found) if _is_array(found) else found
-
-
-def _is_array(value):
-    return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+    return {name: as_array(value) for name, value in found.items()} if isinstance(found, Mapping) else as_array(found)
 
 
 def _kind(value):

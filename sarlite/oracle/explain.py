@@ -63,8 +63,7 @@ def _edges_or_assumption(d):
 
 def _located(d):
     case, (expected, got) = d.case, d.wide
-    a = case.attributes
-    if case.op == "spmm" and a["reduce"] in ("max", "min") and d.output == "out" and not a["loops"]:
+    if locate.is_extremum(case) and d.output == "out":
         changes = locate.extremum(case, expected, got)
         return None if changes is None else locate.told(locate.Flow(case.edges, expected, None, None), changes)
     together = [d, *d.siblings()]

@@ -202,6 +202,12 @@ def _pair(flow, source, row):
     return (int(row), int(source)) if flow.backward else (int(source), int(row))
 
 
+def is_extremum(case: Case) -> bool:
+    """Whether an spmm's out is a maximum or minimum over the edges as they are."""
+    a = case.attributes
+    return case.op == "spmm" and a["reduce"] in ("max", "min") and not a["loops"]
+
+
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
     """The same for a maximum or minimum over edges, `out` of an spmm: which source explains each wrong row."""
     largest = case.attributes["reduce"] == "max"

@@ -18,7 +18,7 @@ from sarlite.oracle.difference import Difference
 from sarlite.oracle.explain import Look
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.parts import Division
-from sarlite.oracle.plain import Number
+from sarlite.oracle.plain import Number, column
 from sarlite.types import Array
 
 MOST_ROWS = 400  # rows of a rank that are compared each with each
@@ -96,7 +96,7 @@ def _scales(d):
     factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
                (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
     if d.kind in ("dst", "node"):
-        degrees = np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float).reshape(-1, *[1] * (value.ndim - 1))
+        degrees = column(np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float), value.ndim)
         factors += [(degrees, "a sum over the edges where a mean is promised"),
                     (1 / degrees, "a mean over the edges where a sum is promised")]
     for known, text in factors:

@@ -157,6 +157,11 @@ def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
     return out
 
 
+def column(of_rows: Any, ndim: int) -> Array:
+    """(n, 1, ...) of `ndim` axes: one number a row, to be broadcast with the rows of an array."""
+    return np.reshape(of_rows, (-1, *[1] * (ndim - 1)))
+
+
 def all_masked(scores: Array, index: Index) -> Array:
     """(k, ...) bool: the entries of rows whose scores are all -Inf."""
     return (by_row(np.maximum, scores, index) == -np.inf)[index.rows]
@@ -172,5 +177,5 @@ def first(among: Array, index: Index, rank: Array | None) -> Array:
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    place = np.where(among, place.reshape(-1, *[1] * (among.ndim - 1)), len(order))
+    place = np.where(among, column(place, among.ndim), len(order))
     return among & (place == by_row(np.minimum, place, index)[index.rows])

@@ -190,7 +190,7 @@ def _flat(result, wanted):
     flat = {**{name: value for name, value in result.items() if name not in ("layers", "gradients")},
             **{f"layers.{k}": value for k, value in enumerate(layers)},
             **{f"d{name}": value for name, value in gradients.items()}}
-    return {name: None if value is None else as_array(value) for name, value in flat.items()}
+    return {name: as_array(value) for name, value in flat.items()}
 
 
 def _rows(trial, division, before, output, number, arrays, layer=None):

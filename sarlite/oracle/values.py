@@ -10,6 +10,7 @@ from sarlite.keys import GAMMA, splitmix64
 from sarlite.oracle.case import Case
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.formats import rounded
+from sarlite.oracle.plain import column
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
@@ -58,9 +59,9 @@ def places(edges: EdgeList) -> Array:
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
     """Return small integers, of either sign, that tell the edges of a row apart for as long as they last."""
-    place, top = _column(places(edges), len(shape)), min(7, 1 << bits // 2)
+    place, top = column(places(edges), len(shape)), min(7, 1 << bits // 2)
     shift = np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
-    sign = 1 - 2 * _column(mixed(np.arange(edges.n_edges), seed) % 2, len(shape))
+    sign = 1 - 2 * column(mixed(np.arange(edges.n_edges), seed) % 2, len(shape))
     return (1 + (place + shift) % top) * sign * np.ones(shape)
 
 
@@ -94,22 +95,22 @@ class Scores:
             return out + (_EQUAL / 2 if self.form == "gat" else 0)
         sources, least = self._ranks()
         if name == "el":
-            out -= _FARTHER * _column(sources, len(shape))
+            out -= _FARTHER * column(sources, len(shape))
         elif name == "er":
-            out += _FARTHER * _column(least, len(shape))
+            out += _FARTHER * column(least, len(shape))
         elif name == "attn":
             out[:, -1:] = -_FAR
         elif name == "q":
-            out[..., 0], out[..., 1] = -_FAR * shape[-1], _FAR * shape[-1] * _column(least, len(shape) - 1)
+            out[..., 0], out[..., 1] = -_FAR * shape[-1], _FAR * shape[-1] * column(least, len(shape) - 1)
         else:
-            out[..., 0], out[..., 1] = _column(sources, len(shape) - 1), 1
+            out[..., 0], out[..., 1] = column(sources, len(shape) - 1), 1
         return out
 
     def coded(self, name: str, array: Array) -> Array:
         """Return a coded array with what scores need in it: of gatv2 a last column of ranks."""
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
             sources, least = self._ranks()
-            array[..., -1] = _column(sources if name == "z_src" else -least, array.ndim - 1)
+            array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
     def _ranks(self):
@@ -122,9 +123,9 @@ class Scores:
     def _by_edge(self, shape):
         dst, ndim, heads = self.edges.dst, len(shape), np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
         if self.kind == "equal":
-            return np.choose(_column(dst, ndim) % 3, (0.0, _EQUAL, -_EQUAL)) * np.ones(shape)
-        winner = (_column(mixed(dst, self.seed), ndim) + heads) % _column(self.edges.in_degrees[dst], ndim)
-        return np.where(_column(places(self.edges), ndim) == winner, 0.0, -1e4)
+            return np.choose(column(dst, ndim) % 3, (0.0, _EQUAL, -_EQUAL)) * np.ones(shape)
+        winner = (column(mixed(dst, self.seed), ndim) + heads) % column(self.edges.in_degrees[dst], ndim)
+        return np.where(column(places(self.edges), ndim) == winner, 0.0, -1e4)
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
@@ -154,7 +155,7 @@ def _special(reference, case, name, array, values):
             return rounded(np.where(wide >= 0, 1e4, -1e4), case.format)
         if values == "masked" and name != "el":
             rows = np.arange(len(array)) if name == "er" else edges.dst
-            return np.where(_column(rows % 2 == 0, array.ndim), -np.inf, array).astype(array.dtype)
+            return np.where(column(rows % 2 == 0, array.ndim), -np.inf, array).astype(array.dtype)
         return array
     if values == "negative":
         return rounded(-1.0 - np.abs(wide), case.format)
@@ -165,16 +166,12 @@ def _special(reference, case, name, array, values):
     if case.state or name not in ("x", "y", "z", "z_src", "v", "messages"):
         return array
     rows = np.arange(len(array))
-    spoilt = np.choose(_column(rows % 3, array.ndim), (np.nan, np.inf, -np.inf))
+    spoilt = np.choose(column(rows % 3, array.ndim), (np.nan, np.inf, -np.inf))
     if values == "unreachable" and name not in ("y", "messages") and not case.attributes.get("loops"):
-        return np.where(_column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
+        return np.where(column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
     if values == "nan" and array.size:
         width, columns = array[0].size, np.arange(array[0].size).reshape(array.shape[1:])
-        here = _column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == _column(rows, array.ndim) % width)
+        here = column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == column(rows, array.ndim) % width)
         least = np.where((columns == 0) & (width > 2), -np.inf, array)
         return np.where(here, spoilt, least).astype(array.dtype)
     return array
-
-
-def _column(by_row, ndim):
-    return np.reshape(by_row, (-1, *[1] * (ndim - 1)))
