@@ -37,10 +37,10 @@ NORM = LAYERS["batch_norm"]
 
 
 class Parts(NamedTuple):
-    """A model's state by layers and norms between them: {the name in the layer: (the name in the model, value)}."""
+    """A model's state by layers and norms between them: {the name in the layer: value}."""
 
-    layers: list[dict[str, tuple[str, Any]]]
-    norms: list[dict[str, tuple[str, Any]]]
+    layers: list[dict[str, Any]]
+    norms: list[dict[str, Any]]
 
 
 def parts(kind: str, state: Mapping[str, Any]) -> Parts:
@@ -52,33 +52,29 @@ def parts(kind: str, state: Mapping[str, Any]) -> Parts:
 
     Raises DataError naming what is of no layer, or numbers of layers and norms that do not agree.
     """
-    layers: dict[int, dict[str, tuple[str, Any]]] = {}
-    norms: dict[int, dict[str, tuple[str, Any]]] = {}
+    layers: dict[int, dict[str, Any]] = {}
+    norms: dict[int, dict[str, Any]] = {}
     words = set()
     for name, value in state.items():
         found = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
         if not found:
             raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, "
                             "as 'convs.0.bias'")
-        word, number, inner = found[1], int(found[2]), found[3]
+        word, number, inner, group = found[1], int(found[2]), found[3], layers
         if word == "activations." and inner == "bias":
-            layers.setdefault(number, {})["root.bias" if kind == "sage" else "bias"] = (name, value)
+            inner = "root.bias" if kind == "sage" else "bias"
         elif word == "activations." and inner.startswith("norm."):
-            norms.setdefault(number, {})[inner.removeprefix("norm.")] = (name, value)
+            inner, group = inner.removeprefix("norm."), norms
         elif "norm" in word or "bn" in word:
-            norms.setdefault(number, {})[inner] = (name, value)
+            group = norms
         else:
             words.add(word)
-            layers.setdefault(number, {})[inner] = (name, value)
+        group.setdefault(number, {})[inner] = value
     if len(words) > 1:
         raise DataError(f"layers are of one word, not of {', '.join(sorted(words))}")
     if norms and len(norms) != len(layers) - 1:
         raise DataError(f"between {len(layers)} layers stand {len(layers) - 1} norms, not {len(norms)}")
     return Parts(*([group[k] for k in sorted(group)] for group in (layers, norms)))
-
-
-def _values(part):
-    return {inner: value for inner, (_, value) in part.items()}
 
 
 def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> list[Expr]:
@@ -87,7 +83,7 @@ def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: 
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
     found, dialect, h, convolved = parts(kind, state), attributes["dialect"], inputs["x"], []
     for k, (part, own) in enumerate(zip(found.layers, attributes["each"])):
-        h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, _values(part))}, edges, own)
+        h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, part)}, edges, own)
         last = k == len(found.layers) - 1
         if len(h.shape) == 3:  # DGL's heads
             h = h.mean(1) if last else h.reshape(h.shape[0], h.shape[1] * h.shape[2])
@@ -95,7 +91,7 @@ def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: 
         if last:
             break
         if found.norms:
-            norm = dialects.read("batch_norm", dialect, _values(found.norms[k]))
+            norm = dialects.read("batch_norm", dialect, found.norms[k])
             h = NORM.formula({"x": h, **norm}, edges, {"training": attributes["training"], "eps": attributes["eps"]})
         h = ACTIVATIONS[attributes["activation"]](h)
     return convolved
@@ -171,11 +167,12 @@ def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) 
     if state is None:
         return {**attributes, **_asked(attributes, own), "each": _planned(kind, own, of_layer)}, None
     state = dialects.arrays(state)
-    twice = {part[name][0] for part in parts(kind, state).layers
-             for name in doubled(LAYERS[kind], of_layer, _values(part))}
+    named = parts(kind, {name: name for name in state})
+    twice = {names[name] for names, part in zip(named.layers, parts(kind, state).layers)
+             for name in doubled(LAYERS[kind], of_layer, part)}
     state = {name: value for name, value in state.items() if name not in twice}
     found = parts(kind, state)
-    each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), _values(part))
+    each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), part)
             for k, part in enumerate(found.layers)]  # fmt: skip
     told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]),
             "n_in": each[0]["n_in"]}
@@ -185,7 +182,7 @@ def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) 
         if _width(before) != after["n_in"]:
             raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")
     for norm, before in zip(found.norms, each):
-        settle(NORM, {"dialect": given["dialect"], "n_in": _width(before)}, _values(norm))
+        settle(NORM, {"dialect": given["dialect"], "n_in": _width(before)}, norm)
     return {**attributes, **_asked(attributes, own), **told, "each": each}, state
 
 

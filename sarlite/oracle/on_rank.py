@@ -46,17 +46,13 @@ class OnRank(Difference):
         """How the explainer looks at it."""
         return (_guessed, _other_ranks) if self.kind == "whole" else (_permuted, _guessed, _touched_rows)
 
-    def of_rank(self, number: Number) -> Number:
-        """The rank's rows of a number."""
-        return self.division.part(number, self.rank, self.kind)
-
     def evaluate(self, case: Case, arithmetic: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
         if self.layer is not None:
             return self.reference.layers(case, arithmetic)[self.output]
         return super().evaluate(case, arithmetic, cotangents)
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
-        return self.of_rank(self.evaluate(case, arithmetic(case), cotangents))
+        return self.division.part(self.evaluate(case, arithmetic(case), cotangents), self.rank, self.kind)
 
     @property
     def evidence(self) -> Saved:

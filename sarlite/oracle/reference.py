@@ -97,11 +97,11 @@ class Reference:
         if dtype in NARROW and not known:
             raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {described(self)}")
 
-    def arrays(self, edges: EdgeList, width: int, attributes: Mapping[str, Any] | None = None) -> Shapes:
-        return self.definition.arrays(edges, width, self.attributes if attributes is None else attributes)
+    def arrays(self, edges: EdgeList, width: int) -> Shapes:
+        return self.definition.arrays(edges, width, self.attributes)
 
-    def parameters(self, width: int, attributes: Mapping[str, Any] | None = None) -> Shapes:
-        return self.definition.parameters(width, self.attributes if attributes is None else attributes)
+    def parameters(self, width: int) -> Shapes:
+        return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
         """The names that a vector-Jacobian product gives: arrays and state."""
@@ -126,10 +126,10 @@ class Reference:
         def drawn(shapes, scale=1.0):
             return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
-        arrays = drawn(self.arrays(edges, width, attributes))
+        arrays = drawn(self.definition.arrays(edges, width, attributes))
         # else the scores of attention would be large, and so the bounds of their errors
         scale = 0.25 if values == "random" else 1.0
-        state = drawn(self.parameters(width, attributes), scale) if self.state is None else dict(self.state)
+        state = drawn(self.definition.parameters(width, attributes), scale) if self.state is None else dict(self.state)
         return Case(name, self.name, edges, arrays, attributes, state, dtype, accumulate or summed(dtype),
                     index_dtype)
 

@@ -64,7 +64,7 @@ def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
         new = {}
         for k, (piece, part) in enumerate([*zip(layers, found.layers), *zip(norms, found.norms)]):
             where = f"layer {k}: " if k < len(layers) else f"norm {k - len(layers)}: "
-            new |= _renamed(piece, own, dialect, {inner: value for inner, (_, value) in part.items()}, where)
+            new |= _renamed(piece, own, dialect, part, where)
     for name in sorted(own.keys() - new.keys()):
         raise DataError(f"{name!r} of the model is in no layer that {dialect} has")
     module.load_state_dict({name: _fitting(name, new[name], array) for name, array in own.items()})
