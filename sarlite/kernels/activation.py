@@ -49,11 +49,6 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
         Needed with a `normal`.
     mask : Mask, optional
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n * F) time, no memory; one pass. Ioffe and Szegedy 2015; SAR sec. 3.4; fused as in DistGNN-MB sec. 3.3.
@@ -88,11 +83,6 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         It may be g itself.
     sums : (2, F) float64, optional
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n * F) time; one pass a call. With sums 16 * threads * F bytes; the result depends on the number of threads alone.
@@ -108,8 +98,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
         check_apart(dx, g=None if dx is g else g, x=x, out=out)
         if normal is not None and means is not None:
             check("means", means, dtype=np.float64, shape=(2, n_feat))
-    if sums is not None:
-        check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True)
+    check("sums", sums, dtype=np.float64, shape=(2, n_feat), out=True, optional=True)
     n_threads = team(g.size)
     workspace = None if sums is None else np.empty((n_threads, 2, n_feat))
     call(f"sar_activate_backward_{FLOATS[g.dtype]}", dx, sums, workspace, g, out, means, {**activation, "x": x},

@@ -17,7 +17,7 @@ from sarlite.kernels.native import (
     key64,
     probability,
     suffix_of,
-    threads,
+    team,
     wide,
 )
 
@@ -44,15 +44,37 @@ class Dropout(NamedTuple):
     n_nodes: int
 
 
-def _attention(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check the arguments of both directions; return the fields of sar_attention. `at_dst` has a row a destination."""
+def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
+    """Check what `attend` and `exact_attend` have in common; return the fields of sar_attention."""
+    n_dst, _ = check_csr(indptr, check("indices", indices))
+    check_rows("dst", dst)
+    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
+    fields = _fields(csr, z, src, None, len(dst), slope, dropout)
+    check("dst", dst, dtype=src.dtype, shape=(None, src.shape[1]))
+    check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
+    return fields
+
+
+def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
+    """Check what both backward kernels have in common; return the fields of sar_attention, and the threads to use."""
+    n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
+    check_rows("ends", ends)
+    csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
+    fields = _fields(csr, z, src, n_src, len(ends), slope, dropout)
+    n_heads, n_feat = src.shape[1], z.shape[2]
+    check("ends", ends, dtype=src.dtype, shape=(None, n_heads, 4))
+    check("g", g, dtype=z.dtype, shape=(len(ends), n_heads, n_feat))
+    return fields, team((end - int(t_indptr[0])) * n_heads * (n_feat + 16))
+
+
+def _fields(csr, z, src, n_src, n_dst, slope, dropout):
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
     drop = {}
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
+        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(n_dst,))
         drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes),
                 "key": key64(dropout.key), "p": probability(dropout.p)}
     return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
@@ -87,26 +109,16 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
         Without it m, l and acc of the CSR's rows start at -inf, 0, 0 here, whatever they hold. Other rows stay as they
         are.
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n_edges * H * D) time; nothing per edge is stored. SAR Eq. 3, sec. 3.3 (fused kernel) and 3.4 (stable softmax).
     """
-    n_dst, _ = check_csr(indptr, check("indices", indices))
-    check_rows("dst", dst)
-    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
-    attention = _attention(csr, z, src, None, dst, slope, dropout)
-    check("dst", dst, dtype=src.dtype, shape=(None, src.shape[1]))
-    check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
+    fields = forward_fields(indptr, indices, rows, z, src, dst, slope, dropout)
     check("m", m, dtype=src.dtype, shape=dst.shape, out=True)
     check("l", l, dtype=src.dtype, shape=dst.shape, out=True)
     check("acc", acc, dtype=src.dtype, shape=(*dst.shape, z.shape[2]), out=True)
     check_apart(acc, z=z, src=src, dst=dst)
-    call(f"sar_attend_forward_{suffix_of(z.dtype, indices.dtype)}", m, l, acc, dst, attention, accumulate)
+    call(f"sar_attend_forward_{suffix_of(z.dtype, indices.dtype)}", m, l, acc, dst, fields, accumulate)
 
 
 def attend_finish(m, l, acc):  # noqa: E741
@@ -120,11 +132,6 @@ def attend_finish(m, l, acc):  # noqa: E741
         Updated. The softmax's weights are ``exp(s - m) * l`` from here on.
     acc : (n_dst, H, D), m's dtype
         Updated.
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----
@@ -151,11 +158,6 @@ def attend_ends(dst, m, scale, g, out):
     Returns
     -------
     (n_dst, H, 4), dst's dtype
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----
@@ -198,34 +200,23 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
         Accumulates each thread's part of ddst. The caller zeroes `sums` once for all blocks of a backward pass, and
         ends with `attend_backward_finish`. By default this call does both.
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n_edges * H * D) time; without `sums` 8 * threads * n_dst * H bytes for them. The threads' parts are added in
     thread order, so ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR
     alg. 2 and sec. 3.3. """
-    n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
-    csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
-    attention = _attention(csr, z, src, n_src, ends, slope, dropout)
-    n_heads, n_feat = src.shape[1], z.shape[2]
-    check("ends", ends, dtype=src.dtype, shape=(None, n_heads, 4))
-    n_dst = len(ends)
-    check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
+    fields, n_threads = backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout)
+    n_dst, n_heads = ends.shape[:2]
     check("dz", dz, dtype=src.dtype, shape=z.shape, out=True)
     check("dsrc", dsrc, dtype=src.dtype, shape=src.shape, out=True)
     check_apart(dz, z=z, g=g)
-    n_threads = threads() if (end - int(t_indptr[0])) * n_heads * (n_feat + 16) > 32768 else 1
     parts = np.zeros((n_threads, n_dst, n_heads)) if sums is None else sums
     check("sums", parts, dtype=np.float64, shape=(None, n_dst, n_heads), out=True)
     if sums is None:
         check("ddst", ddst, dtype=src.dtype, shape=(n_dst, n_heads), out=True)
     elif ddst is not None or len(sums) == 0:
         raise ShapeError(f"sums must have a part for each thread and take the place of ddst; got shape {sums.shape}")
-    call(f"sar_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}", dz, dsrc, parts, ends, g, attention, accumulate,
+    call(f"sar_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}", dz, dsrc, parts, ends, g, fields, accumulate,
          min(n_threads, len(parts)), n_dst)
     if sums is None:
         attend_backward_finish(parts, ddst)
@@ -238,11 +229,6 @@ def attend_backward_finish(sums, ddst):
     ----------
     sums : (threads, n_dst, H) float64
     ddst : (n_dst, H) float32 or float64
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----
@@ -261,11 +247,6 @@ def row_dot(a, b, out):
     ----------
     a, b : (..., D) float32 or float64
     out : (...), a's dtype
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----

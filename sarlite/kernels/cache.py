@@ -101,11 +101,6 @@ class Lines:
         (n,) int32
             Each row's line, or -1.
 
-        Raises
-        ------
-        ShapeError
-            Naming the argument.
-
         Notes
         -----
         O(n) time, on all threads.

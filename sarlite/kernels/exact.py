@@ -10,22 +10,20 @@ import math
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.attention import _attention
+from sarlite.kernels.attention import backward_fields, forward_fields
 from sarlite.kernels.native import (
     FLOATS,
-    INDEXES,
     call,
     check,
     check_apart,
-    check_csr,
-    check_csr_rows,
     check_rows,
-    index_dtype,
     lib,
     row_width,
+    suffix_of,
     team,
     threads,
 )
+from sarlite.kernels.sparse import sum_fields
 
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
@@ -44,8 +42,7 @@ def exact_largest(x, scale=None):
     scale : (n,), x's dtype, optional
     """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
-    if scale is not None:
-        check("scale", scale, dtype=x.dtype, shape=(n,))
+    check("scale", scale, dtype=x.dtype, shape=(n,), optional=True)
     out, n_threads = np.empty(n_feat), team(x.size)
     call(f"sar_exact_largest_{FLOATS[x.dtype]}", out, np.empty((n_threads, n_feat)), x, scale, n_threads, n, n_feat)
     return out
@@ -79,8 +76,7 @@ def exact_centred(x, centre, scale, y=None):
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     for name, a in (("centre", centre), ("scale", scale)):
         check(name, a, dtype=np.float64, shape=(n_feat,))
-    if y is not None:
-        check("y", y, dtype=x.dtype, shape=x.shape)
+    check("y", y, dtype=x.dtype, shape=x.shape, optional=True)
     out = np.empty(x.shape)
     call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, x, centre, scale, y, n, n_feat)
     return out
@@ -155,13 +151,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     grid : (levels, ...) float64
     scale : (n_out,) float64, optional
         Of sums that are rounded.
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
     """
-    n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
     rounded, of_sums = out.ndim == x.ndim, (levels(x.dtype), *x.shape[1:])
     if rounded:
@@ -169,29 +159,12 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     else:
         check("out", out, dtype=np.float64, shape=(None, *of_sums), out=True)
     check("grid", grid, dtype=np.float64, shape=of_sums)
-    if scale is not None:
-        check("scale", scale, dtype=np.float64, shape=(len(out),))
-    index, n_heads = index_dtype(indices, eid, rows, n_edges=end), 1
-    check_csr_rows(rows, n_dst, len(out), index)
-    if eid is not None:
-        check("eid", eid, dtype=index, shape=(None,))
-    if indices is None and len(x) < end:
-        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}")
-    if weight is not None:
-        check("weight", weight, dtype=x.dtype)
-        n_heads = weight.shape[1] if weight.ndim == 2 else 1
-        if weight.ndim > 2 or (weight.ndim == 2 and x.shape[1:2] != (n_heads,)) or (eid is None and len(weight) < end):
-            raise ShapeError(f"weight must be (n,) or (n, H) with x (n_src, H, ...), a row for each edge; "
-                             f"got shape {weight.shape}, x {x.shape}")
-    if src_scale is not None:
-        check("src_scale", src_scale, dtype=x.dtype, shape=(len(x),))
-    csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
-    values = {"x": x, "weight": weight, "src_scale": src_scale, "n_src": len(x), "n_heads": n_heads,
-              "n_feat": row_width(x) // n_heads if n_heads else 0}
+    check("scale", scale, dtype=np.float64, shape=(len(out),), optional=True)
+    fields, suffix = sum_fields(indptr, indices, rows, x, len(out), eid, weight, src_scale)
     sums, whole = (None, out) if rounded else (out, None)
     workspace = np.empty((threads(), *grid.shape)) if rounded else None
-    kernel = f"sar_exact_spmm_forward_{FLOATS[x.dtype]}_{INDEXES[index]}"
-    call(kernel, sums, whole, workspace, grid, scale, {"csr": csr, **values}, accumulate)
+    kernel = f"sar_exact_spmm_forward_{suffix}"
+    call(kernel, sums, whole, workspace, grid, scale, {**fields, "weight": weight}, accumulate)
 
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
@@ -211,18 +184,14 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
         Accumulates. Or, where these are all edges of a row, acc / l, rounded once; the rows of the CSR are overwritten.
     grid_l, grid : (levels, H), (levels, H, D) float64
     """
-    n_dst, _ = check_csr(indptr, check("indices", indices))
-    csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
-    attention = _attention(csr, z, src, None, dst, slope, dropout)
+    check("z", z, dtype=FLOATS)
+    fields = forward_fields(indptr, indices, rows, z, src, dst, slope, dropout)
     n_heads, n_feat, n = src.shape[1], z.shape[2], levels(z.dtype)
-    check("dst", dst, dtype=z.dtype, shape=(None, n_heads))
-    check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     check("m", m, dtype=z.dtype, shape=dst.shape)
     check("grid_l", grid_l, dtype=np.float64, shape=(n, n_heads))
     check("grid", grid, dtype=np.float64, shape=(n, n_heads, n_feat))
     sums = _sums_or_whole(z.dtype, len(dst), l=(l, (n_heads,)), acc=(acc, (n_heads, n_feat)))
-    kernel = f"sar_exact_attend_forward_{FLOATS[z.dtype]}_{INDEXES[indices.dtype]}"
-    call(kernel, *sums, grid_l, grid, m, dst, attention)
+    call(f"sar_exact_attend_forward_{suffix_of(z.dtype, indices.dtype)}", *sums, grid_l, grid, m, dst, fields)
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
@@ -238,21 +207,17 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
         Accumulates each thread's part of ddst.
     grid_z, grid_s : (levels, H or 1, D), (levels, H) float64
     """
-    n_src, end = check_csr(t_indptr, check("t_indices", t_indices), ("t_indptr", "t_indices"))
-    csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
-    attention = _attention(csr, z, src, n_src, ends, slope, dropout)
-    n_heads, n_feat, n_dst, n = src.shape[1], z.shape[2], len(ends), levels(z.dtype)
-    check("ends", ends, dtype=z.dtype, shape=(n_dst, n_heads, 4))
-    check("g", g, dtype=z.dtype, shape=(n_dst, n_heads, n_feat))
+    check("z", z, dtype=FLOATS)
+    fields, n_threads = backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout)
+    n_src, n_heads, n_dst, n = len(z), src.shape[1], len(ends), levels(z.dtype)
     check("grid_z", grid_z, dtype=np.float64, shape=(n, *z.shape[1:]))
     check("grid_s", grid_s, dtype=np.float64, shape=(n, n_heads))
     check("sums", sums, dtype=np.float64, shape=(None, n_dst, n, n_heads), out=True)
     found = _sums_or_whole(z.dtype, n_src, dz=(dz, z.shape[1:]), dsrc=(dsrc, (n_heads,)))
     if not len(sums):
         raise ShapeError("sums must have some rows; got 0")
-    n_threads = min(team((end - int(t_indptr[0])) * n_heads * (n_feat + 16)), len(sums))
-    kernel = f"sar_exact_attend_backward_{FLOATS[z.dtype]}_{INDEXES[t_indices.dtype]}"
-    call(kernel, *found, sums, grid_z, grid_s, ends, g, attention, n_threads, n_dst)
+    kernel = f"sar_exact_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}"
+    call(kernel, *found, sums, grid_z, grid_s, ends, g, fields, min(n_threads, len(sums)), n_dst)
 
 
 def _sums_or_whole(dtype, n_rows, **outputs):

@@ -26,18 +26,12 @@ def narrow(x, scale=None, over=False):
     (n, ...) uint16
         New, or with `over` a view of x's memory.
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n * F) time.
     """
     check_rows("x", x, dtype=np.float32, out=over)
-    if scale is not None:
-        check("scale", scale, dtype=np.float32, shape=(len(x),))
+    check("scale", scale, dtype=np.float32, shape=(len(x),), optional=True)
     if not over:
         return _narrow(x, scale)
     out = x.reshape(-1).view(BFLOAT16)[: x.size].reshape(x.shape)
@@ -63,11 +57,6 @@ def widen(x):
     Returns
     -------
     (n, ...) float32
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
     """
     check("x", x, dtype=BFLOAT16)
     out = np.empty(x.shape, np.float32)

@@ -105,12 +105,14 @@ def _value(a):
     return a
 
 
-def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False):
+def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optional=False):
     """Check one array, and return it.
 
     `dtype` is a dtype, or a table of the allowed ones. None in `shape` allows any length. With `rows_apart` the rows of
-    a matrix need not follow each other. """
+    a matrix need not follow each other. An array that is `optional` may be None. """
     if not isinstance(a, np.ndarray):
+        if optional and a is None:
+            return None
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
     if isinstance(dtype, dict):
         if a.dtype not in dtype:
@@ -160,17 +162,22 @@ def row_width(a):
     return int(np.prod(a.shape[1:], dtype=np.int64))
 
 
-def check_csr(indptr, indices, names=("indptr", "indices")):
-    """Check a CSR; return (n_dst, end of the edges)."""
+def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
+    """Check a CSR; return (n_dst, end of the edges). Without `indices` each edge has a row of `x`."""
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
         raise ShapeError(f"{names[0]} must be offsets, one more than rows; {_got(indptr)}")
     end = int(indptr[-1])
-    if indices is not None:
-        check(names[1], indices, dtype=INDEXES, shape=(None,))
-        if len(indices) < end:
-            raise ShapeError(f"{names[1]} must have at least {end} edges ({names[0]}[-1]); got shape {indices.shape}")
+    check_per_edge(names[1], indices, INDEXES, end, names[0])
+    if indices is None and len(x) < end:
+        raise ShapeError(f"x must have a row for each of the {end} edges; {_got(x)}")
     return len(indptr) - 1, end
+
+
+def check_per_edge(name, a, dtype, end, offsets="indptr"):
+    """Check an array that has a value for each edge, where it is given."""
+    if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < end:
+        raise ShapeError(f"{name} must have at least {end} edges ({offsets}[-1]); {_got(a)}")
 
 
 def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):

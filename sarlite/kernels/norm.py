@@ -19,11 +19,6 @@ def column_moments(x, mean, m2):
     x : (n, F) float32 or float64
     mean, m2 : (F,) float64
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n * F) time, 16 * threads * F bytes. Welford's update; ranges of rows are merged in thread order (Chan, Golub,

@@ -160,11 +160,6 @@ def add(a, b, out):
     out : as a
         May be `a` or `b` itself.
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n) time, on all threads.
@@ -189,11 +184,6 @@ def dropout(x, ids, key, p, out):
     p : float
         Probability of dropping, in [0, 1).
     out : x's shape and dtype
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----

@@ -183,10 +183,8 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
         raise ShapeError(f"k must be at least 0, got {k}")
     if loops is not None:
         loops = check("loops", loops, dtype=np.bool_, shape=(n,)).view(np.uint8)
-    if dst_ids is not None:
-        check("dst_ids", dst_ids, dtype=np.int64, shape=(n,))
-    if src_ids is not None:
-        check("src_ids", src_ids, dtype=np.int64, shape=(None,))
+    check("dst_ids", dst_ids, dtype=np.int64, shape=(n,), optional=True)
+    check("src_ids", src_ids, dtype=np.int64, shape=(None,), optional=True)
     fields = {"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids,
               "rows": rows, "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)}
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)

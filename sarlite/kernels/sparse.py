@@ -12,6 +12,7 @@ from sarlite.kernels.native import (
     check_apart,
     check_csr,
     check_csr_rows,
+    check_per_edge,
     check_rows,
     index_dtype,
     row_width,
@@ -20,25 +21,18 @@ from sarlite.kernels.native import (
 )
 
 
-def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
-    """Check the arguments that spmm and edge_dot share; return the fields of sar_sum and the kernel's suffix.
+def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, names=("out", "weight")):
+    """Check what sums over edges have in common; return the fields of sar_sum and the kernel's suffix.
 
-    `names` are the names of `dst_rows` and of `edge_rows`.
+    x and the rows of the destinations, n_out, are checked before. `names` are those of the destinations' rows and of
+    `edge_rows`.
     """
-    n_dst, end = check_csr(indptr, indices)
-    check_rows("x", x, dtype=ROWS)
-    if indices is None and len(x) < end:
-        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
+    n_dst, end = check_csr(indptr, indices, x)
     index, dtype = index_dtype(indices, eid, rows, n_edges=end), wide(x.dtype)
     dst_name, edge_name = names
-    check_rows(dst_name, dst_rows, dtype=dtype if dst_name == "out" else x.dtype, out=dst_name == "out")
-    check(dst_name, dst_rows, shape=(None, *x.shape[1:]))
-    check_csr_rows(rows, n_dst, len(dst_rows), index, dst_name)
-    if eid is not None:
-        check("eid", eid, dtype=index, shape=(None,))
-        if len(eid) < end:
-            found = f"got shape {eid.shape}, dtype {eid.dtype}"
-            raise ShapeError(f"eid must have at least {end} edges (indptr[-1]); {found}")
+    check_csr_rows(rows, n_dst, n_out, index, dst_name)
+    check_per_edge("eid", eid, index, end)
+    check("src_scale", src_scale, dtype=dtype, shape=(len(x),), optional=True)
     n_heads = 1
     if edge_rows is not None:
         check(edge_name, edge_rows, dtype=dtype, out=edge_name == "out")
@@ -49,8 +43,8 @@ def _spmm_operands(indptr, indices, rows, dst_rows, x, eid, edge_rows, names):
                              f"got shape {edge_rows.shape}, dtype {edge_rows.dtype}, x {x.shape}")
     n_feat = row_width(x) // n_heads if n_heads else 0
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "eid": eid, "n_rows": n_dst}
-    shared = {"csr": csr, "x": x, "n_src": len(x), "n_heads": n_heads, "n_feat": n_feat}
-    return shared, suffix_of(x.dtype, index)
+    fields = {"csr": csr, "x": x, "src_scale": src_scale, "n_src": len(x), "n_heads": n_heads, "n_feat": n_feat}
+    return fields, suffix_of(x.dtype, index)
 
 
 def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
@@ -75,24 +69,17 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
         One per edge, or one per edge and head. Default 1, as for the scales.
     src_scale, dst_scale : (n_src,), (n_out,), x's dtype, optional
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n_edges * F) time, no memory. One thread sums a row, so the result does not depend on the number of threads. The
     gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
     """
-    shared, suffix = _spmm_operands(indptr, indices, rows, out, x, eid, weight, ("out", "weight"))
-    if src_scale is not None:
-        check("src_scale", src_scale, dtype=wide(x.dtype), shape=(len(x),))
-    if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(out),))
+    check_rows("x", x, dtype=ROWS)
+    check("out", out, dtype=wide(x.dtype), shape=(None, *x.shape[1:]), out=True)
+    fields, suffix = sum_fields(indptr, indices, rows, x, len(out), eid, weight, src_scale)
+    check("dst_scale", dst_scale, dtype=out.dtype, shape=(len(out),), optional=True)
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
-    factors = {"weight": weight, "src_scale": src_scale, "dst_scale": dst_scale}
-    call(f"sar_spmm_forward_{suffix}", out, {**shared, **factors}, accumulate)
+    call(f"sar_spmm_forward_{suffix}", out, {**fields, "weight": weight, "dst_scale": dst_scale}, accumulate)
 
 
 def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):
@@ -110,22 +97,18 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
     out : (n,) or (n, H), x's dtype, or float32 of bfloat16
         Accumulates.
 
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
-
     Notes
     -----
     O(n_edges * F) time, no memory.
     """
     if out is None:
         raise ShapeError("out must be a NumPy array, got NoneType")
-    shared, suffix = _spmm_operands(indptr, indices, rows, g, x, eid, out, ("g", "out"))
-    if dst_scale is not None:
-        check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(g),))
+    check_rows("x", x, dtype=ROWS)
+    check("g", g, dtype=x.dtype, shape=(None, *x.shape[1:]))
+    fields, suffix = sum_fields(indptr, indices, rows, x, len(g), eid, out, names=("g", "out"))
+    check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(g),), optional=True)
     check_apart(out, g=g, x=x, dst_scale=dst_scale)
-    call(f"sar_edge_dot_forward_{suffix}", out, g, {**shared, "dst_scale": dst_scale})
+    call(f"sar_edge_dot_forward_{suffix}", out, g, {**fields, "dst_scale": dst_scale})
 
 
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
@@ -164,24 +147,17 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     -----
     O(n_edges * F) time. How the edges are split into blocks or ordered does not change the result.
     """
-    n_dst, end = check_csr(indptr, indices)
     check_rows("x", x)
-    if indices is None and len(x) < end:
-        raise ShapeError(f"x must have a row for each of the {end} edges; got shape {x.shape}, dtype {x.dtype}")
+    n_dst, end = check_csr(indptr, indices, x)
     check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True)
     check("arg", arg, dtype=INDEXES, shape=out.shape, out=True)
     index = index_dtype(indices, arg, n_edges=end)
     check("arg", arg, dtype=index)
     check_csr_rows(rows, n_dst, len(out), index)
-    if label is not None:
-        check("label", label, dtype=index, shape=(None,))
-        if len(label) < end:
-            found = f"got shape {label.shape}, dtype {label.dtype}"
-            raise ShapeError(f"label must have at least {end} edges (indptr[-1]); {found}")
-    elif offset < 0 or offset + len(x) - 1 > np.iinfo(index).max:
+    check_per_edge("label", label, index, end)
+    if label is None and (offset < 0 or offset + len(x) - 1 > np.iinfo(index).max):
         raise ShapeError(f"offset must keep labels within {index}, got {offset} with {len(x)} rows")
-    if order is not None:
-        check("order", order, dtype=np.int64, shape=(None,))
+    check("order", order, dtype=np.int64, shape=(None,), optional=True)
     if sign not in (1, -1):
         raise ShapeError(f"sign must be 1 or -1, got {sign}")
     check_apart(out, x=x)
@@ -204,11 +180,6 @@ def extremum_backward(g, arg, dx, offset=0, long=None):
         Label of dx's first row.
     long : (n,) int, optional
         Rows of dx that very many gradients may go to: each is summed in float64.
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument.
 
     Notes
     -----

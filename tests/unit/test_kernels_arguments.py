@@ -85,6 +85,12 @@ def wrong_arguments():
     yield "sums", backward_with(sums=np.zeros((0, 2, 2)), ddst=None)
     yield "sums", backward_with(sums=np.zeros((2, 3, 2)), ddst=None)
     yield "sums", backward_with(sums=np.zeros((2, 2, 2), f32), ddst=None)
+    sums, grid = np.zeros((2, 1, 4)), np.ones((1, 4))
+    yield "eid", lambda: k.exact_spmm(indptr, indices, x, sums, grid, eid=indices[:2], weight=np.ones(3, f32))
+    yield "weight", lambda: k.exact_spmm(indptr, indices, x, sums, grid, weight=np.ones(2, f32))
+    yield "src_scale", lambda: k.exact_spmm(indptr, indices, x, sums, grid, src_scale=np.ones(2, f32))
+    yield "scale", lambda: k.exact_spmm(indptr, indices, x, sums, grid, scale=np.ones(3))
+    yield "z", lambda: k.exact_attend(indptr, indices, z.view(np.uint16)[..., ::2].copy(), s, d, d, d, acc, d, d, slope=0.2)
     yield "ddst", lambda: k.attend_backward_finish(np.zeros((2, 2, 2)), s.copy())
     yield "l", lambda: k.attend_finish(d.copy(), s, acc)
     for name in ("t_indices", "z", "src", "ends", "g", "dz", "dsrc", "ddst"):
