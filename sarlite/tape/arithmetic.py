@@ -5,7 +5,7 @@ cast to it, and two arrays of different float dtypes are an error.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -45,6 +45,10 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (Tensor, bool, int, float)) else as_array(value)
 
 
+@overload
+def astype(x: Tensor, dtype: DType) -> Tensor: ...
+@overload
+def astype(x: Any, dtype: DType) -> Any: ...
 def astype(x: Any, dtype: DType) -> Any:
     """Cast `x`. Between float dtypes the gradient is cast back; to and from other dtypes there is none."""
     if not isinstance(x, Tensor):

@@ -2,15 +2,19 @@
 
 import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sarlite.tape.declared import Declared
 from sarlite.types import Array, DType
 
+if TYPE_CHECKING:
+    from sarlite.tape.ops import Methods
+else:
+    Methods = object  # at run time `ops` gives Tensor the methods, as operations are made of Tensor
 
-class ArrayLike(Declared):
+
+class ArrayLike(Methods):
     """Shape, conversions and iteration over `_data`. Each way to values goes through `data`, which may be watched."""
 
     __slots__ = ()
@@ -37,7 +41,7 @@ class ArrayLike(Declared):
     def __len__(self) -> int:
         return len(self._data)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self: Any) -> Iterator[Any]:
         """Iterate over the first axis, as an ndarray does."""
         if not self.ndim:
             raise TypeError("iteration over a 0-d tensor")

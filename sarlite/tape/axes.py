@@ -1,8 +1,6 @@
 """Operations over axes: sums and moments, extrema, softmax."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -106,7 +104,7 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 # ---- extrema
 
 
-def _extremum(name: str, arg: Callable[..., Any]) -> Callable[..., Tensor]:
+def _enter(name, arg):
     """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
 
     def forward(needs, x, axis, keepdims):
@@ -122,19 +120,29 @@ def _extremum(name: str, arg: Callable[..., Any]) -> Callable[..., Tensor]:
 
     primitive(name, forward, vjp, owned=Owned.YES)
 
-    def operation(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        axes = of_axes(axis, x.ndim)
-        if not math.prod(x.shape[a] for a in axes):
-            raise ShapeError(f"{name} of no values: axis {axis} of shape {x.shape}")
-        if len(axes) == 1:
-            return apply(name, x, axis=axes[0], keepdims=keepdims)
-        out = apply(name, _joined(x, axes), axis=-1, keepdims=False)
-        return reshape(out, tuple(1 if a in axes else n for a, n in enumerate(x.shape))) if keepdims else out
 
-    operation.__name__ = name
-    operation.__doc__ = (f"Return the {name} over an axis, a tuple of axes, or all; "
-                         "of equal entries the first gets the whole gradient.")
-    return operation
+_enter("max", np.argmax)
+_enter("min", np.argmin)
+
+
+def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the max over an axis, a tuple of axes, or all; of equal entries the first gets the whole gradient."""
+    return _extremum("max", x, axis, keepdims)
+
+
+def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the min, as `max` returns the max."""
+    return _extremum("min", x, axis, keepdims)
+
+
+def _extremum(name, x, axis, keepdims):
+    axes = of_axes(axis, x.ndim)
+    if not math.prod(x.shape[a] for a in axes):
+        raise ShapeError(f"{name} of no values: axis {axis} of shape {x.shape}")
+    if len(axes) == 1:
+        return apply(name, x, axis=axes[0], keepdims=keepdims)
+    out = apply(name, _joined(x, axes), axis=-1, keepdims=False)
+    return reshape(out, tuple(1 if a in axes else n for a, n in enumerate(x.shape))) if keepdims else out
 
 
 def _joined(x, axes):
@@ -145,8 +153,6 @@ def _joined(x, axes):
     return reshape(moved, (*(x.shape[a] for a in rest), math.prod(x.shape[a] for a in axes)))
 
 
-max = _extremum("max", np.argmax)
-min = _extremum("min", np.argmin)
 
 # ---- softmax and its kin
 

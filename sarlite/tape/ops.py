@@ -7,6 +7,7 @@ The modules imported here enter the primitives into the table. A distributed agg
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from sarlite.tape.arithmetic import (
@@ -95,15 +96,14 @@ def flatten(x: Tensor | Array) -> Tensor:
     return reshape(x, len(x), math.prod(x.shape[1:]))
 
 
-def _swap(operation):
-
+def _swap(operation: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
     def swapped(a: Any, b: Any) -> Tensor:
         return operation(b, a)
 
     return swapped
 
 
-def _with_numbers(comparison):
+def _with_numbers(comparison: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
     """`==` or `!=`.
 
     A tensor and what is neither a number nor an array of numbers are compared by identity, as in Python.
@@ -117,43 +117,71 @@ def _with_numbers(comparison):
     return compare
 
 
-_METHODS = {
-    "__array_ufunc__": array_ufunc,
-    "__array_function__": array_function,
-    "__add__": add,
-    "__radd__": _swap(add),
-    "__sub__": sub,
-    "__rsub__": _swap(sub),
-    "__mul__": mul,
-    "__rmul__": _swap(mul),
-    "__truediv__": div,
-    "__rtruediv__": _swap(div),
-    "__matmul__": matmul,
-    "__rmatmul__": _swap(matmul),
-    "__pow__": power,
-    "__rpow__": rpow,
-    "__neg__": neg,
-    "__abs__": abs,
-    "__getitem__": getitem,
-    "__and__": bitwise_and,
-    "__rand__": bitwise_and,
-    "__or__": bitwise_or,
-    "__ror__": bitwise_or,
-    "__invert__": invert,
-    "__eq__": _with_numbers(equal),
-    "__ne__": _with_numbers(not_equal),
-    "__gt__": greater,
-    "__ge__": greater_equal,
-    "__lt__": less,
-    "__le__": less_equal,
-    "T": property(transpose),
-}
-_NAMED = (
-    abs, astype, clip, cumsum, elu, exp, flatten, leaky_relu, log, log_softmax, logsumexp, matmul_by_head, max, mean,
-    min, relu, reshape, sigmoid, softmax, sqrt, squeeze, std, sum, take, tanh, transpose, var,
-)  # fmt: skip
+class Methods:
+    """The operators and methods that Tensor has by these operations. For a type checker it is a base of Tensor."""
 
-for _name, _method in _METHODS.items():
-    setattr(Tensor, _name, _method)
-for _method in _NAMED:
-    setattr(Tensor, _method.__name__, _method)
+    __slots__ = ()
+
+    __array_ufunc__ = array_ufunc
+    __array_function__ = array_function
+    __add__ = add
+    __radd__ = _swap(add)
+    __sub__ = sub
+    __rsub__ = _swap(sub)
+    __mul__ = mul
+    __rmul__ = _swap(mul)
+    __truediv__ = div
+    __rtruediv__ = _swap(div)
+    __matmul__ = matmul
+    __rmatmul__ = _swap(matmul)
+    __pow__ = power
+    __rpow__ = rpow
+    __neg__ = neg
+    __abs__ = abs
+    __getitem__ = getitem
+    __and__ = __rand__ = bitwise_and
+    __or__ = __ror__ = bitwise_or
+    __invert__ = invert
+    __eq__ = _with_numbers(equal)  # type: ignore[assignment]
+    __ne__ = _with_numbers(not_equal)  # type: ignore[assignment]
+    __gt__ = greater
+    __ge__ = greater_equal
+    __lt__ = less
+    __le__ = less_equal
+
+    @property
+    def T(self: Any) -> Tensor:
+        return transpose(self)
+
+    abs = abs
+    astype = astype
+    clip = clip
+    cumsum = cumsum
+    elu = elu
+    exp = exp
+    flatten = flatten
+    leaky_relu = leaky_relu
+    log = log
+    log_softmax = log_softmax
+    logsumexp = logsumexp
+    matmul_by_head = matmul_by_head
+    max = max
+    mean = mean
+    min = min
+    relu = relu
+    reshape = reshape
+    sigmoid = sigmoid
+    softmax = softmax
+    sqrt = sqrt
+    squeeze = squeeze
+    std = std
+    sum = sum
+    take = take
+    tanh = tanh
+    transpose = transpose
+    var = var
+
+
+for _name, _method in vars(Methods).items():
+    if callable(_method) or isinstance(_method, property):
+        setattr(Tensor, _name, _method)
