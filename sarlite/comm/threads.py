@@ -1,14 +1,15 @@
 """N ranks as threads of one process: for tests, and for embedding without MPI.
 
-A message is copied once, from array to array: a send waits in its mailbox until the receive with its (context, source,
-destination, tag) comes, and the side that waits first makes the copy. A wait that can never end, because a rank failed
-or returned, raises PeerError. """
+A message is copied once, from array to array: a send or a receive waits in its mailbox until its partner of the same
+(context, source, destination, tag) comes, and the side that comes makes the copy. A wait that can never end, because a
+rank failed or returned, raises PeerError. """
 
 import contextvars
 import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -48,8 +49,6 @@ class _World:
         self.mailboxes = {}  # (context, source, destination, tag) -> ends without a partner, all of one side
         self.meetings = {}  # (context, number) -> {rank: value} of a collective call
         self.left = set()  # ranks whose function returned
-        self.n_ended = 0  # threads that returned or failed
-        self.ended = threading.Condition(self.lock)
         self.failure = None
 
     def wake(self, *ranks):
@@ -66,16 +65,6 @@ class _World:
             self.left.add(rank)
             self.wake()
 
-    def end(self):
-        with self.lock:
-            self.n_ended += 1
-            self.ended.notify_all()
-
-    def wait_for_end(self, seconds=None):
-        """Wait for every thread. Thread.join, once interrupted, takes a running thread for ended in Python 3.11."""
-        with self.lock:
-            self.ended.wait_for(lambda: self.n_ended == self.size, seconds)
-
     def check(self, rank=None, peers=()):
         """Raise, with the lock held, once a rank has failed, or one of the peers that `rank` waits for has returned."""
         if self.failure is not None:
@@ -83,12 +72,6 @@ class _World:
         gone = self.left.intersection(peers)
         if gone:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
-
-    def wait_until(self, done, rank, peers):
-        """Wait, with the lock held, until `done()`, or raise when it cannot come true any more."""
-        while not done():
-            self.check(rank, peers())
-            self.conditions[rank].wait()
 
     def take_back(self, end):
         """Forget, with the lock held, an end that has no partner."""
@@ -99,111 +82,100 @@ class _World:
             self.mailboxes.pop(end.key, None)
 
 
-class _Copy:
-    """The one copy of a matched send and receive."""
+class _Request:
+    """A request of `rank`, which is over once `done()`, or raises where a rank fails or one of `missing()` returns.
 
-    def __init__(self, send, receive):
-        self.send, self.receive = send, receive
-        self.sizes = send.data.size, receive.data.size
-        self.started = self.done = False
+    Its ranks are numbered as in the world. Both functions are called with the world's lock held.
+    """
 
-    def run(self):
-        if self.sizes[0] == self.sizes[1]:
-            np.copyto(self.receive.data, self.send.data)
-        self.send.data = self.receive.data = None  # a side that waits later must not keep the other side's array alive
+    def wait(self):
+        with self.world.lock:
+            while not self.done():
+                self.world.check(self.rank, self.missing())
+                self.world.conditions[self.rank].wait()
+
+    def test(self):
+        with self.world.lock:
+            if not self.done():
+                self.world.check(self.rank, self.missing())
+            return self.done()
 
 
-class _End:
-    """The request of one side of a message. Its ranks are numbered as in the world."""
+class _End(_Request):
+    """The request of one side of a message."""
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
         self.rank, self.peer = comm._members[comm.rank], comm._members[peer]
         self.data, self.tag, self.sends = data, tag, sends
         self.key = (comm._context, *((self.rank, self.peer) if sends else (self.peer, self.rank)), tag)
-        self.copy, self.sizes, self.cancelled = None, None, False
+        self.met, self.sizes, self.cancelled = False, None, False  # the sizes of both sides, once the copy is made
         self.open.add(self)
 
-    def wait(self):
-        world = self.world
-        with world.lock:
-            world.wait_until(lambda: self.copy or self.sizes or self.cancelled, self.rank, lambda: (self.peer,))
-            if self.cancelled:
-                raise PeerError(f"the transfer with rank {self.peer}, tag {self.tag}, was cancelled")
-            copy = self.copy
-            mine = copy is not None and not copy.started
-            if mine:
-                copy.started = True
-            elif copy is not None:
-                world.wait_until(lambda: copy.done, self.rank, tuple)
-        if mine:
-            copy.run()  # not under the lock, so that other messages go on
-        with world.lock:
-            if mine:
-                copy.done = True
-                world.wake(self.rank, self.peer)
-            self.sizes = self.sizes or copy.sizes
-            self.copy = None  # no cycle keeps the arrays alive
-            self.open.discard(self)
-        check_received(*self.sizes, self.rank if self.sends else self.peer, self.tag)
+    def done(self):
+        return self.cancelled or self.sizes is not None
 
-    def test(self):
-        with self.world.lock:
-            if self.sizes or self.cancelled:
-                return True
-            if self.copy is None:
-                self.world.check(self.rank, (self.peer,))
-            return self.copy is not None and self.copy.started == self.copy.done
+    def missing(self):
+        return () if self.met else (self.peer,)
+
+    def wait(self):
+        super().wait()
+        if self.cancelled:
+            raise PeerError(f"the transfer with rank {self.peer}, tag {self.tag}, was cancelled")
+        check_received(*self.sizes, self.rank if self.sends else self.peer, self.tag)
 
     def cancel(self):
         with self.world.lock:
-            if self.copy is None and self.sizes is None:
-                self.cancelled, self.data = True, None
-                self.open.discard(self)
+            if not self.met:
+                self.cancelled = True
+                self.end()
                 self.world.take_back(self)
-                self.world.wake(self.rank)
                 return
         with suppress(ShapeError, PeerError):
             self.wait()  # not for the other side: both arrays are here
 
+    def end(self):
+        """Let go of the array, with the lock held, and wake who waits."""
+        self.data = None
+        self.open.discard(self)
+        self.world.wake(self.rank)
 
-class _Meeting:
-    """The request of a collective call, at which every member leaves a value for all.
 
-    Members are ranks of the world.
-    """
+def _copy(send, receive):
+    """Make the one copy of a message, not under the lock, so that other messages go on."""
+    sizes = send.data.size, receive.data.size
+    if sizes[0] == sizes[1]:
+        np.copyto(receive.data, send.data)
+    with send.world.lock:
+        for end in (send, receive):
+            end.sizes = sizes
+            end.end()
+
+
+class _Meeting(_Request):
+    """The request of a collective call, at which every one of `members` leaves a value for all."""
 
     def __init__(self, world, rank, members, key, call, value):
-        self._world, self._rank, self._members = world, rank, members
+        self.world, self.rank, self.members = world, rank, members
         with world.lock:
             world.check()
-            self._here = world.meetings.setdefault(key, {})
-            self._here[rank] = (call, value)
-            if self._all_here():
+            self.here = world.meetings.setdefault(key, {})
+            self.here[rank] = (call, value)
+            if self.done():
                 del world.meetings[key]
                 world.wake()
 
-    def wait(self):
-        with self._world.lock:
-            self._world.wait_until(self._all_here, self._rank, self._missing)
+    def done(self):
+        return len(self.here) == len(self.members)
 
-    def test(self):
-        with self._world.lock:
-            if not self._all_here():
-                self._world.check(self._rank, self._missing())
-            return self._all_here()
+    def missing(self):
+        return set(self.members) - self.here.keys()
 
     def result(self, error=None):
         """Every rank's value, once all are here. Raises `error`, or ShapeError unless all ranks made the same call."""
-        calls, values = zip(*(self._here[rank] for rank in self._members))
+        calls, values = zip(*(self.here[rank] for rank in self.members))
         check_calls(calls, error)
         return list(values)
-
-    def _all_here(self):
-        return len(self._here) == len(self._members)
-
-    def _missing(self):
-        return set(self._members) - self._here.keys()
 
 
 class ThreadCommunicator(Channels):
@@ -307,7 +279,7 @@ class ThreadCommunicator(Channels):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Match a new end with the longest waiting one of the other side, or leave it in the mailbox."""
+        """Bring a new end together with the longest waiting one of the other side, or leave it in the mailbox."""
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
         world = self._world
@@ -317,12 +289,12 @@ class ThreadCommunicator(Channels):
             box = world.mailboxes.setdefault(end.key, deque())
             if not box or box[0].sends == sends:
                 box.append(end)
-            else:
-                twin = box.popleft()
-                end.copy = twin.copy = _Copy(end, twin) if sends else _Copy(twin, end)
-                world.wake(end.peer)
+                return end
+            twin = box.popleft()
+            end.met = twin.met = True
             if not box:
                 del world.mailboxes[end.key]
+        _copy(*((end, twin) if sends else (twin, end)))
         return end
 
     def _next_key(self):
@@ -350,16 +322,15 @@ def _is_consequence(error):
     return False
 
 
-def _run_rank(world, rank, n_threads, results, errors, function, args, kwargs):
+def _run_rank(world, rank, n_threads, future, function, args, kwargs):
     try:
         kernels.set_threads(n_threads)
-        results[rank] = function(ThreadCommunicator(world, rank), *args, **kwargs)
+        result = function(ThreadCommunicator(world, rank), *args, **kwargs)
         world.leave(rank)
+        future.set_result(result)
     except BaseException as error:  # noqa: BLE001, because `run` raises it again
-        errors[rank] = error
         world.fail(f"rank {rank} failed: {type(error).__name__}: {error}")
-    finally:
-        world.end()
+        future.set_exception(error)
 
 
 def _raise_first(errors):
@@ -401,25 +372,26 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
     """
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
-    world, results, errors, n_threads = _World(n_ranks), [None] * n_ranks, [None] * n_ranks, kernels.threads()
+    world, n_threads = _World(n_ranks), kernels.threads()
+    futures: list[Future[Any]] = [Future() for _ in range(n_ranks)]
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too
-            args=(_run_rank, world, rank, n_threads, results, errors, function, args, kwargs),
+            args=(_run_rank, world, rank, n_threads, future, function, args, kwargs),
             name=f"rank {rank}",
             daemon=True,
         )
-        for rank in range(n_ranks)
+        for rank, future in enumerate(futures)
     ]
     try:
         for thread in threads:
             thread.start()
-        world.wait_for_end()
+        wait(futures)  # Thread.join, once interrupted, takes a running thread for ended in Python 3.11
     except BaseException as error:
         world.fail(f"interrupted: {type(error).__name__}")
-        world.wait_for_end(INTERRUPTED_SECONDS)
+        wait(futures, INTERRUPTED_SECONDS)
         raise
     for thread in threads:
         thread.join()
-    _raise_first(errors)
-    return results
+    _raise_first([future.exception() for future in futures])
+    return [future.result() for future in futures]
