@@ -7,7 +7,8 @@ call. "Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not
 `indptr[a : b + 1]` with the whole `indices`. The entries of `indices`, `rows` and `eid` are trusted: a check would cost
 a pass over the edges, and graphs check them once, when they are built. Every call releases the GIL.
 
-Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong.
+Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong. Where a docstring does
+not list the arguments, the checks at the head of the function do, a line each.
 """
 
 from sarlite.kernels.activation import (

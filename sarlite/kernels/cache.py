@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import LINE, ROWS, call, check, check_apart, check_rows, row_width
+from sarlite.kernels.native import LINE, ROWS, call, check, check_apart, check_range, check_rows, row_width
 
 MOST = 2**31 - 1
 """Lines, and rows of the halo, at most: their numbers are int32."""
@@ -121,8 +121,7 @@ class Lines:
 
     def _check(self, halo):
         check("halo", halo, dtype=np.int32, shape=(None,))
-        if len(halo) and (halo.min() < 0 or halo.max() >= self.n_halo):
-            raise ShapeError(f"halo must lie in 0 .. {self.n_halo}; got {halo.min()} .. {halo.max()}")
+        check_range("halo", halo, self.n_halo)
 
 
 def _bytes(a):

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from sarlite.errors import ShapeError
-from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ffi, lib, team, threads
+from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, check_range, ffi, lib, team, threads
 
 
 def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
@@ -81,8 +80,7 @@ def _matrix(a, rows):
     if rows is None:
         return None, (n, width)
     check("rows", rows, dtype=INDEXES, shape=(None,))
-    if len(rows) and (rows.min() < 0 or rows.max() >= n):
-        raise ShapeError(f"rows must lie in 0 .. {n}; got {rows.min()} .. {rows.max()}")
+    check_range("rows", rows, n)
     return rows.astype(np.int64, copy=False), (len(rows), width)
 
 

@@ -191,6 +191,12 @@ def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
         raise ShapeError(f"{out_name} must have {n_rows} rows, or rows be given; got {n_out} rows")
 
 
+def check_range(name, a, n):
+    """Check that all integers of an array are in 0 .. n, without n."""
+    if len(a) and not 0 <= a.min() <= a.max() < n:
+        raise ShapeError(f"{name} must lie in 0 .. {n}; got {a.min()} .. {a.max()}")
+
+
 def check_apart(out, /, **inputs):
     """Check that an output shares memory with no input; an input that is None is passed over."""
     for name, a in inputs.items():

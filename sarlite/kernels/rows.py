@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sarlite.errors import ShapeError
 from sarlite.kernels.native import (
     BFLOAT16,
     FLOATS,
@@ -13,6 +12,7 @@ from sarlite.kernels.native import (
     call,
     check,
     check_apart,
+    check_range,
     check_rows,
     key64,
     probability,
@@ -73,13 +73,9 @@ class Rows:
 
 
 def copy_rows(x, rows, out):
-    """Overwrite ``out = x[rows]``.
+    """Overwrite ``out = x[rows]`` of an array of any numbers, or of Rows.
 
-    Parameters
-    ----------
-    x : (n, ...) array of numbers, or Rows
-    rows : (k,) int32 or int64, or slice
-    out : (k, ...), x's dtype and trailing shape
+    `rows` are (k,) int32 or int64, or a slice.
     """
     if isinstance(x, Rows):
         x, rows = x.table, x.numbers[rows]
@@ -92,22 +88,9 @@ def copy_rows(x, rows, out):
 
 
 def gather_rows(x, index, out):
-    """Overwrite ``out[k] = x[index[k]]``.
+    """Overwrite ``out[k] = x[index[k]]``; O(k * F) time.
 
-    Parameters
-    ----------
-    x : (n, ...) float32, float64, or uint16 as bfloat16
-    index : (k,) int32 or int64
-    out : (k, ...), x's dtype and trailing shape
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument; also when an entry of `index` is outside 0 .. n.
-
-    Notes
-    -----
-    O(k * F) time.
+    An entry of `index` outside 0 .. n is a ShapeError too.
     """
     check_rows("x", x, dtype=ROWS)
     check("index", index, dtype=INDEXES, shape=(None,))
@@ -115,8 +98,7 @@ def gather_rows(x, index, out):
     check_apart(out, x=x)
     n, width = len(x), row_width(x)
     if x.dtype == BFLOAT16 and width % 2:  # what is left of a copy in pairs
-        if len(index) and not 0 <= index.min() <= index.max() < n:
-            raise ShapeError(f"index must lie in 0 .. {n}; got {index.min()} .. {index.max()}")
+        check_range("index", index, n)
         np.take(x, index, 0, out, "clip")
         return
     if x.dtype == BFLOAT16:
@@ -125,23 +107,9 @@ def gather_rows(x, index, out):
 
 
 def scatter_add_rows(rows, index, out):
-    """Add ``out[index[k]] += rows[k]``. The values of `index` are unique: rows are added in parallel.
+    """Add ``out[index[k]] += rows[k]``, the gradient of `gather_rows`; O(k * F) time.
 
-    Parameters
-    ----------
-    rows : (k, ...) float32 or float64
-    index : (k,) int32 or int64
-    out : (n, ...), rows' dtype and trailing shape
-        Accumulates.
-
-    Raises
-    ------
-    ShapeError
-        Naming the argument; also when an entry of `index` is outside 0 .. n.
-
-    Notes
-    -----
-    O(k * F) time. The gradient of `gather_rows`.
+    The values of `index` are unique, as rows are added in parallel. One outside 0 .. n is a ShapeError too.
     """
     check_rows("rows", rows)
     check("index", index, dtype=INDEXES, shape=(len(rows),))
@@ -152,18 +120,7 @@ def scatter_add_rows(rows, index, out):
 
 
 def add(a, b, out):
-    """Overwrite ``out = a + b``.
-
-    Parameters
-    ----------
-    a, b : (...) float32 or float64, of one shape and dtype
-    out : as a
-        May be `a` or `b` itself.
-
-    Notes
-    -----
-    O(n) time, on all threads.
-    """
+    """Overwrite ``out = a + b`` on all threads. `out` may be `a` or `b` itself."""
     check("a", a, dtype=FLOATS)
     check("b", b, dtype=a.dtype, shape=a.shape)
     check("out", out, dtype=a.dtype, shape=a.shape, out=True)

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.native import INDEXES, call, check, check_csr, key64, lib, struct, threads
+from sarlite.kernels.native import INDEXES, call, check, check_csr, check_range, key64, lib, struct, threads
 
 SAMPLERS = {"uniform": lib.SAR_UNIFORM, "replace": lib.SAR_REPLACE, "labor": lib.SAR_LABOR}
 _FEW = 32  # so many picks a row, or fewer, are drawn without a workspace
@@ -74,8 +74,7 @@ class Numbering:
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("seeds", seeds, dtype=self.dtype, shape=(None,))
         numbers, n_rows = np.empty(len(seeds), np.int64), np.array([len(rows)])
-        if len(seeds) and (seeds.min() < 0 or seeds.max() >= self.n_columns):
-            raise ShapeError(f"seeds must lie in 0 .. {self.n_columns}; got {seeds.min()} .. {seeds.max()}")
+        check_range("seeds", seeds, self.n_columns)
         rows = np.concatenate([rows, np.empty(len(seeds), self.dtype)])
         self._call("seeds", rows, numbers, n_rows, self.struct, seeds, len(seeds))
         return rows[: int(n_rows[0])].copy(), numbers
