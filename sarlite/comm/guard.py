@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from sarlite.comm.channels import Channels
 from sarlite.comm.ending import END_SECONDS, Ending, call_off, end_within, tell
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
@@ -81,8 +80,7 @@ def _settle(comm, error, watchdog, ending):
         tell(f"error: {error}")
     elif isinstance(error, Interrupted) and comm.rank == 0:
         tell(str(error))
-    if isinstance(comm, Channels):
-        comm.drain_channels()  # which brings threads out of MPI before it is finalized
+    comm.drain_channels()  # which brings threads out of MPI before it is finalized
     if outcome[0] == REFUSED:
         raise SystemExit(REFUSAL_STATUS) from None
     if isinstance(error, Interrupted):

@@ -24,18 +24,17 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
-from sarlite.comm.channels import Channels
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import PIECE_BYTES, Incoming, Outgoing, Traffic, errors_named, pieces
+from sarlite.comm.protocol import Communicator, Request
 from sarlite.comm.requests import Staged
-from sarlite.errors import SarliteError
 from sarlite.types import Array
 
 _LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
-class _Collective:
+class _Collective(Request):
     """Started collectives of MPI, which keep their buffers alive."""
 
     def __init__(self, requests, *buffers):
@@ -50,11 +49,8 @@ class _Collective:
         with errors_named():
             return all([request.Test() for request in self._requests])
 
-    def cancel(self):
-        raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
 
-
-class MpiCommunicator(Channels):
+class MpiCommunicator(Communicator):
     """Ranks of an MPI communicator; see `sarlite.comm.Communicator` for what the methods promise.
 
     Parameters
@@ -178,7 +174,6 @@ class MpiCommunicator(Channels):
         return found
 
     def free(self) -> None:
-        """Free this communicator and its channels. Collective."""
         self.free_channels()
         self.drain()
         self._traffic.close()

@@ -1,8 +1,16 @@
-"""The protocol of communication between ranks that the rest of sarlite is written against."""
+"""The protocol of communication between ranks that the rest of sarlite is written against.
 
+A communicator inherits from it: what is made of other methods alone is made here.
+"""
+
+import weakref
 from typing import Any, Protocol
 
+from sarlite.errors import SarliteError, ShapeError
 from sarlite.types import Array
+
+MAX_TAG = 2**31 - 1
+"""The largest tag of communicators whose tags are Python's numbers."""
 
 
 class Request(Protocol):
@@ -23,7 +31,7 @@ class Request(Protocol):
         """Return whether `wait` would return, or raise, without waiting for another rank."""
 
     def cancel(self) -> None:
-        """Give up a send or a receive. Not for reductions.
+        """Give up a send or a receive. A collective call cannot be given up, which is a SarliteError.
 
         Returns once nothing will be written into the buffer any more; the buffer may then be dropped. A thread that
         waits for a receive gets PeerError. Under MPI a thread that waits for a send waits on until the message is
@@ -36,6 +44,7 @@ class Request(Protocol):
         cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send. Until the
         send is received or drained, its array is kept by a reference; if the array is changed, the changed values
         arrive. """
+        raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
 
 
 class Communicator(Protocol):
@@ -98,6 +107,8 @@ class Communicator(Protocol):
 
         Waits without the GIL: other threads may use other communicators meanwhile.
         """
+        self.start_broadcast(array, root).wait()
+        return array
 
     def start_broadcast(self, array: Array, root: int) -> Request:
         """Start a `broadcast`. The request is done once `array` may be read, and on the root changed.
@@ -118,6 +129,8 @@ class Communicator(Protocol):
 
         The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
         """
+        self.start_allreduce(array, op).wait()
+        return array
 
     def gather(self, array: Array, root: int = 0) -> list[Array] | None:
         """Return every rank's rows by rank on the root, None elsewhere.
@@ -139,6 +152,14 @@ class Communicator(Protocol):
         ShapeError
             On every rank: the arrays do not fit together, or the root is no rank or not the same on all ranks.
         """
+        good = root in range(self.size) and bool(getattr(array, "ndim", False))
+        calls = self.allgather(f"to rank {root}" if good else f"of no rows, or to rank {root}")
+        if len(set(calls)) > 1 or not calls[0].startswith("to"):
+            told = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls)
+                             if call != calls[0] or not rank)
+            raise ShapeError(f"{told}: one rank of {self.size} must be the root, and arrays have rows")
+        found = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
+        return found if self.rank == root else None
 
     def allgather(self, value: Any) -> list[Any]:
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
@@ -154,12 +175,20 @@ class Communicator(Protocol):
 
     def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are many."""
+        kept = self.__dict__.setdefault("_channels", {})
+        if name not in kept:
+            kept[name] = self.dup()
+        return kept[name]
 
     def split(self, colour: int) -> "Communicator":
         """Return a communicator of the ranks that gave the same `colour`, a number >= 0, in rank order."""
 
     def group(self, name: str, colour: int) -> "Communicator":
         """Return the `split` kept under `name`. The colours of the first call hold."""
+        kept = self.__dict__.setdefault("_channels", {})
+        if ("group", name) not in kept:
+            kept["group", name] = self.split(colour)
+        return kept["group", name]
 
     def numbered(self, name: str, holder: Any) -> int:
         """Return a number above the numbers of all living holders of `name` on any rank.
@@ -169,9 +198,25 @@ class Communicator(Protocol):
         Holders whose threads communicate side by side name their channels by it, since on one channel their calls would
         meet.
         """
+        held = self.__dict__.setdefault("_holders", {}).setdefault(name, {})
+        number = max(self.allgather(max((k + 1 for k, living in held.items() if living() is not None), default=0)))
+        held[number] = weakref.ref(holder)
+        return number
 
     def free(self) -> None:
         """Drain a communicator that `dup` or `split` made, and its channels, and give them back."""
+
+    def free_channels(self) -> None:
+        """Free every channel and group."""
+        for channel in self.__dict__.pop("_channels", {}).values():
+            channel.free()
+
+    def drain_channels(self) -> None:
+        """Drain every channel and group, so that threads which wait for messages there come out of MPI."""
+        for channel in self.__dict__.get("_channels", {}).values():
+            channel.drain()
+            if channel is not self:  # a `Solo` is its own channel
+                channel.drain_channels()
 
     def abort(self, reason: Any) -> None:
         """Print `reason`, unless it is None, and end every rank at once.

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from sarlite.errors import SarliteError
+from sarlite.comm.protocol import Request
 
 
-class Staged:
+class Staged(Request):
     """The request of work in several steps, each of which is started when the step before is done.
 
     Parameters
@@ -37,9 +37,6 @@ class Staged:
             return self._request is None
         finally:
             self._turn.release()
-
-    def cancel(self) -> None:
-        raise SarliteError("a reduction cannot be cancelled: the other ranks count on this one's part")
 
     def _advance(self):
         try:

@@ -3,13 +3,12 @@
 from typing import Any, NoReturn
 
 from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction
-from sarlite.comm.channels import MAX_TAG, Channels
-from sarlite.comm.protocol import Request
+from sarlite.comm.protocol import MAX_TAG, Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.types import Array
 
 
-class Solo(Channels):
+class Solo(Communicator):
     """The communicator of one rank alone."""
 
     rank, size, threaded, max_tag = 0, 1, True, MAX_TAG
@@ -26,20 +25,13 @@ class Solo(Channels):
         alltoall_call(arrays, 1)
         return [arrays[0].copy()]
 
-    def broadcast(self, array: Array, root: int) -> Array:
-        broadcast_call(array, root, 0, 1)
-        return array
-
     def start_broadcast(self, array: Array, root: int) -> Request:
-        self.broadcast(array, root)
+        broadcast_call(array, root, 0, 1)
         return Staged(iter(()))
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         check_reduction(array, op)
         return Staged(iter(()))
-
-    def allreduce(self, array: Array, op: str = "sum") -> Array:
-        return array
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]

@@ -26,7 +26,7 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
-from sarlite.comm.channels import MAX_TAG, Channels
+from sarlite.comm.protocol import MAX_TAG, Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.types import Array
@@ -82,7 +82,7 @@ class _World:
             self.mailboxes.pop(end.key, None)
 
 
-class _Request:
+class _Request(Request):
     """A request of `rank`, which is over once `done()`, or raises where a rank fails or one of `missing()` returns.
 
     Its ranks are numbered as in the world. Both functions are called with the world's lock held.
@@ -178,7 +178,7 @@ class _Meeting(_Request):
         return list(values)
 
 
-class ThreadCommunicator(Channels):
+class ThreadCommunicator(Communicator):
     """One rank of `run`; see `sarlite.comm.Communicator` for what the methods promise.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.
@@ -213,10 +213,6 @@ class ThreadCommunicator(Channels):
         self._meet("alltoall's second half", None)
         return found
 
-    def broadcast(self, array: Array, root: int) -> Array:
-        self.start_broadcast(array, root).wait()
-        return array
-
     def start_broadcast(self, array: Array, root: int) -> Staged:
         return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
 
@@ -243,10 +239,6 @@ class ThreadCommunicator(Channels):
             REDUCTIONS[op](total, other.reshape(-1)[start:stop], out=total)
         yield (second := self._arrive(keys[1], "allreduce's second half", total))
         np.concatenate(second.result(), out=array.reshape(-1))
-
-    def allreduce(self, array: Array, op: str = "sum") -> Array:
-        self.start_allreduce(array, op).wait()
-        return array
 
     def allgather(self, value: Any) -> list[Any]:
         return [pickle.loads(item) for item in self._meet("allgather", pickle.dumps(value))]

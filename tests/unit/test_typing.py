@@ -85,7 +85,7 @@ ANNOTATED = {
     "sarlite.tape.recording": ("Observer", "grad_enabled", "no_grad", "now", "observed", "retained", "set_grad", "watch_reads"),
     "sarlite.tape.arraylike": ("ArrayLike",),
     "sarlite.comm": ("Request", "Communicator", "Solo", "together", "agree", "wrap"),
-    "sarlite.comm.channels": ("Channels",),
+    "sarlite.comm.protocol": ("Communicator", "Request"),
     "sarlite.comm.guard": ("guard",),
     "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
     "sarlite.comm.requests": ("Staged",),
