@@ -134,7 +134,6 @@ class Span:
 
 
 _NO_SPAN = Span(None)
-_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/"
 
 
 class Counted:
@@ -184,13 +183,11 @@ class Counted:
         return self._comm.start_allreduce(array, op)
 
     def allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> npt.NDArray[Any]:
-        """Reduce as the communicator does, and count."""
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         with self._profile.span("allreduce", self._track, bytes=array.nbytes):
             return self._comm.allreduce(array, op)
 
     def allgather(self, value: Any) -> list[Any]:
-        """Gather as the communicator does, and count."""
         items = value if isinstance(value, tuple) else (value,)
         n_bytes = sum(getattr(item, "nbytes", 0) for item in items)
         self._profile.count("allgather", n_bytes if self.size > 1 else 0)
@@ -234,15 +231,6 @@ def free_memory() -> float:
     The machine, the container and the limit on addresses bound it; inf where none of them does.
     """
     return min(_machine_room(), _container_room(), _address_room())
-
-
-def huge_page() -> int:
-    """Return the bytes of a page where a program asks for huge ones (`madvise`), as `Buffers` does."""
-    with suppress(OSError, ValueError):  # no such system
-        with open(_HUGE_PAGES + "enabled") as enabled, open(_HUGE_PAGES + "hpage_pmd_size") as size:
-            if "[never]" not in enabled.read():
-                return int(size.read())
-    return 4096
 
 
 def memory_limit() -> float:

@@ -18,7 +18,9 @@ BAR_SECONDS = 0.5
 
 
 def bar_class(kind: str, stream: TextIO) -> Any:
-    """Return tqdm's class of bars: of kind "bar", and of "auto" on a terminal or in a notebook, where tqdm is there; else None.
+    """Return tqdm's class of bars, or None where no bar is shown.
+
+    A bar is shown of kind "bar", and of "auto" on a terminal or in a notebook, where tqdm is there.
 
     Raises
     ------

@@ -228,12 +228,14 @@ class Exact:
         return by_heads(x, w, trans_b, fused=True)
 
     def product_by_head_over_rows(self, x, g):
-        of, n_bits = self._norms([array.reshape(len(array), math.prod(array.shape[1:])) for array in (x, g)], self.across)
+        matrices = [array.reshape(len(array), math.prod(array.shape[1:])) for array in (x, g)]
+        of, n_bits = self._norms(matrices, self.across)
         of_x, of_g = (exponents.reshape(array.shape[1:]) for exponents, array in zip(of, (x, g)))
         sums = np.empty((kernels.levels(g.dtype), *of_x.shape, g.shape[2]))
         for h in range(len(of_x)):
-            sums[:, h] = kernels.exact_gemm_backward(np.ascontiguousarray(x[:, h]), np.ascontiguousarray(g[:, h]),
-                                                     np.ldexp(1.0, of_x[h]), np.ldexp(6.0, of_g[h]), 2.0 ** (n_bits - 51))
+            a, b = np.ascontiguousarray(x[:, h]), np.ascontiguousarray(g[:, h])
+            grids = np.ldexp(1.0, of_x[h]), np.ldexp(6.0, of_g[h]), 2.0 ** (n_bits - 51)
+            sums[:, h] = kernels.exact_gemm_backward(a, b, *grids)
         return self._sum(sums, self.across).sum(0).astype(g.dtype)
 
     # ---- rows picked by number
@@ -257,7 +259,8 @@ class Exact:
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
-        return n, mean, self.column_sums(Made(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean))), True)
+        squares = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean)))
+        return n, mean, self.column_sums(squares, True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
@@ -268,7 +271,8 @@ class Exact:
             sums[0] = self.column_sums(slope, True)
             if statistics is not None:
                 normal = statistics.mean, statistics.inv_std
-                sums[1] = self.column_sums(Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows])), True)
+                products = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
+                sums[1] = self.column_sums(products, True)
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums

@@ -239,15 +239,13 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     logits : Tensor, (n,) or (n, n_classes)
     targets : array or Tensor, of logits' shape
         In [0, 1]; bools and integers too.
-    rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
-        The rows that count; all of them without it.
+    rows, reduction
+        As of `cross_entropy`.
     count : float, optional
         The divisor of "mean": the number of selected values over all ranks, by default of this rank alone. Weights do
         not change it.
     weight : array, optional
         w, broadcast to logits' shape: (n_classes,) is one a class; (n, 1), or (n,) for 1-D logits, is one a row.
-    reduction : {"mean", "sum", "none"}
-        "none" returns the selected rows' losses.
 
     Raises
     ------

@@ -157,7 +157,10 @@ def scatter_rows(g, index, n_rows):
 
 
 def add_equal_rows(out, index, values):
-    """Add values[i] to out[index[i]], where values of one index are equal, so that the order of additions changes no bit."""
+    """Add values[i] to out[index[i]].
+
+    Values of one index are equal, so that the order of additions changes no bit.
+    """
     np.add.at(out, index, values)
 
 

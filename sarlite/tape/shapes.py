@@ -10,7 +10,10 @@ from sarlite.tape.engine import Observer, observed
 
 
 class Record(NamedTuple):
-    """One application of a primitive; `flops` are those of forward, `backward_flops` those of the gradients that are wanted."""
+    """One application of a primitive.
+
+    `flops` are those of forward, `backward_flops` those of the gradients that are wanted.
+    """
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -21,7 +24,10 @@ class Record(NamedTuple):
 
 
 def measure(function: Callable[[], Any]) -> list[Record]:
-    """Call `function` once and return the `Record` of each primitive that it applies, in order. Collective where `function` is."""
+    """Call `function` once and return the `Record` of each primitive that it applies, in order.
+
+    Collective where `function` is.
+    """
     run = _Run()
     with observed(run):
         function()
@@ -36,26 +42,18 @@ class _Run(Observer):
         name, inputs, params, needs, result = application
         shapes = tuple(np.shape(x) for x in inputs)
         flops = flops_of(name, shapes, result.shape, params)
-        self.records.append(Record(name, shapes, result.shape, result.dtype, flops, flops * passes_of(needs[: len(shapes)], params)))
+        backward_flops = flops * passes_of(needs[: len(shapes)], params)
+        self.records.append(Record(name, shapes, result.shape, result.dtype, flops, backward_flops))
 
 
 VIEWS = ("reshape", "transpose", "piece")
 """Primitives that read no value."""
-FLOPS = {
-    **dict.fromkeys(("matmul", "matmul_by_head"), lambda inputs, out: 2 * math.prod(out) * inputs[0][-1]),
-    "sum": lambda inputs, out: math.prod(inputs[0]),
-    "max": lambda inputs, out: math.prod(inputs[0]),
-    "min": lambda inputs, out: math.prod(inputs[0]),
-    "var": lambda inputs, out: 4 * math.prod(inputs[0]),
-    "std": lambda inputs, out: 4 * math.prod(inputs[0]),
-    "logsumexp": lambda inputs, out: 3 * math.prod(inputs[0]),
-    "log_softmax": lambda inputs, out: 4 * math.prod(out),
-    "softmax": lambda inputs, out: 4 * math.prod(out),
-    "cross_entropy": lambda inputs, out: 4 * math.prod(inputs[0]),
-    "layer_norm": lambda inputs, out: 8 * math.prod(out),
-    "scatter_add": lambda inputs, out: math.prod(inputs[0]),
-} | dict.fromkeys((*VIEWS, "getitem", "concat", "take", "astype", "to_columns", "to_rows"),
-                  lambda inputs, out: 0)
+MOVES = (*VIEWS, "getitem", "concat", "take", "astype", "to_columns", "to_rows")
+"""Primitives that compute nothing."""
+OF_INPUT = {"sum": 1, "max": 1, "min": 1, "scatter_add": 1, "var": 4, "std": 4, "cross_entropy": 4, "logsumexp": 3}
+"""Flops for each value of the first input."""
+OF_OUTPUT = {**dict.fromkeys(MOVES, 0), "log_softmax": 4, "softmax": 4, "layer_norm": 8}
+"""Flops for each value of the result, where they are not 1."""
 
 
 def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
@@ -69,7 +67,9 @@ def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
     if name == "einsum":
         sizes = {letter: n for term, shape in zip(params["terms"], inputs) for letter, n in zip(term, shape)}
         return len(inputs) * math.prod(sizes.values())
-    return int(FLOPS[name](inputs, out)) if name in FLOPS else math.prod(out)
+    if name in ("matmul", "matmul_by_head"):
+        return 2 * math.prod(out) * inputs[0][-1]
+    return OF_INPUT[name] * math.prod(inputs[0]) if name in OF_INPUT else OF_OUTPUT.get(name, 1) * math.prod(out)
 
 
 def passes_of(needs: Any, params: dict[str, Any]) -> int:
