@@ -88,11 +88,11 @@ class Arrivals:
         if before is None:
             self.sums[key] = g, holders
         elif owned is None:
-            self.sums[key] = _sum(before, g), Holders()
+            self.sums[key] = added(before, g), Holders()
             own.drop()
             holders.drop()
         elif g is not owned:  # else the vjp has added to it
-            _sum(owned, g, owned)
+            added(owned, g, owned)
             holders.drop()
         if not isinstance(sink, Node) or sink.time <= self.since:
             self.ends[key] = sink
@@ -176,9 +176,9 @@ def same_layout(a, b):
             and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
 
 
-def _sum(a, b, out=None):
-    """a + b, written to `out` where given."""
-    if not same_layout(a, b):
+def added(a, b, out=None):
+    """a + b, written to `out` where given; large equal arrays on all threads."""
+    if not isinstance(a, np.ndarray) or not same_layout(a, b):
         return np.asarray(np.add(a, b, out=out))
     out = np.empty(a.shape, a.dtype) if out is None else out
     kernels.add(a, b, out)

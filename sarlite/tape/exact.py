@@ -18,7 +18,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.tape.numerics import using
-from sarlite.tape.reduce import by_heads, flat, taken
+from sarlite.tape.reduce import axes_of, by_heads, flat, taken
 
 ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
@@ -99,7 +99,7 @@ class Exact:
         if name == "to_columns" and tensors[0].requires_grad and _shared(params["layout"].pieces):
             raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned "
                               "weight, whose gradients are then rounded before they are summed")
-        if name in OVER_AXES and 0 in _axes(params["axis"], next(t for t in tensors if t is not None).ndim):
+        if name in OVER_AXES and 0 in axes_of(params["axis"], next(t for t in tensors if t is not None).ndim):
             raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
                               "are divided")
         if name in BROADCAST:
@@ -121,7 +121,7 @@ class Exact:
     # ---- sums of an array
 
     def total(self, x, axis=None, keepdims=False):
-        axes = _axes(axis, x.ndim)
+        axes = axes_of(axis, x.ndim)
         if x.dtype.kind != "f" or not axes:
             return np.add.reduce(x, axis=axes, keepdims=keepdims)
         rest = [a for a in range(x.ndim) if a not in axes]
@@ -332,10 +332,6 @@ def _shared(pieces):
     """Whether two ranks have the same columns."""
     some = [piece for piece in pieces if all(part.stop > part.start for part in piece)]
     return any(piece in some[:k] for k, piece in enumerate(some))
-
-
-def _axes(axis, ndim):
-    return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
 
 
 def _bounded(exponents, most=MOST, least=LEAST):

@@ -15,13 +15,17 @@ def is_float(x):
     return getattr(x, "dtype", np.dtype(object)).kind == "f"
 
 
+def axes_of(axis, ndim):
+    """An axis, several, or all, as ascending numbers from 0."""
+    return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
+
+
 def wide(x, axis):
     """The dtype in which a sum of x over `axis` adds up: float64 for float32 over axis 0, else None, which is x's own.
 
     Sums over axis 0 are long, and partitioning reorders them.
     """
-    axes = range(x.ndim) if axis is None else np.atleast_1d(axis) % max(x.ndim, 1)
-    return np.float64 if x.dtype == np.float32 and 0 in axes else None
+    return np.float64 if x.dtype == np.float32 and 0 in axes_of(axis, x.ndim) else None
 
 
 @by_numerics
@@ -40,7 +44,7 @@ def share(x):
 
 def count(x, axis=None):
     """How many values each entry of `total` adds."""
-    return x.size if axis is None else math.prod(x.shape[a] for a in np.atleast_1d(axis))
+    return math.prod(x.shape[a] for a in axes_of(axis, x.ndim))
 
 
 def mean(x, axis=None, keepdims=False):

@@ -37,3 +37,9 @@ def test_einsum_and_reductions():
     x, y = Tensor(np.ones((4, 3))), Tensor(np.ones((3, 5)))
     records = shapes.measure(lambda: ops.einsum("ij,jk->ik", x, y).sum() + x.logsumexp())
     assert [r.flops for r in records] == [120, 20, 36, 1]
+
+
+def test_softmax_and_its_kin():
+    x, one = Tensor(np.ones((4, 3))), Tensor(np.ones(3))
+    records = shapes.measure(lambda: ops.cross_entropy(ops.layer_norm(x.softmax(), one, one), np.zeros(4, int)) + x.var())
+    assert [r.flops for r in records] == [48, 96, 48, 48, 1]
