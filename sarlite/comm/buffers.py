@@ -37,16 +37,11 @@ def as_bytes(array, writable=False):
     return array.reshape(-1).view(np.uint8)
 
 
-def check_reduction(array, op):
-    """Raise ShapeError unless `array` can be reduced in place by `op`."""
+def reduction_call(array, op):
+    """Return the words of an allreduce, which must be the same on every rank; a ShapeError where it cannot be done."""
     as_bytes(array, writable=True)
     if op not in REDUCTIONS:
         raise ShapeError(f"op is {op!r}, not one of {', '.join(REDUCTIONS)}")
-
-
-def reduction_call(array, op):
-    """Return the words of an allreduce, which must be the same on every rank; a ShapeError where it cannot be done."""
-    check_reduction(array, op)
     return f"allreduce of {op} over {array.dtype} {array.shape}"
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from sarlite.comm.buffers import alltoall_call, broadcast_call, check_reduction
+from sarlite.comm.buffers import alltoall_call, broadcast_call, reduction_call
 from sarlite.comm.protocol import MAX_TAG, Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.types import Array
@@ -30,7 +30,7 @@ class Solo(Communicator):
         return Staged(iter(()))
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
-        check_reduction(array, op)
+        reduction_call(array, op)
         return Staged(iter(()))
 
     def allgather(self, value: Any) -> list[Any]:

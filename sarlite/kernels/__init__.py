@@ -52,7 +52,7 @@ from sarlite.kernels.native import (
     wide,
 )
 from sarlite.kernels.norm import column_moments
-from sarlite.kernels.rows import Rows, add, copy_rows, dropout, gather_rows, philox4x32, scatter_add_rows
+from sarlite.kernels.rows import Rows, add, copy_rows, dropout, gather_rows, scatter_add_rows
 from sarlite.kernels.sample import SAMPLERS, Numbering, sample
 from sarlite.kernels.sparse import (
     edge_dot,
@@ -103,7 +103,6 @@ __all__ = [
     "instruction_sets",
     "levels",
     "narrow",
-    "philox4x32",
     "row_dot",
     "sample",
     "scatter_add_rows",

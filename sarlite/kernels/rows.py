@@ -152,25 +152,3 @@ def dropout(x, ids, key, p, out):
     check_apart(out, x=x)
     drop = {"ids": ids, "key": key64(key), "p": probability(p)}
     call(f"sar_dropout_forward_{FLOATS[x.dtype]}", out, x, drop, len(x), row_width(x))
-
-
-def philox4x32(counter, key):
-    """Return the 4 words of Philox4x32-10.
-
-    Parameters
-    ----------
-    counter : sequence of 4 int
-        Each below 2^32.
-    key : sequence of 2 int
-        Each below 2^32.
-
-    Returns
-    -------
-    (4,) uint32
-    """
-    counter, key = np.array(counter, dtype=np.uint32), np.array(key, dtype=np.uint32)
-    check("counter", counter, shape=(4,))
-    check("key", key, shape=(2,))
-    out = np.empty(4, dtype=np.uint32)
-    call("sar_philox4x32", out, counter, key)
-    return out

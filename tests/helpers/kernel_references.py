@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sarlite import kernels
-from sarlite.kernels import Dropout
+from sarlite.kernels import Dropout, native
 
 FLOATS = [np.float32, np.float64]
 INDEXES = [np.int32, np.int64]
@@ -81,6 +81,13 @@ def spmm_reference(graph, x, *, eid=None, weight=None, src_scale=None, dst_scale
     out = np.zeros((graph.n_dst, *x.shape[1:]))
     np.add.at(out, graph.dst, rows)
     return out
+
+
+def philox4x32(counter, key):
+    """What the kernels draw: 4 words of a counter of 4 words and a key of 2."""
+    out = np.empty(4, np.uint32)
+    native.call("sar_philox4x32", out, np.array(counter, np.uint32), np.array(key, np.uint32))
+    return out.tolist()
 
 
 def philox_reference(counter, key):

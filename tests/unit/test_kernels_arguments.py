@@ -129,7 +129,6 @@ def wrong_arguments():
     yield "n", lambda: k.set_threads(0)
     yield "indices", lambda: k.transpose(indptr, indices, 2)
     yield "indices", lambda: k.transpose(indptr, np.append(indices, indices[:1]), 3)
-    yield "key", lambda: k.philox4x32([0] * 4, [0] * 3)
 
 
 @pytest.mark.parametrize(("name", "call"), [pytest.param(*case, id=f"{n}-{case[0]}") for n, case in enumerate(wrong_arguments())])

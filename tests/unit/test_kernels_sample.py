@@ -9,6 +9,7 @@ from scipy.stats import chi2
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
+from tests.helpers.kernel_references import philox4x32
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +28,7 @@ def put_back():
 
 
 def words(node, third, fourth, key):
-    return kernels.philox4x32([node & 0xFFFFFFFF, node >> 32, third, fourth], [key & 0xFFFFFFFF, key >> 32])
+    return philox4x32([node & 0xFFFFFFFF, node >> 32, third, fourth], [key & 0xFFFFFFFF, key >> 32])
 
 
 def below(n, node, key, t):
