@@ -112,6 +112,7 @@ class Transfer:
 
     leaving = False
     """Whether Python ends. A thread that waits then would be inside MPI while it is finalized."""
+    sends = False
 
     def __init__(self, requests, buffer, peer, tag, traffic):
         self._requests, self._buffer = deque(requests), buffer
@@ -119,6 +120,7 @@ class Transfer:
         self._turn = threading.Lock()  # held while one thread completes pieces
         self._mark = threading.Lock()  # held while the next two change
         self._waiting = self._cancelled = False
+        traffic.start(self, peer, len(requests) if self.sends else 0)
 
     def is_waited_for(self):
         return self._waiting
@@ -147,6 +149,10 @@ class Transfer:
         with self._turn:
             if self._requests:
                 self._fail_cancelled()
+
+    def _wake(self):
+        """Bring the thread that waits out of MPI, and return whether that is possible."""
+        return False
 
     def _step(self, complete):
         """Go on to the second piece if `complete(status)` says that the first is done, and return whether it is."""
@@ -209,14 +215,9 @@ def _free(request):
 
 
 class Outgoing(Transfer):
-    """A send."""
+    """A send. A thread that waits for a cancelled one goes on once the message is received or drained."""
 
-    def __init__(self, requests, buffer, peer, tag, traffic):
-        super().__init__(requests, buffer, peer, tag, traffic)
-        traffic.start(self, peer, len(requests))
-
-    def _wake(self):
-        return False  # a thread that waits goes on once the message is received or drained
+    sends = True
 
     def _give_up(self):
         self._traffic.give_up(list(self._requests), self._buffer)
@@ -227,9 +228,8 @@ class Incoming(Transfer):
     """A receive, which also checks how much arrived."""
 
     def __init__(self, requests, buffer, peer, tag, traffic, piece_bytes):
-        super().__init__(requests, buffer, peer, tag, traffic)
         self._n_bytes, self._left, self._piece_bytes = 0, buffer.size, piece_bytes
-        traffic.start(self, peer, 0)
+        super().__init__(requests, buffer, peer, tag, traffic)
 
     def _wake(self):
         with suppress(MPI.Exception):  # it is done already

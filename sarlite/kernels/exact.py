@@ -122,18 +122,12 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
         Of sums that are rounded.
     """
     check_rows("x", x)
-    rounded, of_sums = out.ndim == x.ndim, (levels(x.dtype), *x.shape[1:])
-    if rounded:
-        check_apart(check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True), x=x, weight=weight)
-    else:
-        check("out", out, dtype=np.float64, shape=(None, *of_sums), out=True)
-    check("grid", grid, dtype=np.float64, shape=of_sums)
+    found = _sums_or_whole(x.dtype, None, out=(out, x.shape[1:]))
+    check_apart(out, x=x, weight=weight)
+    check("grid", grid, dtype=np.float64, shape=(levels(x.dtype), *x.shape[1:]))
     check("scale", scale, dtype=np.float64, shape=(len(out),), optional=True)
     fields, suffix = sum_fields(indptr, indices, rows, x, len(out), eid, weight, src_scale)
-    sums, whole = (None, out) if rounded else (out, None)
-    workspace = np.empty((threads(), *grid.shape)) if rounded else None
-    kernel = f"sar_exact_spmm_forward_{suffix}"
-    call(kernel, sums, whole, workspace, grid, scale, {**fields, "weight": weight}, accumulate)
+    call(f"sar_exact_spmm_forward_{suffix}", *found, grid, scale, {**fields, "weight": weight}, accumulate)
 
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
@@ -190,14 +184,14 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
 
 
 def _sums_or_whole(dtype, n_rows, **outputs):
-    """Two outputs as kernels take them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
-    (first, row), _ = outputs.values()
+    """Outputs as kernels take them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
+    first, row = next(iter(outputs.values()))
     rounded = first.ndim == 1 + len(row)
     for name, (array, row) in outputs.items():
         between = () if rounded else (levels(dtype),)
         check(name, array, dtype=dtype if rounded else np.float64, shape=(n_rows, *between, *row), out=True)
-    arrays = [array for array, _ in outputs.values()]
+    arrays, none = [array for array, _ in outputs.values()], [None] * len(outputs)
     if not rounded:
-        return *arrays, None, None, None
+        return *arrays, *none, None
     width = sum(math.prod(row) for _, row in outputs.values())
-    return None, None, *arrays, np.empty((threads(), levels(dtype), width))
+    return *none, *arrays, np.empty((threads(), levels(dtype), width))
