@@ -47,12 +47,7 @@ def call_off():
 
 
 class Ending:
-    """The end of a rank, which happens once: the first cause is the one that is told.
-
-    Parameters
-    ----------
-    comm : Communicator
-    """
+    """The end of a rank, which happens once: the first cause is the one that is told."""
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()

@@ -69,7 +69,6 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
     ----------
     seconds : float
         Infinite for no limit.
-    environ : mapping of str
     """
     faulthandler.enable(2)
     if not _is_one_of_several(environ):
@@ -118,10 +117,6 @@ def _is_one_of_several(environ):
 
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     """Return the communicator that this process was started for. Collective.
-
-    Parameters
-    ----------
-    environ : mapping of str
 
     Returns
     -------

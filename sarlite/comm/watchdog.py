@@ -57,13 +57,7 @@ class Alarm:
 class Watchdog:
     """Watches one rank, together with the other ranks' watchdogs where MPI allows it.
 
-    Parameters
-    ----------
-    comm : Communicator
-    stall_seconds : float
-    ending : Ending
-    ends_stall : bool
-        Whether a stall ends the process; one rank alone may just be slow.
+    `ends_stall` tells whether a stall ends the process; one rank alone may just be slow.
     """
 
     def __init__(self, comm, stall_seconds, ending, ends_stall):

@@ -19,6 +19,7 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.tape.numerics import using
 from sarlite.tape.reduce import axes_of, by_heads, flat, taken
+from sarlite.types import Array
 
 ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
@@ -40,16 +41,10 @@ MOST, LEAST = 500, -480
 
 
 class Made(NamedTuple):
-    """A matrix of float64 whose rows are made when they are summed, some at a time, so that they stay in the cache.
-
-    Attributes
-    ----------
-    shape : (n, F)
-    make : callable (slice) -> (rows, F) float64
-    """
+    """A matrix of float64 whose rows are made when they are summed, some at a time, so that they stay in the cache."""
 
     shape: tuple[int, int]
-    make: Callable[[slice], Any]
+    make: Callable[[slice], Array]
 
     @property
     def dtype(self):

@@ -44,12 +44,7 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
 class Changes:
     """How often the values of a tensor were changed. Its views, and what `detach` returns, share the count.
 
-    Attributes
-    ----------
-    count : int
-    shape : tuple of int
-    lost : bool
-        Whether the values are gone, as a primitive's result was written over them.
+    `lost` tells whether the values are gone, as a primitive's result was written over them.
     """
 
     __slots__ = ("count", "shape", "lost")
