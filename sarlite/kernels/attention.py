@@ -49,7 +49,7 @@ def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
-    fields = _fields(csr, z, src, None, len(dst), slope, dropout)
+    fields = _fields(csr, z, src, None, dst, slope, dropout)
     check("dst", dst, dtype=src.dtype, shape=(None, src.shape[1]))
     check_csr_rows(rows, n_dst, len(dst), indices.dtype, "dst")
     return fields
@@ -58,23 +58,23 @@ def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
 def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
     """Check what both backward kernels have in common; return the fields of sar_attention, and the threads to use."""
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
-    check_rows("ends", ends)
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
-    fields = _fields(csr, z, src, n_src, len(ends), slope, dropout)
+    fields = _fields(csr, z, src, n_src, ends, slope, dropout)
     n_heads, n_feat = src.shape[1], z.shape[2]
     check("ends", ends, dtype=src.dtype, shape=(None, n_heads, 4))
     check("g", g, dtype=z.dtype, shape=(len(ends), n_heads, n_feat))
     return fields, team((end - int(t_indptr[0])) * n_heads * (n_feat + 16))
 
 
-def _fields(csr, z, src, n_src, n_dst, slope, dropout):
+def _fields(csr, z, src, n_src, at_dst, slope, dropout):
+    """Check what all four kernels have in common. `at_dst` has a row a destination."""
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
     drop = {}
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(n_dst,))
+        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
         drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes),
                 "key": key64(dropout.key), "p": probability(dropout.p)}
     return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),

@@ -110,9 +110,9 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optio
 
     `dtype` is a dtype, or a table of the allowed ones. None in `shape` allows any length. With `rows_apart` the rows of
     a matrix need not follow each other. An array that is `optional` may be None. """
+    if optional and a is None:
+        return None
     if not isinstance(a, np.ndarray):
-        if optional and a is None:
-            return None
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
     if isinstance(dtype, dict):
         if a.dtype not in dtype:

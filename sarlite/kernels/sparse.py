@@ -32,7 +32,8 @@ def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, 
     dst_name, edge_name = names
     check_csr_rows(rows, n_dst, n_out, index, dst_name)
     check_per_edge("eid", eid, index, end)
-    check("src_scale", src_scale, dtype=dtype, shape=(len(x),), optional=True)
+    if src_scale is not None:
+        check("src_scale", src_scale, dtype=dtype, shape=(len(x),))
     n_heads = 1
     if edge_rows is not None:
         check(edge_name, edge_rows, dtype=dtype, out=edge_name == "out")
@@ -77,7 +78,8 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     check_rows("x", x, dtype=ROWS)
     check("out", out, dtype=wide(x.dtype), shape=(None, *x.shape[1:]), out=True)
     fields, suffix = sum_fields(indptr, indices, rows, x, len(out), eid, weight, src_scale)
-    check("dst_scale", dst_scale, dtype=out.dtype, shape=(len(out),), optional=True)
+    if dst_scale is not None:
+        check("dst_scale", dst_scale, dtype=out.dtype, shape=(len(out),))
     check_apart(out, x=x, weight=weight, src_scale=src_scale, dst_scale=dst_scale)
     call(f"sar_spmm_forward_{suffix}", out, {**fields, "weight": weight, "dst_scale": dst_scale}, accumulate)
 
@@ -106,7 +108,8 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
     check_rows("x", x, dtype=ROWS)
     check("g", g, dtype=x.dtype, shape=(None, *x.shape[1:]))
     fields, suffix = sum_fields(indptr, indices, rows, x, len(g), eid, out, names=("g", "out"))
-    check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(g),), optional=True)
+    if dst_scale is not None:
+        check("dst_scale", dst_scale, dtype=wide(x.dtype), shape=(len(g),))
     check_apart(out, g=g, x=x, dst_scale=dst_scale)
     call(f"sar_edge_dot_forward_{suffix}", out, g, {**fields, "dst_scale": dst_scale})
 
