@@ -71,8 +71,10 @@ primitive(
 # ---- pairs: out = f(a, b)
 
 
-def pair(name, f, da, db, keep_a, keep_b, owned=Owned.YES):
-    """Enter out = f(a, b) into the table, with broadcasting.
+def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[..., Any],
+         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool],
+         owned: Owned = Owned.YES) -> Callable[[Operand, Operand], Tensor]:
+    """Enter out = f(a, b), with broadcasting, and return the operation.
 
     Parameters
     ----------
@@ -95,21 +97,6 @@ def pair(name, f, da, db, keep_a, keep_b, owned=Owned.YES):
 
     primitive(name, forward, vjp, owned=owned)
 
-
-def _never(needs):
-    return False
-
-
-pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
-pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
-pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
-# not by b * b, which could underflow
-pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)
-pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g), any, any)
-pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g), any, any)
-
-
-def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
     def operation(a: Operand, b: Operand) -> Tensor:
         return apply(name, *operands(a, b))
 
@@ -118,8 +105,19 @@ def _binary(name: str) -> Callable[[Operand, Operand], Tensor]:
     return operation
 
 
-add, sub, div = map(_binary, ("add", "sub", "div"))
-maximum, minimum = map(_binary, ("maximum", "minimum"))
+def _never(needs):
+    return False
+
+
+add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
+sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
+pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
+# not by b * b, which could underflow
+div = pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)
+maximum = pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g),
+               any, any)
+minimum = pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g),
+               any, any)
 maximum.__doc__ = "Return the larger of a and b elementwise; where they are equal, a gets the gradient."
 minimum.__doc__ = "Return the smaller of a and b elementwise; where they are equal, a gets the gradient."
 

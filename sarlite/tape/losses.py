@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import div, mul, operands, pair
+from sarlite.tape.arithmetic import div, mul, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
 from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
@@ -195,7 +195,7 @@ def _bce(x, t):
     return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + numerics.log1p(numerics.exp(-size))
 
 
-pair(
+_bce_with_logits = pair(
     "bce_with_logits",
     _bce,
     lambda g, x, t: g * (sigmoid_of(x) - t),
@@ -203,7 +203,7 @@ pair(
     any,
     lambda needs: needs[0],
 )
-pair(
+_squared_error = pair(
     "squared_error",
     lambda x, t: np.square(np.subtract(x, t)),
     lambda g, x, t: 2 * g * (x - t),
@@ -211,7 +211,7 @@ pair(
     any,
     any,
 )
-pair(
+_absolute_error = pair(
     "absolute_error",
     lambda x, t: np.abs(np.subtract(x, t)),
     lambda g, x, t: g * np.sign(x - t),
@@ -260,7 +260,7 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     outside = values[~((values >= 0) & (values <= 1))]
     if outside.size:
         raise DataError(f"a target is {outside.flat[0]}, not in [0, 1]")
-    return _of_values("bce_with_logits", logits, targets, rows, count, weight, reduction)
+    return _of_values(_bce_with_logits, logits, targets, rows, count, weight, reduction)
 
 
 def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
@@ -270,7 +270,7 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
     `targets` is any array or Tensor of x's shape, and may want a gradient too. The other parameters are those of
     `bce_with_logits`.
     """
-    return _of_values("squared_error", x, targets, rows, count, weight, reduction)
+    return _of_values(_squared_error, x, targets, rows, count, weight, reduction)
 
 
 def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
@@ -279,10 +279,10 @@ def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
 
     The gradient is 0 where x and the target are equal. The parameters are those of `mse`.
     """
-    return _of_values("absolute_error", x, targets, rows, count, weight, reduction)
+    return _of_values(_absolute_error, x, targets, rows, count, weight, reduction)
 
 
-def _of_values(name, x, targets, rows, count, weight, reduction):
+def _of_values(operation, x, targets, rows, count, weight, reduction):
     _check_reduction(reduction, count)
     targets = targets if isinstance(targets, Tensor) else as_array(targets).astype(x.dtype, copy=False)
     if targets.shape != x.shape:
@@ -292,7 +292,7 @@ def _of_values(name, x, targets, rows, count, weight, reduction):
     if rows is not None:
         rows = row_numbers("rows", rows, len(x))
         x, targets, weight = take(x, rows), take(targets, rows), None if weight is None else weight[rows]
-    losses = apply(name, *operands(x, targets))
+    losses = operation(x, targets)
     losses = losses if weight is None else mul(losses, weight)
     if reduction == "none":
         return losses
