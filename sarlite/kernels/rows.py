@@ -130,20 +130,9 @@ def add(a, b, out):
 def dropout(x, ids, key, p, out):
     """Overwrite ``out[r,c] = x[r,c] * (keep ? 1 / (1-p) : 0)`` with a mask that depends on (key, ids[r], c) alone.
 
-    Parameters
-    ----------
-    x : (n, ...) float32 or float64
-        c counts the elements of a row.
-    ids : (n,) int64
-        Global row ids.
-    key : int
-        Taken modulo 2^64.
-    p : float
-        Probability of dropping, in [0, 1).
-    out : x's shape and dtype
+    ids are the global ids of the rows, c counts the elements of a row, p is the probability of dropping, and key is
+    taken modulo 2^64.
 
-    Notes
-    -----
     O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10, with counter (id_low, id_high, c // 4, 0) and
     key (key_low, key_high), is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011. """
     check_rows("x", x)
