@@ -174,8 +174,7 @@ class MpiCommunicator(Communicator):
         return found
 
     def free(self) -> None:
-        self.free_channels()
-        self.drain()
+        super().free()
         self._traffic.close()
         with errors_named():
             self._comm.Free()

@@ -205,11 +205,9 @@ class Communicator(Protocol):
 
     def free(self) -> None:
         """Drain a communicator that `dup` or `split` made, and its channels, and give them back."""
-
-    def free_channels(self) -> None:
-        """Free every channel and group."""
         for channel in self.__dict__.pop("_channels", {}).values():
             channel.free()
+        self.drain()
 
     def drain_channels(self) -> None:
         """Drain every channel and group, so that threads which wait for messages there come out of MPI."""

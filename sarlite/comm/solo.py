@@ -48,8 +48,5 @@ class Solo(Communicator):
     def split(self, colour: int) -> "Solo":
         return self
 
-    def free(self) -> None:
-        pass
-
     def abort(self, reason: Any) -> NoReturn:
         raise SystemExit(reason)

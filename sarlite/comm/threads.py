@@ -262,10 +262,6 @@ class ThreadCommunicator(Communicator):
         members = tuple(self._members[rank] for rank in here)  # in the context they tell the parts' messages apart
         return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
 
-    def free(self) -> None:
-        self.free_channels()
-        self.drain()
-
     def abort(self, reason: Any) -> None:
         self._world.fail(f"rank {self.rank} aborted: {reason}")
         raise PeerError(str(reason))

@@ -12,7 +12,11 @@ def check_freed_duplicates(comm):
     for _ in range(3):
         other = comm.dup()
         other.channel("a").barrier()
+        late = [one.start_recv(np.empty(1), (comm.rank + 1) % comm.size) for one in (other, other.channel("a")) if comm.size > 1]
         other.free()
+        for request in late:
+            with pytest.raises(PeerError, match="cancelled"):
+                request.wait()
     comm.barrier()
 
 
