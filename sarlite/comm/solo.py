@@ -33,6 +33,9 @@ class Solo(Communicator):
         reduction_call(array, op)
         return Staged(iter(()))
 
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
+        return array  # many a step, so without a look at it
+
     def allgather(self, value: Any) -> list[Any]:
         return [value]
 
