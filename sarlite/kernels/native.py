@@ -1,5 +1,6 @@
 """The one way into the compiled module, and the checks before it."""
 
+import math
 import os
 import threading
 from typing import Any
@@ -120,7 +121,7 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optio
             raise ShapeError(f"{name} must have dtype {known}; {_got(a)}")
     elif dtype is not None and a.dtype != dtype:
         raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
-    if shape is not None and not _fits(a.shape, shape):
+    if shape is not None and a.shape != shape and not _fits(a.shape, shape):
         raise ShapeError(f"{name} must have shape {str(shape).replace('None', 'any')}; {_got(a)}")
     if not (a.flags.c_contiguous or (rows_apart and _has_rows(a))):
         raise ShapeError(f"{name} must be C-contiguous; {_got(a)}, strides {a.strides}")
@@ -159,7 +160,7 @@ def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
 
 def row_width(a):
     """Number of elements of one row."""
-    return int(np.prod(a.shape[1:], dtype=np.int64))
+    return math.prod(a.shape[1:])
 
 
 def check_csr(indptr, indices, x=None, names=("indptr", "indices")):

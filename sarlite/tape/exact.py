@@ -121,7 +121,7 @@ class Exact:
             return np.add.reduce(x, axis=axes, keepdims=keepdims)
         rest = [a for a in range(x.ndim) if a not in axes]
         shape = [1 if a in axes else n for a, n in enumerate(x.shape)] if keepdims else [x.shape[a] for a in rest]
-        n = int(np.prod([x.shape[a] for a in rest], dtype=np.int64))
+        n = math.prod(x.shape[a] for a in rest)
         if 0 in axes and self.across:
             return self.column_sums(x.transpose(*axes, *rest).reshape(-1, n)).astype(x.dtype).reshape(shape)
         rows, out = x.transpose(*rest, *axes).reshape(n, x.size // max(n, 1)), np.empty(n, x.dtype)
@@ -180,7 +180,7 @@ class Exact:
 
     def largest(self, x, scale=None):
         """The largest finite |scale * x| of each column over all ranks, of a row's shape."""
-        rows = np.ascontiguousarray(x).reshape(len(x), int(np.prod(x.shape[1:])))
+        rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
         return self._max(kernels.exact_largest(rows, scale), True).reshape(x.shape[1:])
 
     def _max(self, array, across):

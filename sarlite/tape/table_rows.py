@@ -1,5 +1,6 @@
 """Rows of a table by number, as a tensor that operations may read where the rows stand."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ class TableRows(Tensor):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
