@@ -29,9 +29,10 @@ class Profile:
         Peers whose rows are held now, and the most that were held at once. A part of a peer's rows counts as a part.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
-    on_aggregation : callable or None
-        Called at every aggregation over a plan, (plan, fetched arrays or None, gradients or None,
-        phase, phase that stands in for it or None); a trial run of the costs listens.
+    listener : object or None
+        A trial of a run's costs listens. `listener.counts(phase, within, sent, received)` hears of all that is counted,
+        `listener.aggregates(schedule, arrays, d_arrays, phase, within)` of every pass over a schedule that begins:
+        arrays that are fetched, gradients that are pushed, or None; `within` is the phase that stands in, or None.
     trace : Trace or None
         Gets the spans; without a trace no spans are recorded.
     """
@@ -39,7 +40,7 @@ class Profile:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
         self.on_progress: Callable[[], None] | None = None
-        self.on_aggregation: Callable[..., None] | None = None
+        self.listener: Any = None
         self.trace: Trace | None = None
         self._phase: str | None = None
         self.live_remote_buffers: int | Fraction = 0
@@ -56,6 +57,8 @@ class Profile:
         """Count bytes under a phase; those that are sent go in equal shares `to` these peers."""
         if self.on_progress is not None:
             self.on_progress()
+        if self.listener is not None:
+            self.listener.counts(phase, self._phase, sent, received)
         with self._lock:
             self.sent_bytes[self._phase or phase] += sent
             self.received_bytes[self._phase or phase] += received
@@ -63,10 +66,10 @@ class Profile:
             for peer in peers:
                 self.sent_to[self._phase or phase, peer] += sent // len(peers)
 
-    def aggregates(self, plan: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
-        """Tell whoever listens that an aggregation begins, which counts its bytes under `phase`."""
-        if self.on_aggregation is not None:
-            self.on_aggregation(plan, arrays, d_arrays, phase, self._phase)
+    def aggregates(self, schedule: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
+        """Tell whoever listens that a pass over a schedule begins, which counts its bytes under `phase`."""
+        if self.listener is not None:
+            self.listener.aggregates(schedule, arrays, d_arrays, phase, self._phase)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -76,6 +76,8 @@ class Layer(NamedTuple):
         One for each set of edges.
     halo : (n_halo,) int
         The columns that are no local rows, ascending.
+    number : int
+        The layer's, from 0.
     exchange : object, or None
         What `exact.Cooperative` found for them.
     """
@@ -84,6 +86,7 @@ class Layer(NamedTuple):
     n_dst: int
     sets: list[Picked]
     halo: Array
+    number: int
     exchange: Any = None
 
     @property
@@ -216,7 +219,7 @@ class Sampler:
         if self._numbering.n_columns > self.n_local:
             n_src = n_dst + int(np.searchsorted(joined[n_dst:], self.n_local))
             self._numbering.end(joined[n_src:])
-        return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:])
+        return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:], layer)
 
     def _picked(self, own, rows, layer, step, without):
         """The picks of a set for those of `rows` that are its destinations; columns are not numbered yet."""
