@@ -147,6 +147,7 @@ class Grid:
         Of all rows of the group, part `row` of R; each rank of the group holds its structure.
     transport : Transport
         Of the group's exchanges.
+    counts : Counts
     structure_bytes : int
         That the graph's edges and ids take, without the transposes, which take as much as the edges again once they are
         made.
@@ -154,7 +155,7 @@ class Grid:
 
     def __init__(self, comm: Any, n_columns: int, graph: Any, transport: Transport, counts: "Counts") -> None:
         self.n_rows, self.n_columns, self.graph, self.transport = comm.size // n_columns, n_columns, graph, transport
-        self._counts = counts
+        self.counts = counts
         self._kept = Kept(transport.state)
         self.structure_bytes = _bytes_of(graph)
 
@@ -185,8 +186,8 @@ class Grid:
         by_columns = [self._to_columns(x, place, pieces, operator.narrow and x is inputs[0])
                       for x, place in zip(inputs, call.places)]
         out = aggregate(self.graph.schedule, operator, by_columns)
-        layout = ColumnLayout(self.transport, self._counts.dst, pieces, shape)
-        n_own = self._counts.dst[self.transport.comm.rank]
+        layout = ColumnLayout(self.transport, self.counts.dst, pieces, shape)
+        n_own = self.counts.dst[self.transport.comm.rank]
         return tape.apply("to_rows", out, layout=layout).reshape(n_own, *rows.shape[1:])
 
     def wide(self) -> "Grid":
@@ -201,7 +202,7 @@ class Grid:
         kept = self._kept.get("edge values", TensorMap).setdefault(x, {}) if place == "edge" and x.constant else {}
         key = str(pieces[self.transport.comm.rank])
         if key not in kept:
-            layout = ColumnLayout(self.transport, getattr(self._counts, place), pieces, x.shape[1:], narrows)
+            layout = ColumnLayout(self.transport, getattr(self.counts, place), pieces, x.shape[1:], narrows)
             kept[key] = tape.apply("to_columns", x, layout=layout)
         return kept[key]
 

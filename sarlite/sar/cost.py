@@ -1,10 +1,10 @@
-"""What an aggregation moves: sums over the arrivals of a plan; and what a part exchanges, in any mode.
+"""What an aggregation moves: sums over the arrivals of pieces; and what a part exchanges, in any mode.
 
 `exchanged` tells it of a graph that is there: by `Needs` without edges, of which `mode.lay_out(needs, prefetch)` makes
 the pieces that a real run has. `expected` tells it of a graph that is not, in numbers alone.
 """
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,57 +12,38 @@ import numpy as np
 from sarlite.graph.part import EdgesByOwner, InEdges
 from sarlite.sar.schedule.messages import layout, row_bytes
 from sarlite.sar.schedule.needs import Needs
-from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.pieces import Piece, Plan
 
 
-class Aggregation(NamedTuple):
-    """One aggregation, forward or backward.
+def fetched(pieces: Sequence[Piece], size: int, templates: Any) -> tuple[int, int, int]:
+    """Return the bytes that one of `size` ranks sends where peers fetch rows over pieces, those that it receives, and
+    those of sent rows that are copied into messages.
 
-    Attributes
+    Parameters
     ----------
-    plan : Plan
-    over : hashable
-        Which edges the plan is of.
-    phase, within : str, str or None
-        What its bytes are counted under; the phase of the profile that stands in for it, as "evaluation".
-    fetched : tuple of (row shape, dtype), or None
-        Of the rows that come from peers; None where none come.
-    gradients : tuple of (row shape, dtype) or None, or None
-        Of the gradients that go to the rows' owners; None forward.
+    pieces : sequence of Piece
+    size : int
+    templates : tuple of (row shape, dtype)
+        Of the arrays whose rows are fetched.
     """
-
-    plan: Plan
-    over: Any
-    phase: str
-    within: str | None
-    fetched: Any
-    gradients: Any = None
-
-
-class Moved(NamedTuple):
-    """Bytes by phase; `packed_bytes` are those of sent rows that are copied into messages."""
-
-    sent: Counter[str]
-    received: Counter[str]
-    packed_bytes: int = 0
-
-
-def moved(plan: Plan, size: int, made: Aggregation) -> Moved:
-    """Return what an aggregation over a plan sends and receives here, on one of `size` ranks, to the byte."""
-    sent, received, packed = Counter[str](), Counter[str](), 0
-    fetch, push = (made.within or f"{made.phase}_{way}" for way in ("fetch", "push"))
-    pieces = plan.forward if made.gradients is None else plan.backward
+    sent, received, packed = 0, 0, 0
     for arrival in (arrival for piece in pieces for arrival in piece.arrivals):
-        if made.fetched is not None:
-            as_they_stand = isinstance(arrival.send_rows, slice)
-            n_bytes = _n_bytes(arrival.n_send, made.fetched, as_they_stand)
-            sent[fetch] += n_bytes * (size - 1 if arrival.target is None else 1)
-            received[fetch] += _n_bytes(arrival.n_rows, made.fetched, arrival.contiguous)
-            packed += 0 if as_they_stand else n_bytes
-        if made.gradients is not None:
-            sent[push] += _n_bytes(arrival.n_rows, made.gradients)
-            received[push] += _n_bytes(arrival.n_send, made.gradients)
-    return Moved(sent, received, packed)
+        as_they_stand = isinstance(arrival.send_rows, slice)
+        n_bytes = _n_bytes(arrival.n_send, templates, as_they_stand)
+        sent += n_bytes * (size - 1 if arrival.target is None else 1)
+        received += _n_bytes(arrival.n_rows, templates, arrival.contiguous)
+        packed += 0 if as_they_stand else n_bytes
+    return sent, received, packed
+
+
+def pushed(pieces: Sequence[Piece], templates: Any) -> tuple[int, int]:
+    """Return the bytes that a rank sends, and those that it receives, where gradients are pushed to the rows' owners.
+
+    `templates` are as of `fetched`; None of an array that needs no gradient.
+    """
+    arrivals = [arrival for piece in pieces for arrival in piece.arrivals]
+    return (sum(_n_bytes(arrival.n_rows, templates) for arrival in arrivals),
+            sum(_n_bytes(arrival.n_send, templates) for arrival in arrivals))
 
 
 def _n_bytes(n_rows, templates, array_by_array=False):
@@ -83,15 +64,12 @@ class Exchanged(NamedTuple):
         Of each set, its edges by the part of their sources.
     needs : Needs, or None
         Without edges; None of a graph that is not there.
-    turned : Exchanged, or None
-        Of the reversed edges.
     """
 
     n_src: int
     n_needed: list[int]
     n_edges: list[list[int]]
     needs: Needs | None = None
-    turned: Any = None
 
     @property
     def size(self) -> int:
@@ -104,43 +82,32 @@ class Exchanged(NamedTuple):
         return sum(self.n_needed)
 
 
-def _exchanged(rank, offsets, needs, asked, degree, n_edges):
-    size, nothing = len(needs), np.empty(0, np.int64)
-    no_edges = EdgesByOwner(InEdges(np.zeros(1, np.int64), nothing), [nothing] * size, [nothing] * size)
-    src_ids = [*needs]
-    src_ids[rank] = np.broadcast_to(np.int64(0), offsets[rank + 1] - offsets[rank])  # which rows they are nobody asks
-    found = Needs(rank, offsets, [no_edges], needs, asked, src_ids, degree)
-    return Exchanged(found.n_src, [*map(len, needs)], n_edges, found)
-
-
-def exchanged(comm: Any, plan: Plan, turns: bool = False) -> Exchanged:
-    """Return what a part exchanges of a graph that is there, in any mode. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    plan : Plan
-    turns : bool
-        Whether reversed edges are told, too. Of one set of edges.
-
-    Notes
-    -----
-    Sends 8 bytes a row that goes to a peer, and as much for the reversed edges.
+def exchanged(comm: Any, plan: Plan) -> Exchanged:
+    """Return what a part exchanges of a graph that is there, in any mode. Collective; sends 8 bytes a row that goes to
+    a peer.
     """
-    rank, size = comm.rank, comm.size
-    offsets = np.concatenate([[0], np.cumsum(comm.allgather(plan.n_src))])
-    sets = edges_by_owner(plan, rank, size)
-    reached = [np.empty(0, np.int64)] * size  # rows here that have edges from each peer
-    for block, owner, columns in plan.halo() if turns else ():
-        for edges in _sets(block):
-            reached[owner] = np.union1d(reached[owner], edges.dst[_inside(edges, columns)]).astype(np.int64)
-    asked = plan.asked(size)
-    found = _exchanged(rank, offsets, comm.alltoall(asked), asked, plan.degree, sets)
-    if not turns or size == 1:
-        return found
-    out = [ranks[rank] for ranks in comm.allgather(sets[0])]
-    needs = comm.alltoall(reached)
-    return found._replace(turned=_exchanged(rank, offsets, needs, reached, plan.degree, [out]))
+    asked = plan.asked(comm.size)
+    return _exchanged(comm, plan, comm.alltoall(asked), asked, edges_by_owner(plan, comm.rank, comm.size))
+
+
+def reversed_exchanged(comm: Any, plan: Plan) -> Exchanged:
+    """Return what a part exchanges over the reversed edges of a graph of one set of edges. Collective; sends as much.
+    """
+    asked = [np.empty(0, np.int64)] * comm.size  # rows here that have edges from each peer
+    for block, owner, columns in plan.halo():
+        asked[owner] = np.union1d(asked[owner], block.dst[_inside(block, columns)]).astype(np.int64)
+    (own,) = edges_by_owner(plan, comm.rank, comm.size)
+    out = [ranks[comm.rank] for ranks in comm.allgather(own)]
+    return _exchanged(comm, plan, comm.alltoall(asked), asked, [out])
+
+
+def _exchanged(comm, plan, needs, asked, n_edges):
+    offsets, nothing = np.concatenate([[0], np.cumsum(comm.allgather(plan.n_src))]), np.empty(0, np.int64)
+    no_edges = EdgesByOwner(InEdges(np.zeros(1, np.int64), nothing), [nothing] * comm.size, [nothing] * comm.size)
+    src_ids = [*needs]
+    src_ids[comm.rank] = np.broadcast_to(np.int64(0), plan.n_src)  # which rows they are nobody asks
+    found = Needs(comm.rank, offsets, [no_edges], needs, asked, src_ids, plan.degree)
+    return Exchanged(plan.n_src, [*map(len, needs)], n_edges, found)
 
 
 def edges_by_owner(plan: Plan, rank: int, size: int) -> list[list[int]]:

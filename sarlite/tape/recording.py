@@ -71,7 +71,7 @@ class Application(NamedTuple):
     inputs: tuple
     params: dict
     needs: tuple
-    result: object
+    result: Any
 
 
 class Observer:

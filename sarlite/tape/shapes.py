@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.tape.engine import Observer, observed
+from sarlite.tape.recording import Application
 
 
 class Record(NamedTuple):
     """One application of a primitive.
 
-    `flops` are those of forward, `backward_flops` those of the gradients that are wanted.
+    `flops` are those of forward, `backward_flops` those of the gradients that are wanted; `touched_bytes` are those of
+    arrays that both read and write: of an aggregation a value for each operation, of a view none.
     """
 
     name: str
@@ -21,6 +23,7 @@ class Record(NamedTuple):
     dtype: np.dtype[Any]
     flops: int
     backward_flops: int
+    touched_bytes: int
 
 
 def measure(function: Callable[[], Any]) -> list[Record]:
@@ -39,11 +42,20 @@ class _Run(Observer):
         self.records = []
 
     def applied(self, application):
-        name, inputs, params, needs, result = application
-        shapes = tuple(np.shape(x) for x in inputs)
-        flops = flops_of(name, shapes, result.shape, params)
-        backward_flops = flops * passes_of(needs[: len(shapes)], params)
-        self.records.append(Record(name, shapes, result.shape, result.dtype, flops, backward_flops))
+        self.records.append(record(application))
+
+
+def record(application: Application) -> Record:
+    """Return the `Record` of an application, for an observer."""
+    name, inputs, params, needs, result = application
+    shapes = tuple(np.shape(x) for x in inputs)
+    flops, passes = flops_of(name, shapes, result.shape, params), passes_of(needs[: len(shapes)], params)
+    if "schedule" in params:
+        n_values = flops + math.prod(result.shape)
+    else:
+        n_values = 0 if name in VIEWS else sum(map(math.prod, (*shapes, result.shape)))
+    return Record(name, shapes, result.shape, result.dtype, flops, flops * passes,
+                  n_values * result.dtype.itemsize * (1 + passes))
 
 
 VIEWS = ("reshape", "transpose", "piece")

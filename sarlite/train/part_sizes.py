@@ -9,15 +9,14 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
 from sarlite.profile import uncounted
-from sarlite.sar.cost import Exchanged, exchanged
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.cost import exchanged, reversed_exchanged
 from sarlite.train import sampled, small
-from sarlite.train.costs import Cost, Setting, cost
-from sarlite.train.load import Shard, widths
+from sarlite.train.costs import Cost, Setting
+from sarlite.train.load import Shard
+from sarlite.train.mirror import Mirror
 from sarlite.train.settings import Settings
-from sarlite.train.small import Facts, Relations, Sizes
-from sarlite.train.trial import Mirror, flow_layers
+from sarlite.train.small import Sizes
+from sarlite.train.trial import cost
 
 TINY_ROWS = 40
 """Of a trial that asks what a model does, and not how much."""
@@ -39,74 +38,56 @@ def of_run(comm: Communicator, run: Settings, part: Shard, make: Callable[..., A
     """
     peak, before = part.memory.peak(), part.memory.now()
     sizes = sizes_of(comm, run, part, make)
-    there = before if there is None else there
-    if sizes.facts.relations:  # whose exchanges have been found only now
-        there += max(0, part.memory.now() - before)
-    features = [*part.rows.features.values()] if sizes.facts.relations else [part.rows.features]
+    there, features = before if there is None else there, [part.rows.features]
+    if sizes.relational:
+        there += max(0, part.memory.now() - before)  # whose exchanges have been found only now
+        features = [*part.rows.features.values()]
     counted = sum(x.dtype.itemsize * x.size for x in features if part.standing or x.strides[0])
     missing = sum(x.dtype.itemsize * x.size for x in features) - counted
     sizes = sizes._replace(there_bytes=there // sharing - counted, load_bytes=peak // sharing + missing)
-    if run.batches:
-        sizes = _with_batches(run, part, sizes)
+    if run.batches:  # a trial has one batch of each kind, of all rows of the splits
+        batches, scored = sampled.of_run(run, part)
+        _, val, test = sizes.splits
+        if scored:
+            val = test = -(-max(0, scored.n_seeds - batches.n_seeds) // 2)
+        sizes = sizes._replace(batches=batches, scored=scored, splits=(batches.n_seeds, val, test))
     if run.training.mfg:
-        trainer = make(comm, run, part) if trainer is None else trainer
-        layers = {(name, k): layer for name, k, layer in flow_layers(trainer)}
-        found = {name: exchanged(uncounted(part.graph.comm), layer.plan) for name, layer in layers.items()}
-        sizes = sizes._replace(exchanged={**sizes.exchanged, **found},
-                               layer_sizes={name: layer.sizes for name, layer in layers.items()})
+        batches, scored = sampled.flows(make(comm, run, part) if trainer is None else trainer, part.graph.comm)
+        sizes = sizes._replace(batches=batches, scored=scored)
     return partial(cost, run, make, sizes), sizes
 
 
 def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[..., Any]) -> Sizes:
     """Return the `Sizes` of a part that was loaded, but for its memory, batches and message-flow graphs. Collective."""
     graph: Any = part.graph
-    rows: Any = part.rows
-    splits: Any = tuple(int(np.count_nonzero(getattr(rows, name))) for name in SPLITS)
-    facts = Facts(widths(rows), part.n_classes, part.task, rows.labels[:0])
-    if not isinstance(graph, NodeType):
-        values = tuple(None if a is None else a[:0] for a in (graph.edge_weight, graph.edge_features))
-        facts = facts._replace(loops=graph.added_loops is not None, edge_values=values)
-        return _of_graph(comm, graph, facts, splits, not run.training.mfg and not run.batches)
-    whole = graph.graph
-    own = {name: len(ids) for name, ids in whole.node_ids.items()}, {r: len(ids) for r, ids in whole.edge_ids.items()}
-    relations = Relations(graph.node_type, whole.n_nodes, whole.n_edges, *own)
-    chosen = _chosen(comm, run, facts._replace(relations=relations), make)
-    facts = facts._replace(relations=relations._replace(n_halo={each: whole.exchange(each)[1] for each in chosen}))
-    found: dict[Any, Exchanged] = {chosen: exchanged(comm, plan) for chosen, (plan, _) in whole.exchanges.items()}
-    return Sizes(facts, comm.rank, comm.size, graph.n_dst, splits, found)
-
-
-def _of_graph(comm, graph, facts, splits, turns):
-    inner: Graph = graph if graph.grid is None else graph.grid.graph
+    splits: Any = tuple(int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS)
+    sizes = Sizes(part, comm.rank, comm.size, graph.n_dst, splits, {})
+    if sizes.relational:
+        for chosen in _chosen(comm, run, sizes, make):
+            graph.graph.exchange(chosen)
+        found = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
+        return sizes._replace(exchanged=found)
+    inner = graph if graph.grid is None else graph.grid.graph
     with graph.profile.phase("setup"):
-        found = exchanged(uncounted(inner.comm), inner.plan, turns)
-    whole = [(graph.n_dst, inner.n_dst), (graph.n_edges, inner.n_edges)]
-    if graph.grid is None:
-        own = graph.n_dst, graph.n_edges
-        whole = list(zip(own, np.sum(comm.allgather(own), 0).tolist()))
-    columns, group = 1 if graph.grid is None else graph.grid.n_columns, dict(zip(("rows", "edges"), whole))
-    return Sizes(facts, comm.rank, comm.size, graph.n_dst, splits, {"edges": found}, group, columns)
+        alone, reverse = uncounted(inner.comm), None
+        found = {"edges": exchanged(alone, inner.plan)}
+        if alone.size > 1 and not run.training.mfg and not run.batches:
+            reverse = reversed_exchanged(alone, inner.plan)
+    own = graph.n_dst, graph.n_edges
+    whole = (inner.n_dst, inner.n_edges) if graph.grid else np.sum(comm.allgather(own), 0).tolist()
+    return sizes._replace(exchanged=found, reverse=reverse, group=dict(zip(("rows", "edges"), zip(own, whole))),
+                          laid_out=graph.grid.n_columns if graph.grid else 1)
 
 
-def _with_batches(run, part, sizes):
-    """The sizes with those of sampled batches; a trial has one batch of each kind, of all rows of the splits."""
-    batches, scored = sampled.of_run(run, part)
-    train, *others = sizes.splits
-    if scored:
-        others = [-(-max(0, scored.n_seeds - batches.n_seeds) // 2)] * 2
-    return sizes._replace(batches=batches, scored=scored, splits=(batches.n_seeds, *others),
-                          layer_sizes={**batches.sizes, **(scored.sizes if scored else {})})
-
-
-def _chosen(comm, run, facts, make):
+def _chosen(comm, run, sizes, make):
     """The sets of relations that a fetch of the model serves, as a tiny trainer on one rank tells them. Collective."""
-    own = facts.relations.own_nodes
-    sizes, k = Sizes(facts, 0, 1, own[facts.relations.target], (1, 1, 1), {}), max(1.0, max(own.values()) / TINY_ROWS)
+    k = max(1.0, max(map(len, sizes.part.graph.graph.node_ids.values())) / TINY_ROWS)
     tiny = small.options(run._replace(graph=run.graph._replace(mode="sar")), k)
+    alone = sizes._replace(rank=0, size=1, splits=(1, 1, 1))
 
     def asked():
-        graph = small.graph(Mirror(0, 1), tiny, sizes, k)
-        make(graph.comm, tiny, small.part(graph, tiny, sizes, k)).evaluate()
+        graph = small.graph(Mirror(0, 1), tiny, alone, k)
+        make(graph.comm, tiny, small.part(graph, tiny, alone, k)).evaluate()
         return [*graph.graph.exchanges]
 
     return comm.bcast(together(comm, asked))

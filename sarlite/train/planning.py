@@ -20,10 +20,11 @@ from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
-from sarlite.train.costs import SETTINGS, Cost, Setting, Sizes
+from sarlite.train.costs import Cost, Setting, settings_on
 from sarlite.train.load import Shard
 from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 from sarlite.train.settings import Settings
+from sarlite.train.small import Sizes
 
 Tell = Callable[[Setting], Cost]
 _SMALL = 0.5
@@ -110,7 +111,7 @@ def compare(comm: Communicator, tell: Tell, sizes: Sizes, limit: Limit, settings
             reason = re.sub(r"^(rank \d+: )+", "", str(error))
         if reason:
             left_out[setting] = reason
-    least = min(cost.flops for cost in found.values())
+    least = min(cost.step.flops for cost in found.values())
     waited = _waited_edges(comm, sizes, prefetch) if rates else 0
     rows = []
     for setting, cost in found.items():
@@ -133,14 +134,15 @@ def _waited_edges(comm, sizes, prefetch):
     return in_step(tiles, prefetch, ranges) - float(tiles.sum(1).max())
 
 
-def candidates(run: Settings, sizes: Sizes, settings: Sequence[Setting] = tuple(SETTINGS)) -> dict[Setting, str]:
-    """Return the settings that a run may be compared in, and of each why it is left out, "" where it is not.
+def candidates(run: Settings, sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, str]:
+    """Return the settings that a run may be compared in, by default all, and of each why it is left out, "" where it
+    is not.
 
     An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither
     reversed edges nor columns.
     """
     kind = "a message-flow graph" if run.training.mfg else "a batch" if run.batches else ""
-    kind = "a relational graph" if sizes.facts.relations else kind
+    kind = "a relational graph" if sizes.relational else kind
     given = {"backward": run.graph.backward is not None, "columns": run.graph.columns > 1}
 
     def left_out(options):
@@ -153,7 +155,7 @@ def candidates(run: Settings, sizes: Sizes, settings: Sequence[Setting] = tuple(
             return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
         return ""
 
-    return {setting: left_out(dict(setting.options)) for setting in (each.on(sizes.size) for each in settings)}
+    return {setting: left_out(dict(setting.options)) for setting in settings or settings_on(sizes.size)}
 
 
 # ---- what the command does with it
@@ -250,11 +252,11 @@ def record(row: Row, run: Settings) -> dict[str, Any]:
     epochs, eval_every, costs = run.training.epochs, run.training.eval_every, row.costs
     return {"setting": str(row.setting), "mode": row.setting.mode, "options": dict(row.setting.options),
             "fits": row.fits, "peak_bytes": [cost.peak_bytes for cost in costs],
-            "sent_bytes": _summed(cost.per_epoch("sent", eval_every) for cost in costs),
-            "received_bytes": [sum(cost.per_epoch("received", eval_every).values()) for cost in costs],
+            "sent_bytes": _summed(cost.per_epoch(eval_every).sent for cost in costs),
+            "received_bytes": [sum(cost.per_epoch(eval_every).received.values()) for cost in costs],
             "run_sent_bytes": _summed(cost.of_run(epochs, eval_every) for cost in costs),
             "first_epoch_sent_bytes": _summed(cost.of_first_epoch() for cost in costs),
-            "messages": [cost.n_messages for cost in costs], "flops": [cost.flops for cost in costs],
+            "messages": [cost.step.n_messages for cost in costs], "flops": [cost.step.flops for cost in costs],
             "remote_buffers": float(max(cost.remote_buffers for cost in costs)), "seconds": row.seconds}
 
 

@@ -97,16 +97,16 @@ def segment_seconds(cost: Cost, rates: Rates, segment: str) -> float:
     cost, rates
     segment : {"step", "evaluation"}
     """
-    flops, touched = cost.work[segment]
-    n_messages = cost.n_messages * bool(cost.received[segment]) * (1 if segment == "step" else 0.5)  # forward alone
-    return (rates.flop * flops + rates.summing * touched + rates.packing * sum(cost.sent[segment].values())
-            + rates.sending * sum(cost.received[segment].values()) + rates.message * n_messages)
+    own = cost.segments[segment]
+    n_messages = cost.step.n_messages * bool(own.received) * (1 if segment == "step" else 0.5)  # forward alone
+    return (rates.flop * own.flops + rates.summing * own.touched_bytes + rates.packing * own.sent.total()
+            + rates.sending * own.received.total() + rates.message * n_messages)
 
 
 def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:
     """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than
     `flops`.
     """
-    received = sum(cost.received["step"].values())
-    return (rates.packing * cost.packed_bytes + rates.sending * received + rates.message * cost.n_messages
-            + rates.flop * (cost.flops - flops) + rates.summing * cost.row_bytes * waited_edges)
+    step = cost.step
+    return (rates.packing * step.packed_bytes + rates.sending * step.received.total() + rates.message * step.n_messages
+            + rates.flop * (step.flops - flops) + rates.summing * step.row_bytes * waited_edges)

@@ -1,5 +1,6 @@
-"""Some batches of a run, sampled for what their layers exchange, and what caches of embeddings push."""
+"""What the layers of a run's batches exchange, and what caches of embeddings push."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -36,21 +37,21 @@ class Pushed(NamedTuple):
         return sum(own[0]), sum(own[1])
 
 
-class Sampled(NamedTuple):
-    """Batches of a run's first epoch on one rank.
+class Layers(NamedTuple):
+    """What the layers of a run's batches exchange on one rank: some of a loader's first epoch, or one that stays.
 
     Attributes
     ----------
-    batches : list of dict of Exchanged
-        Of each what its layers exchange, by (kind, layer).
-    sizes : dict of (n_src, n_dst, n_edges)
+    layers : list of list of Exchanged
+        By batch and layer.
+    sizes : list of (n_src, n_dst, n_edges)
         Of the first batch's layers, of all ranks.
-    pushes : list of dict of Pushed
-        Of each by layer; of caches of embeddings.
     n_steps : int
         Steps an epoch.
-    moved : (2,) float64
-        Bytes that sampling sent and received, a step.
+    pushes : list of dict of Pushed
+        By batch and layer, of caches of embeddings.
+    moved : (2,) float64, or None
+        Bytes that sampling sent and received, a step; None of a message-flow batch.
     cut : (2,) int64
         Bytes sent and received where the epoch's seeds were cut.
     n_seeds : int
@@ -59,17 +60,30 @@ class Sampled(NamedTuple):
         What the batches take, at most, that a thread samples ahead.
     """
 
-    batches: list[dict[Any, Exchanged]]
-    sizes: dict[Any, tuple[int, int, int]]
-    pushes: list[dict[int, Pushed]]
-    n_steps: int
-    moved: Array
-    cut: Array
-    n_seeds: int
+    layers: list[list[Exchanged]]
+    sizes: list[tuple[int, int, int]]
+    n_steps: int = 1
+    pushes: Sequence[dict[int, Pushed]] = ()
+    moved: Array | None = None
+    cut: Array = np.zeros(2, np.int64)
+    n_seeds: int = 0
     ahead_bytes: int = 0
 
+    @property
+    def stay(self) -> bool:
+        """Whether it is one message-flow batch, which stays."""
+        return self.moved is None
 
-def of_run(run: Settings, part: Shard) -> tuple[Sampled, Sampled | None]:
+
+def flows(trainer: Any, comm: Any) -> tuple[Layers, Layers]:
+    """Return the layers of a trainer's message-flow batches, of its training and its scoring. Collective."""
+    batches = [source.batch.graphs for source in (trainer.batches, trainer.scoring)]
+    training, scoring = (Layers([[exchanged(uncounted(comm), layer.plan) for layer in layers]],
+                                [layer.sizes for layer in layers]) for layers in batches)
+    return training, scoring
+
+
+def of_run(run: Settings, part: Shard) -> tuple[Layers, Layers | None]:
     """Sample batches of the first epoch, and of an evaluation that samples too, as the run will. Collective."""
     rows: Any = part.rows
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), run.model.dtype)
@@ -81,7 +95,7 @@ def of_run(run: Settings, part: Shard) -> tuple[Sampled, Sampled | None]:
 
 def _sampled(graph, loader, run, scores):
     comm = graph.comm if scores or run.batches.remote == "exact" else Solo()
-    batches, sizes, pushes, start, kind = [], {}, [], _bytes(graph), "scored" if scores else "batch"
+    batches, sizes, pushes, start = [], [], [], _bytes(graph)
     n, n_layers, n_seeds, caches = min(len(loader), MOST), len(run.batches.fanouts), 0, loader.caches
     loader.seeds(0)
     cut = _bytes(graph) - start
@@ -92,8 +106,8 @@ def _sampled(graph, loader, run, scores):
             if caches:
                 layers = [_entered(layer, batch, k) for k, layer in enumerate(layers)]
                 pushes.append(_pushed(graph.comm, caches))
-            sizes = sizes or {(kind, k): layer.sizes for k, layer in enumerate(layers)}
-            batches.append({(kind, k): exchanged(uncounted(comm), layer.plan) for k, layer in enumerate(layers)})
+            sizes = sizes or [layer.sizes for layer in layers]
+            batches.append([exchanged(uncounted(comm), layer.plan) for layer in layers])
             del batch, layers
     loader.drain()
     counted = _bytes(graph) - start - cut
@@ -101,9 +115,9 @@ def _sampled(graph, loader, run, scores):
         row = (1,), caches.stored_dtype(run.model.dtype)
         counted -= np.sum([own.n_bytes(row) for each in pushes for own in each.values()], 0, dtype=int)
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
-    n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch.values()) for batch in batches)
-    return Sampled(batches, sizes, pushes, len(loader), counted / n_made, cut, n_seeds,
-                   loader.sample_ahead * EDGE_BYTES * n_edges)
+    n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch) for batch in batches)
+    return Layers(batches, sizes, len(loader), pushes, counted / n_made, cut, n_seeds,
+                  loader.sample_ahead * EDGE_BYTES * n_edges)
 
 
 def _entered(layer, batch, place):
@@ -113,9 +127,10 @@ def _entered(layer, batch, place):
 
 def _pushed(comm, caches):
     """By layer the last push, as this rank and its peers know it. Collective."""
-    ranks = comm.allgather(caches.pushed)
-    return {layer: Pushed(comm.rank, sent, [own[layer][comm.rank] for own in ranks], caches.dated)
-            for layer, sent in caches.pushed.items()}
+    own = {layer: counts for layer, (counts, *_) in caches.pushed.items()}
+    ranks = comm.allgather(own)
+    return {layer: Pushed(comm.rank, sent, [others[layer][comm.rank] for others in ranks], caches.dated)
+            for layer, sent in own.items()}
 
 
 def _bytes(graph):

@@ -1,4 +1,4 @@
-"""The sizes of a part of a run, and a tiny part with its proportions, for a trial (`trial`)."""
+"""The sizes of a part of a run, and a part in small with the same proportions, for a trial (`trial`)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,67 +9,16 @@ import numpy as np
 from sarlite.data.part import Rows
 from sarlite.graph.edges import add_self_loops
 from sarlite.minibatch import HEC
-from sarlite.sar.cost import Exchanged, expected
+from sarlite.sar.cost import Exchanged
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.train.load import Shard
-from sarlite.train.sampled import Sampled
+from sarlite.sar.graph.node_type import NodeType
+from sarlite.train.load import Shard, widths
+from sarlite.train.mirror import Mirror
+from sarlite.train.sampled import Layers
 from sarlite.train.settings import Settings
-from sarlite.train.trial import Mirror
-from sarlite.types import Array
 
 _SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into
-
-
-class Facts(NamedTuple):
-    """What a data set says of a model's shapes.
-
-    Attributes
-    ----------
-    n_features : int, or dict of str to int
-        Of a relational graph by node type, where there are features.
-    n_classes : int
-    task : str
-    labels : (0, ...) array
-        No row of them, for their dtype and what stands behind the rows.
-    loops : bool
-        Whether self loops were added.
-    edge_values : two of (0, ...) array, or None
-        No row of the edges' weights and features; None where there are none.
-    relations : Relations, or None
-        Of a relational graph.
-    """
-
-    n_features: Any
-    n_classes: int
-    task: str = "classify"
-    labels: Array = np.empty(0, np.int64)
-    loops: bool = False
-    edge_values: tuple[Array | None, ...] = (None, None)
-    relations: "Relations | None" = None
-
-
-class Relations(NamedTuple):
-    """A relational graph.
-
-    Attributes
-    ----------
-    target : str
-        The node type that has labels.
-    n_nodes, n_edges : dict
-        Of all ranks, by type and by relation.
-    own_nodes, own_edges : dict
-        Of this rank.
-    n_halo : dict of int
-        Rows that all ranks fetch, by the relations out of a type that one fetch serves.
-    """
-
-    target: str
-    n_nodes: dict[str, int]
-    n_edges: dict[tuple[str, str, str], int]
-    own_nodes: dict[str, int]
-    own_edges: dict[tuple[str, str, str], int]
-    n_halo: dict[Any, int] = {}
 
 
 class Sizes(NamedTuple):
@@ -77,7 +26,8 @@ class Sizes(NamedTuple):
 
     Attributes
     ----------
-    facts : Facts
+    part : Shard
+        The part; or one without rows, for what it says of the data.
     rank, size : int
     n_rows : int
         Of the labelled type.
@@ -85,39 +35,51 @@ class Sizes(NamedTuple):
         Rows for training, validation and testing.
     exchanged : dict of Exchanged
         Of all edges "edges", by rows, but where the graph is on a grid of ranks of the group's rows; of a relational
-        graph by the relations that one fetch serves; and of message-flow graphs by name and layer.
+        graph by the relations that one fetch serves.
+    reverse : Exchanged, or None
+        Of the reversed edges, where these are others.
     group : dict of (int, int)
         "rows" and "edges" of this rank and of the ranks that share its rows; without a grid of all ranks.
     laid_out : int
         Ranks that share rows.
-    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
-        Of all ranks, of message-flow graphs and of the first batch.
     there_bytes : int
         What the process has when the part is loaded, but for features.
     load_bytes : int
         The most that loading takes.
-    batches, scored : Sampled, or None
-        Of minibatches; and of a sampled evaluation's.
+    batches, scored : Layers, or None
+        Of minibatches and message-flow graphs; and of those that an evaluation takes.
     """
 
-    facts: Facts
+    part: Shard
     rank: int
     size: int
     n_rows: int
     splits: tuple[int, int, int]
     exchanged: Mapping[Any, Exchanged]
+    reverse: Exchanged | None = None
     group: Mapping[str, tuple[int, int]] = {}
     laid_out: int = 1
-    layer_sizes: Mapping[Any, tuple[int, int, int]] = {}
     there_bytes: int = 0
     load_bytes: int = 0
-    batches: Sampled | None = None
-    scored: Sampled | None = None
+    batches: Layers | None = None
+    scored: Layers | None = None
+
+    @property
+    def relational(self) -> bool:
+        """Whether the graph has several node types."""
+        return isinstance(self.part.graph, NodeType)
+
+    def batches_of(self, segment: str) -> Layers | None:
+        """Return the batches of a part of a run, of `SEGMENTS`, where it has some."""
+        if segment in ("start", "smoothing"):
+            return None
+        return self.scored if "evaluation" in segment else self.batches
 
     def times_smaller(self, trial_rows: int) -> float:
         """Return how many times smaller a part is that has so many rows, peers' too, of which a quarter are its own."""
-        n_halo, n_src = (sum(getattr(each, name) for each in self.exchanged.values()) for name in ("n_halo", "n_src"))
-        n_rows = n_src if self.facts.relations else self.n_rows
+        flows = [own for each in (self.batches, self.scored) if each and each.stay for own in each.layers[0]]
+        n_halo = sum(own.n_halo for own in (*self.exchanged.values(), *flows))
+        n_rows = sum(own.n_src for own in self.exchanged.values()) if self.relational else self.n_rows
         return max(1.0, min(n_rows + n_halo, 4 * n_rows) / trial_rows)
 
     def by_part(self) -> tuple[list[int], list[int]]:
@@ -129,14 +91,6 @@ class Sizes(NamedTuple):
         needed[self.rank // n] = found.n_src if n > 1 else 0
         edges = [rows // n**2 for rows in found.n_edges[0] for _ in range(n)]
         return edges, [rows // n for rows in needed for _ in range(n)]
-
-    def of_group(self, columns: int) -> dict[str, Exchanged]:
-        """Return what the group of `columns` ranks exchanges over its edges; of a part by rows the group is all ranks.
-        """
-        if self.laid_out > 1:
-            return {"edges": self.exchanged["edges"]}
-        (_, n_rows), (_, n_edges) = self.group["rows"], self.group["edges"]
-        return {"edges": expected(n_rows, n_edges, 1)}
 
 
 def options(run: Settings, k: float) -> Settings:
@@ -153,47 +107,46 @@ def options(run: Settings, k: float) -> Settings:
 
 def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
-    mode, facts = run.graph.made_mode, sizes.facts
+    mode, there = run.graph.made_mode, sizes.part.graph
     cuts = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
     asked = run.graph._replace(mode=dataclasses.replace(mode, **cuts))
-    if facts.relations is not None:
-        return _relational(comm, asked, facts.relations, sizes, k)
-    m = max(_less(sizes.n_rows, k), sum(_splits(sizes, k)))
+    if sizes.relational:
+        return _relational(comm, asked, sizes, k)
+    m, loops = max(_less(sizes.n_rows, k), sum(_splits(sizes, k))), there.added_loops is not None
     n_edges, needed = (_shrunk(own, k) for own in sizes.by_part())
-    if facts.loops:
+    if loops:
         n_edges[comm.rank] = max(0, n_edges[comm.rank] - m)
     indptr, indices = _in_edges(comm.rank, m, m, n_edges, needed)
     added = None
-    if facts.loops:
+    if loops:
         indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
     made = Graph.from_part(comm, indptr, indices, added_loops=added, **asked._replace(backward="push")._asdict())
     inner = made if made.grid is None else made.grid.graph
     if inner.comm.size > 1 and asked.reverses:  # peers need of this rank what it needs of them, so by a like plan
-        schedule = inner.schedule
-        turned = schedule._replace(plan=schedule.plan._replace())
-        inner._schedule = schedule._replace(reverse=turned, reverses_attention=asked.reverses_attention)
-    values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype) for a in facts.edge_values]
-    made = made if values[0] is values[1] else made.with_edge_values(*values)
-    for block in (made if made.grid is None else made.grid.graph).plan.blocks:
+        reverse = inner.schedule._replace(over="reverse")
+        inner._schedule = inner.schedule._replace(reverse=reverse, reverses_attention=asked.reverses_attention)
+    for block in inner.plan.blocks:
         block.piece_edges = max(1, round(block.piece_edges / k))
-    return made
+    values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype)
+              for a in (there.edge_weight, there.edge_features)]
+    return made if values[0] is values[1] else made.with_edge_values(*values)
 
 
 def part(nodes: Any, run: Settings, sizes: Sizes, k: float) -> Shard:
     """Return the part of such a graph, with rows of ones."""
-    facts, n_rows, dtype = sizes.facts, nodes.n_dst, run.model.dtype
-    if facts.relations is None:
-        x: Any = np.ones((n_rows, facts.n_features), dtype)
-    else:
+    of, n_rows, n_in = sizes.part, nodes.n_dst, widths(sizes.part.rows)
+    if sizes.relational:
         own = nodes.graph.node_ids
-        x = {name: np.ones((len(own[name]), n), dtype) for name, n in facts.n_features.items()}
+        x: Any = {name: np.ones((len(own[name]), n), run.model.dtype) for name, n in n_in.items()}
+    else:
+        x = np.ones((n_rows, n_in), run.model.dtype)
     masks, start = [], 0
     for n in _splits(sizes, k):
         masks.append((np.arange(n_rows) - start) % n_rows < n)
         start += n
-    classes = np.arange(max(facts.n_classes, 1) if facts.task == "classify" else 2)
-    labels = np.resize(classes, (n_rows, *facts.labels.shape[1:])).astype(facts.labels.dtype)
-    return Shard(nodes, Rows(x, labels, *masks), facts.n_classes, {}, None, {}, facts.task)  # type: ignore[arg-type]
+    classes, labels = np.arange(max(of.n_classes, 1) if of.task == "classify" else 2), of.rows.labels
+    labels = np.resize(classes, (n_rows, *labels.shape[1:])).astype(labels.dtype)
+    return of._replace(graph=nodes, rows=Rows(x, labels, *masks))
 
 
 def _splits(sizes, k):
@@ -228,20 +181,22 @@ def _in_edges(rank, n_dst, n_src, n_edges, needed):
 
 
 class _Relational(HeteroGraph):
-    """A tiny graph that chooses how weights are evaluated by the counts of the real one."""
+    """A graph in small, of which an exchange says how many rows the real graph's ranks fetch."""
 
-    told: Relations
+    real: HeteroGraph
 
     def _made(self, chosen):
         made, _ = super()._made(chosen)
-        return made, self.told.n_halo.get(chosen, 0)
+        _, n_halo = self.real.exchanges.get(chosen, (None, 0))
+        return made._replace(over=chosen), n_halo
 
 
-def _relational(comm, asked, relations, sizes, k):
-    own = {name: max(1, _less(n, k)) for name, n in relations.own_nodes.items()}  # peers' rows are as many
+def _relational(comm, asked, sizes, k):
+    real = sizes.part.graph.graph
+    own = {name: max(1, _less(len(ids), k)) for name, ids in real.node_ids.items()}  # peers' rows are as many
     edges = {}
-    for relation in relations.n_edges:
-        n_edges, needed = [_less(relations.own_edges[relation], k)] + [0] * (comm.size - 1), [0] * comm.size
+    for relation, degrees in real.in_degrees.items():
+        n_edges, needed = [_less(int(degrees.sum()), k)] + [0] * (comm.size - 1), [0] * comm.size
         for chosen, found in sizes.exchanged.items():
             if relation in chosen:
                 n_edges, needed = _shrunk(found.n_edges[chosen.index(relation)], k), _shrunk(found.n_needed, k)
@@ -249,7 +204,7 @@ def _relational(comm, asked, relations, sizes, k):
         edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needed)
     ids = {name: np.arange(n) for name, n in own.items()}
     made = _Relational.from_part(comm, edges, ids, mode=asked.mode, prefetch=asked.prefetch, rows=asked.rows)
-    made.n_nodes, made.n_edges, made.told = relations.n_nodes, relations.n_edges, relations
+    made.n_nodes, made.n_edges, made.real = real.n_nodes, real.n_edges, real  # by which weights are evaluated
     for chosen in sizes.exchanged:
         made.exchange(chosen)
-    return made.of(relations.target)
+    return made.of(sizes.part.graph.node_type)

@@ -1,408 +1,266 @@
-"""A run in small: the run's own trainer on a tiny part with the run's proportions, whose peers are mirror images of it.
+"""A trial: two epochs of the run's own trainer on a part in small (`small`), which tells what the run costs.
 
-What the run does is what the trial does: which aggregations and collectives a step has, what is held of peers, what it
-computes. Memory and flops grow with the sizes.
+The trial does what the run does, so the trial's passes over edges are the run's. What a pass moves is told by the run's
+plan, which the mode lays out of what the run's parts need. Whatever else is counted, the run counts too. Memory,
+operations and rows that are not exchanged grow with the rows.
 """
 
-import math
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextvars import Context
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from sarlite.comm import Solo
+from sarlite import kernels
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
-from sarlite.kernels import LARGE, Buffers, watched_buffers
-from sarlite.sar.columns import ColumnLayout
-from sarlite.sar.cost import Aggregation, moved
-from sarlite.sar.schedule.messages import templates_of
+from sarlite.minibatch.push import PHASE
+from sarlite.sar.cost import expected, fetched, pushed
+from sarlite.sar.schedule.messages import row_bytes, templates_of
 from sarlite.tape.engine import Observer, observed
-from sarlite.tape.shapes import VIEWS, flops_of, passes_of
+from sarlite.tape.shapes import record
+from sarlite.train import small
+from sarlite.train.costs import Cost, Segment, Setting
+from sarlite.train.mirror import Mirror
+from sarlite.train.settings import Settings
+from sarlite.train.small import Sizes
 from sarlite.train.smoothing import smoothed
 
-SEGMENTS = "start", "first step", "first evaluation", "step", "evaluation", "smoothing"
-"""Parts of a run; the last one of a run with Correct and Smooth alone."""
-WAYS = "sent", "received"
+TRIAL_ROWS = 4000
+"""Rows of a trial, peers' too, of which a quarter at least are its own: else what does not grow outweighs them."""
+WARM_BYTES = 4 << 20
+"""What a run takes beside large arrays: modules and libraries that its first step needs, small arrays, objects."""
 
 
-class Trial(NamedTuple):
-    """What two epochs of a run in small did.
-
-    Attributes
-    ----------
-    segments : dict of str to Segment
-    remote_buffers : number
-        Peers whose rows were held at most.
-    parameter_bytes : int
-        Of parameters that all ranks hold: values, gradients, what the optimizer keeps, and the best model's copy.
-    widths : dict of int to (row shape, dtype)
-        With caches of embeddings, by layer the rows that it is entered with.
-    """
-
-    segments: dict[str, "Segment"]
-    remote_buffers: Any
-    parameter_bytes: int
-    widths: dict[int, Any]
-
-
-class Segment(NamedTuple):
-    """A part of a run, of `SEGMENTS`.
-
-    Attributes
-    ----------
-    aggregations : list of Aggregation
-    turns : list of Turn
-    counted : Counter of (phase, "sent" or "received") to int
-        Bytes beside the aggregations and the turns.
-    flops, touched_bytes : int
-        Forward and backward: operations, and bytes of arrays that are read and written.
-    n_messages : int
-    rows : dict
-        By `Aggregation.over`, the source rows of its plan.
-    grown_bytes : int
-        By how much the steps' `kernels.Buffers` grew.
-    other_bytes : int
-        What other large arrays took at most, but for the graph's and those of parameters that all ranks hold.
-    """
-
-    aggregations: list[Aggregation]
-    turns: list["Turn"]
-    counted: Counter[tuple[str, str]]
-    flops: int
-    touched_bytes: int
-    n_messages: int
-    rows: dict[Any, int]
-    grown_bytes: int = 0
-    other_bytes: int = 0
-
-
-class Turn(NamedTuple):
-    """Rows of a group of ranks that turn into columns, or back.
-
-    Attributes
-    ----------
-    layout : ColumnLayout
-    place : {"rows", "edges"}
-        What there is a row of.
-    back : bool
-        Whether columns turn into rows.
-    phase : str
-    itemsize : int
-        Bytes of a value that is sent.
-    """
-
-    layout: ColumnLayout
-    place: str
-    back: bool
-    phase: str
-    itemsize: int
-
-    def moved(self, own: int, whole: int) -> tuple[int, int]:
-        """Return the bytes sent and received where this rank has `own` rows, and the group `whole`."""
-        rank, size = self.layout.transport.comm.rank, len(self.layout.counts)
-        counts = [0] * size
-        counts[rank - 1] = whole - own  # whose they are changes nothing
-        counts[rank] = own
-        sent, received = (self.itemsize * n for n in self.layout._replace(counts=tuple(counts)).sizes())
-        return (received, sent) if self.back else (sent, received)
-
-
-def run(comm: "Mirror", graph: Any, make_trainer: Callable[[], Any], layer_sizes: Any, smooth: Any = None,
-        large: int = LARGE) -> Trial:
-    """Make a trainer and take two epochs, each with an evaluation, then smooth; return what was done.
+def cost(run: Settings, make: Callable[..., Any], sizes: Sizes, setting: Setting, trial_rows: int = TRIAL_ROWS) -> Cost:
+    """Return what a run of a part takes in a setting.
 
     Parameters
     ----------
-    comm : Mirror
-    graph : Graph, or NodeType
-        Whose structure is not counted as memory.
-    make_trainer : callable -> Trainer
-        Makes the rows, too.
-    layer_sizes : dict of (kind, layer) to (n_src, n_dst, n_edges)
-        Of the run's message-flow graphs, or of one of its batches: by these an order of products is chosen.
-    smooth : CorrectAndSmooth, optional
-    large : int
-        Bytes above which an array is large: so many times fewer as the trial is smaller than the run.
+    run : Settings
+    make : callable (comm, run, part) -> Trainer
+        As the run makes its own.
+    sizes : Sizes
+    setting : Setting
+    trial_rows : int
+        As `TRIAL_ROWS`.
+
+    Raises
+    ------
+    ConfigError
+        The model cannot run in the setting, or its costs cannot be told there.
     """
-    segments: dict[str, Segment] = {}
-    notes, others = _Notes(comm, graph), Buffers()
-    others.set_large(large)
+    run = run._replace(graph=run.graph._replace(mode=setting.mode, **dict(setting.options)))
+    k, n_threads = sizes.times_smaller(trial_rows), kernels.threads()
+    comm, fewer = Mirror(sizes.rank, sizes.size, run.graph.columns), small.options(run, k)
+    try:
+        kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
+        graph = small.graph(comm, fewer, sizes, k)
+        trial = _Trial(run, sizes, k, comm, graph)
+        return trial.cost(lambda: make(comm, fewer, small.part(graph, fewer, sizes, k)))
+    finally:
+        kernels.set_threads(n_threads)
+
+
+class _Trial(Observer):
+    """Listens to a trial, which is `k` times smaller than the run, and adds up what the run does in each segment."""
+
+    def __init__(self, run, sizes, k, comm, graph):
+        self.run, self.sizes, self.k, self.comm, self.graph = run, sizes, k, comm, graph
+        self.segments, self._plans, self._turn = dict[str, Segment](), {}, None
+        self._others = kernels.Buffers()  # of all large arrays but those of steps, which have buffers of their own
+        self._grown, self._arrays = 0.0, 0.0  # bytes of steps' buffers so far; the most of these and of other arrays
+        self._ahead = 0, 0.0  # peers whose rows a thread has fetched ahead; bytes of these, and of gradients meanwhile
+        self.profile = graph.profile
+        self.profile.reset()
+        self.profile.listener = self
+
+    def cost(self, make_trainer):
+        """Make a trainer, take two epochs, each with an evaluation, and smooth; return what the run takes."""
+        large, smooth = round(kernels.LARGE / self.k), self.run.training.smooth
+        self._others.set_large(large)
+        with kernels.watched_buffers(self._others) as self._steps:
+            with self._segment("start"):
+                trainer = make_trainer()
+            for buffers in self._steps:
+                buffers.set_large(large)
+            trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)  # the votes of `Saving`
+            for epoch, kind in enumerate(("first ", "")):
+                with self._segment(f"{kind}step", trainer):
+                    trainer.epoch(epoch)
+                with self._segment(f"{kind}evaluation"), self.profile.phase("evaluation"):
+                    trainer.evaluate()
+            if smooth is not None:
+                with self.profile.phase("setup"):  # an evaluation as those before
+                    logits = trainer.predict()
+                with self._segment("smoothing"):
+                    smoothed(trainer, smooth, logits)
+        self.profile.listener = None
+        sizes, batches, (peers, ahead_bytes) = self.sizes, self.sizes.batches, self._ahead
+        peak = sizes.there_bytes + WARM_BYTES + self._structure() + self._grows(trainer) + ahead_bytes
+        peak += batches.ahead_bytes if batches else 0
+        return Cost(max(sizes.load_bytes, round(peak)), self.profile.peak_remote_buffers + peers, self.segments,
+                    batches.n_steps if batches else 1)
+
+    def _grows(self, trainer):
+        """The bytes of arrays, which grow, and of parameters that all ranks hold, which do not."""
+        flat = trainer.flat
+        fixed = flat.data.nbytes * (2 + len(trainer.optimizer.keeps))  # values, gradients, what the optimizer keeps
+        learned = sum(group.data.nbytes for group in flat.owned)  # the best model's copy of learned rows
+        return max(0.0, self._arrays - self.k * (fixed - learned)) + fixed + flat.data.nbytes  # the best model's copy
+
+    def _structure(self):
+        """The bytes of other parts' edges and rows, which the part has not yet where columns are to be divided."""
+        sizes, columns = self.sizes, self.run.graph.columns
+        if columns == 1 or sizes.laid_out > 1:
+            return 0
+        return (columns - 1) * (4 * sum(sizes.exchanged["edges"].n_edges[0]) + 32 * sizes.n_rows)
 
     @contextmanager
-    def segment(name: str) -> Iterator[None]:
-        others.trim()
-        before, idle = sum(own.n_bytes for own in buffers), others.n_idle  # which a run gives back, as it is malloc's
-        notes.begin("scored" if "evaluation" in name else "batch")
-        with observed(notes):
+    def _segment(self, name, trainer=None):
+        """Note what is done meanwhile, in a part of the run, and by how much arrays grow."""
+        now, self._rows, self.batches = Segment(), {}, self.sizes.batches_of(name)
+        self.now, evaluates = now, "evaluation" in name
+        self._n_steps = self.batches.n_steps if self.batches and evaluates else 1  # that this segment is
+        self._others.trim()
+        idle, n_messages = self._others.n_idle, self.comm.sent["messages"]  # a run gives idle memory back
+        before = sum(buffers.n_bytes for buffers in self._steps)
+        with observed(self):
             yield
-        found = sum(own.n_bytes for own in buffers) - before, others.n_bytes - idle
-        segments[name] = notes.end()._replace(grown_bytes=found[0], other_bytes=found[1])
+        grown, others = sum(buffers.n_bytes for buffers in self._steps) - before, self._others.n_bytes - idle
+        scale, training = self._scale(), self.run.training
+        if training.epochs > training.eval_every or name not in ("step", "evaluation"):  # else one evaluation is last
+            self._grown += scale * grown
+            self._arrays = max(self._arrays, self._grown + self.k * others)
+        if self.batches:
+            self._add_batches(evaluates, name == "first evaluation", trainer)
+        now.n_messages, now.packed_bytes = self.comm.sent["messages"] - n_messages, round(now.packed_bytes)
+        now.flops, now.touched_bytes = round(scale * now.flops), round(scale * now.touched_bytes)
+        now.sent, now.received = _plain(now.sent), _plain(now.received)
+        self.segments[name] = now
 
-    graph.profile.reset()
-    with watched_buffers(others) as buffers:
-        with segment("start"):
-            trainer = make_trainer()
-        for own in buffers:
-            own.set_large(large)
-        widths = _prepare(trainer, layer_sizes)
-        notes.knows(trainer)
-        for epoch in range(2):
-            with segment(SEGMENTS[2 * epoch + 1]):
-                trainer.epoch(epoch)
-            with segment(SEGMENTS[2 * epoch + 2]):
-                trainer.evaluate()
-        if smooth is not None:
-            with graph.profile.phase("setup"):  # an evaluation as those before
-                logits = trainer.predict()
-            with segment(SEGMENTS[5]):
-                smoothed(trainer, smooth, logits)
-    fixed = trainer.flat.data.nbytes * (2 + len(trainer.optimizer.keeps))
-    learned = sum(group.data.nbytes for group in trainer.flat.owned)  # the best model's copy of learned rows
-    less = {name: found._replace(other_bytes=found.other_bytes - fixed + learned) for name, found in segments.items()}
-    return Trial(less, graph.profile.peak_remote_buffers, fixed + trainer.flat.data.nbytes, widths)
+    # ---- what the run has where the trial has less
 
+    def sizes_of(self, over):
+        """The run's `evaluation.Sizes` of a layer of its batches, by which the trial's layer chooses its order."""
+        return self.batches.sizes[over]
 
-class _Notes(Observer):
-    """What is done while it observes."""
+    def _exchanged(self, over):
+        """What the run exchanges over these edges: of a layer of batches, of each of them."""
+        sizes = self.sizes
+        if isinstance(over, int):
+            return [layers[over] for layers in self.batches.layers]
+        if self.run.graph.columns > 1 and sizes.laid_out == 1:
+            return [expected(sizes.group["rows"][1], sizes.group["edges"][1], 1)]
+        return [sizes.reverse or sizes.exchanged["edges"] if over == "reverse" else sizes.exchanged[over]]
 
-    def __init__(self, comm, graph):
-        self.comm, self.graph, self.profile = comm, graph, graph.profile
-        self.profile.on_aggregation = self._aggregates
-        self._itemsizes, self._n_layers, self._names = {}, 0, []
-        if hasattr(graph, "node_type"):
-            self._names = [(plan, chosen) for chosen, (plan, _) in graph.graph.exchanges.items()]
-        else:
-            schedule = (graph if graph.grid is None else graph.grid.graph).schedule
-            self._names = [(schedule.plan, "edges")]
-            self._names += [(schedule.reverse.plan, "reverse")] if schedule.reverse else []
+    def _plan(self, own, there):
+        """The run's plan, and of a graph that is not there the trial's; how many times the plan's rows the run has."""
+        if own.needs is None:
+            return there, Fraction(own.n_src, there.n_src)
+        if id(own) not in self._plans:
+            lay_out = self.run.graph.made_mode.lay_out  # outside of the buffers that count the trial's arrays
+            self._plans[id(own)] = Context().run(lay_out, own.needs, self.run.graph.prefetch)
+        return self._plans[id(own)], 1
 
-    def knows(self, trainer):
-        """Name the plans of message-flow batches, which stay, and count the layers of others."""
-        self._names += [(layer.plan, (name, k)) for name, k, layer in flow_layers(trainer)]
-        self._n_layers = len(getattr(getattr(trainer.batches, "sampler", None), "fanouts", ()))
+    def _scale(self):
+        """How many times more rows than the trial the run has in this segment; of batches the largest."""
+        n_rows = sum(np.array([own.n_src for own in self._exchanged(over)]) for over in self._rows)
+        return np.max(n_rows) / sum(self._rows.values()) if self._rows else self.k
 
-    def begin(self, kind):
-        self._kind, self._layers, self._before = kind, [], (self._counted(), self.comm.sent["messages"])
-        self.found = Segment([], [], Counter(), 0, 0, 0, {})
+    # ---- what is heard and seen
 
-    def end(self):
-        counted, n_messages = self._counted(), self.comm.sent["messages"]
-        counted.subtract(self._before[0] + self.found.counted)
-        return self.found._replace(counted=+counted, n_messages=n_messages - self._before[1])
-
-    def _counted(self):
-        return Counter({(phase, way): n for way in WAYS for phase, n in getattr(self.profile, f"{way}_bytes").items()})
-
-    def _aggregates(self, plan, arrays, d_arrays, phase, within):
+    def aggregates(self, schedule, arrays, d_arrays, phase, within):
         if within == "setup":
             return
-        templates = [None if rows is None else templates_of(rows) for rows in (arrays, d_arrays)]
-        made = Aggregation(plan, self._over(plan), phase, within, *templates)
-        self.found.aggregations.append(made)
-        self.found.rows[made.over] = plan.n_src
-        for way, n_bytes in zip(WAYS, moved(plan, self.comm.size // self.comm.columns, made)):
-            self.found.counted.update({(phase, way): n for phase, n in n_bytes.items()})
-
-    def _over(self, plan):
-        """Which edges a plan is of; of a sampled batch's layers in the order of their first aggregations."""
-        for known, name in self._names:
-            if known is plan:
-                return name
-        if not self._n_layers:
+        grid = self.graph.grid if hasattr(self.graph, "grid") else None
+        if grid is not None and schedule.transport is not grid.graph.schedule.transport:
             raise ConfigError("--columns: costs are not counted for a model whose messages are computed by rows")
-        if not any(known is plan for known in self._layers):
-            self._layers.append(plan)
-        place = next(k for k, known in enumerate(self._layers) if known is plan)
-        return self._kind, place % self._n_layers
+        rows, gradients = (None if each is None else templates_of(each) for each in (arrays, d_arrays))
+        self._rows[schedule.over] = schedule.plan.n_src
+        exchanged = self._exchanged(schedule.over)
+        for own in exchanged:
+            plan, times = self._plan(own, schedule.plan)
+            pieces = plan.forward if gradients is None else plan.backward
+            share = Fraction(times * self._n_steps, len(exchanged))
+            if rows is not None:
+                sent, received, packed = fetched(pieces, own.size, rows)
+                self._add(within or f"{phase}_fetch", sent, received, share)
+                self.now.packed_bytes += share * packed
+            if gradients is not None:
+                self._add(within or f"{phase}_push", *pushed(pieces, gradients), share)
+            self._holds_ahead(pieces, times, own.size, rows, gradients)
+        if phase == "forward" or schedule.over == "reverse":
+            self.now.row_bytes += _row_bytes(rows)
 
-    def applied(self, application):
-        name, inputs, params, needs, result = application
-        passes = passes_of(needs[: len(inputs)], params)
-        flops = flops_of(name, tuple(np.shape(x) for x in inputs), result.shape, params)
-        touched = _touched(name, inputs, params, result, flops)
-        self.found = self.found._replace(flops=self.found.flops + flops * (1 + passes),
-                                         touched_bytes=self.found.touched_bytes + touched * (1 + passes))
-        if name in ("to_columns", "to_rows"):
-            self._itemsizes[id(params["layout"])] = result.dtype.itemsize
-            self._turn(name == "to_rows", params["layout"], "forward")
+    def _holds_ahead(self, pieces, times, size, rows, gradients):
+        """Note what a thread has fetched ahead of a pass's computing, and the gradients that travel meanwhile."""
+        n_rows = times * max(piece.n_rows * piece.share.denominator for piece in pieces)
+        if self.run.graph.prefetch and len(pieces) > 1 and n_rows:
+            ahead = min(self.run.graph.prefetch, size - 2) if rows else 0
+            n_bytes = float(n_rows * (ahead * _row_bytes(rows) + 2 * _row_bytes(gradients)))
+            self._ahead = max(self._ahead[0], ahead), max(self._ahead[1], n_bytes)
 
-    def backward(self, name, params):
-        if name in ("to_columns", "to_rows"):
-            self._turn(name == "to_columns", params["layout"], "backward")
+    def counts(self, phase, within, sent, received):
+        if within == "setup" or phase == PHASE or phase.endswith(("_fetch", "_push")):
+            return  # of passes, and of rows of caches, the run's are told
+        if phase == "alltoall":
+            if self.batches and self.batches.moved is not None:
+                return  # of sampling
+            sent, received = self.k * sent, self.k * received
+        if phase.endswith("_turn"):
+            sent, received = self._turned(sent, received)
+            self.now.packed_bytes += sent
+        self._add(within or phase, sent, received)
+
+    def _turned(self, sent, received):
+        """Bytes of rows of a group of ranks that turn into columns, or back: rows go, and the others' come."""
+        layout, to_columns = self._turn
+        own, whole = layout.counts[layout.transport.comm.rank], sum(layout.counts)
+        of_run, all_of_run = self.sizes.group["edges" if layout.counts is self.graph.grid.counts.edge else "rows"]
+        times = Fraction(of_run, max(own, 1)), Fraction(all_of_run - of_run, max(whole - own, 1))
+        return (times[0] * sent, times[1] * received) if to_columns else (times[1] * sent, times[0] * received)
+
+    def _add(self, phase, sent, received, share=1):
+        self.now.sent[phase] += share * sent
+        self.now.received[phase] += share * received
+
+    def _add_batches(self, evaluates, first, trainer):
+        """Add what sampling moved, and what the rows of caches that the batches push do."""
+        batches = self.batches
+        if batches.moved is not None:
+            cuts = first if evaluates else 1 / batches.n_steps
+            self._add("evaluation" if evaluates else "alltoall", *(self._n_steps * batches.moved + cuts * batches.cut))
+        for by_layer in batches.pushes:
+            rows = trainer.batches.caches.pushed
+            for layer in by_layer.keys() & rows.keys():
+                _, *row = rows[layer]
+                self._add(PHASE, *by_layer[layer].n_bytes(row), Fraction(1, len(batches.pushes)))
+
+    def forward(self, name, params):
+        if "layout" in params:
+            self._turn = params["layout"], name == "to_columns"
         return nullcontext()
 
-    def _turn(self, back, layout, phase):
-        place = "edges" if layout.counts is self.graph.grid._counts.edge else "rows"
-        itemsize = self._itemsizes[id(layout)] // (2 if layout.narrow and phase == "forward" else 1)
-        turn = Turn(layout, place, back, self.profile._phase or f"{phase}_turn", itemsize)
-        self.found.turns.append(turn)
-        own = layout.counts[layout.transport.comm.rank]
-        for way, n in zip(WAYS, turn.moved(own, sum(layout.counts))):
-            self.found.counted[turn.phase, way] += n
+    def backward(self, name, params):
+        if "layout" in params:
+            self._turn = params["layout"], name == "to_rows"
+        return nullcontext()
+
+    def applied(self, application):
+        found = record(application)
+        self.now.flops += found.flops + found.backward_flops
+        self.now.touched_bytes += found.touched_bytes
 
 
-def _touched(name, inputs, params, result, flops):
-    """The bytes that an application reads and writes: an aggregation a value for each operation, a view nothing."""
-    if "schedule" in params:
-        n = flops + math.prod(result.shape)
-    else:
-        n = 0 if name in VIEWS else sum(math.prod(np.shape(x)) for x in (*inputs, result))
-    return n * result.dtype.itemsize
+def _plain(by_phase):
+    """The bytes that are not 0, as plain numbers."""
+    return Counter({phase: int(n) if n == int(n) else float(n) for phase, n in by_phase.items() if n})
 
 
-def flow_layers(trainer: Any) -> Iterator[tuple[str, int, Any]]:
-    """Yield (name, place, graph) of the layers of a trainer's message-flow batches."""
-    for name, source in (("training", trainer.batches), ("scoring", trainer.scoring)):
-        for k, layer in enumerate(getattr(getattr(source, "batch", None), "graphs", ())):
-            yield name, k, layer
-
-
-# ---- what a trial is told, so that it does as the run
-
-
-def _prepare(trainer, layer_sizes):
-    """Tell layers the run's sizes, and let votes travel with the loss; return the rows that caches are entered with."""
-    for name, kind in (("batches", "batch"), ("scoring", "scored")):
-        source = getattr(trainer, name)
-        if hasattr(source, "sampler"):
-            own = [size for (of, _), size in layer_sizes.items() if of == kind]
-            setattr(trainer, name, _Telling(source, own))
-    for name, k, layer in flow_layers(trainer):
-        layer._all_sizes = layer_sizes[name, k]
-    trainer.riders.own = lambda: (0.0,) * (len(SIGNALS) + 2)
-    widths, caches = {}, getattr(trainer.batches, "caches", None)
-    if caches is not None:
-        enter = caches.enter
-
-        def entered(layer, step, rows, h, *others):
-            widths[layer] = h.shape[1:], caches.stored_dtype(h.dtype)
-            return enter(layer, step, rows, h, *others)
-
-        caches.enter = entered
-    return widths
-
-
-class _Telling:
-    """A loader whose layers are told to have the run's sizes."""
-
-    def __init__(self, loader, sizes):
-        vars(self).update(_loader=loader, _sizes=sizes)
-
-    def __getattr__(self, name):
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._loader, name, value)
-
-    def __len__(self):
-        return len(self._loader)
-
-    def __iter__(self):
-        for batch in self._loader:
-            for layer, sizes in zip(batch.layers(len(self._sizes)), self._sizes):
-                _tell(layer, sizes)
-                del layer
-            yield batch
-            del batch
-
-
-def _tell(layer, sizes):
-    """Let a layer, and what it becomes where rows of a cache join it, have these sizes."""
-    layer._all_sizes, enter = sizes, type(layer).enter
-    if "enter" in vars(type(layer)):
-        itself = weakref.ref(layer)
-
-        def entered(h):
-            found = enter(itself(), h)
-            found[0]._all_sizes = sizes
-            return found
-
-        layer.enter = entered
-
-
-# ---- the peers
-
-
-class Mirror(Solo):
-    """A communicator of ranks that all do as this one: of what goes to a peer the like comes from it, of rows zeros.
-
-    Parameters
-    ----------
-    rank, size : int
-    columns : int
-        Ranks of a group, on a grid of ranks.
-    sent : Counter, optional
-        Counts "messages" that are sent, a broadcast once.
-    """
-
-    def __init__(self, rank: int, size: int, columns: int = 1, sent: Any = None) -> None:
-        self.rank, self.size, self.columns, self.sent = rank, size, columns, Counter[str]() if sent is None else sent
-        self._echoes: Any = None
-
-    def start_send(self, array: Any, peer: int, tag: int = 0) -> Any:
-        self.sent["messages"] += 1
-        if self._echoes is not None:
-            self._echoes.setdefault((peer, tag), []).append(array.copy())
-        return Staged(iter(()))
-
-    def start_recv(self, array: Any, peer: int, tag: int = 0) -> Any:
-        if self._echoes is not None:
-            return _Echo(self._echoes.setdefault((peer, tag), []), array)
-        array[...] = 0
-        return Staged(iter(()))
-
-    def start_broadcast(self, array: Any, root: int) -> Any:
-        self.sent["messages"] += 1
-        if root != self.rank:
-            array[...] = 0
-        return Staged(iter(()))
-
-    def broadcast(self, array: Any, root: int) -> Any:
-        return array
-
-    def alltoall(self, arrays: list[Any]) -> list[Any]:
-        return [array.copy() for array in arrays]
-
-    def allgather(self, value: Any) -> list[Any]:
-        return [value] * self.size
-
-    def allreduce(self, array: Any, op: str = "sum") -> Any:
-        if op == "sum":
-            array *= self.size
-        return array
-
-    def start_allreduce(self, array: Any, op: str = "sum") -> Any:
-        self.allreduce(array, op)
-        return Staged(iter(()))
-
-    def channel(self, name: str) -> Any:
-        """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as sent."""
-        kept = self.__dict__.setdefault("_channels", {})
-        if name not in kept:
-            kept[name] = Mirror(self.rank, self.size, self.columns, self.sent)
-            kept[name]._echoes = {} if name.startswith("embeddings") else None
-        return kept[name]
-
-    def group(self, name: str, colour: int) -> "Mirror":
-        n, inside = self.columns, name.startswith("row")
-        return Mirror(*((self.rank % n, n) if inside else (self.rank // n, self.size // n)), sent=self.sent)
-
-
-class _Echo:
-    """The request of a receive: done once the like was sent."""
-
-    def __init__(self, sent, array):
-        self._sent, self._array = sent, array
-
-    def test(self):
-        if self._array is not None and self._sent:
-            self._array[...] = self._sent.pop(0)
-            self._array = None
-        return self._array is None
-
-    wait = test
+def _row_bytes(templates):
+    """The bytes of a row of several arrays."""
+    return sum(row_bytes(template) for template in templates or () if template)

@@ -60,7 +60,7 @@ def told(tmp_path, n_ranks, chosen, **options):
 def check_bytes(tmp_path, n_ranks, settings, **options):
     """Runs in these settings, or modes, send, by phase, what is told, and hold as many peers' rows; return what was told of the last."""
     options = {"data": SBM, **options}
-    settings = [Setting(each).on(n_ranks) if isinstance(each, str) else each.on(n_ranks) for each in settings]
+    settings = [Setting(each) if isinstance(each, str) else each for each in settings]
     rows = told(tmp_path, n_ranks, settings, **options)
     for setting in settings:
         flags = {"mode": setting.mode, **dict(setting.options)}

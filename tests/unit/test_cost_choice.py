@@ -1,5 +1,7 @@
 """What is done with costs before a run: refusals above a limit, and the choice of a mode."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning
 from sarlite.train.config import resolve
-from sarlite.train.costs import Cost, Setting
+from sarlite.train.costs import Cost, Segment, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
 from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
 
@@ -77,7 +79,8 @@ def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options
 
 
 def test_the_cheapest_is_what_packs_sends_and_waits_least():
-    cost = Cost(0, {}, {"step": {"forward_fetch": 100}}, 3, 40, 1000, 1, row_bytes=8)
+    step = Segment(received=Counter(forward_fetch=100), n_messages=3, packed_bytes=40, flops=1000, row_bytes=8)
+    cost = Cost(0, 1, {"step": step})
     rates = Rates(packing=1.0, sending=2.0, message=5.0, flop=0.5, summing=0.25)
     assert seconds_of(cost, rates, 900, waited_edges=10) == 40 + 200 + 15 + 50 + 20
 

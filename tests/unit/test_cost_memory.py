@@ -10,9 +10,10 @@ import pytest
 from sarlite.comm import Solo
 from sarlite.data import format, load
 from sarlite.sar.cost import expected
-from sarlite.train import costs, run
+from sarlite.train import run
 from sarlite.train.config import resolve
 from sarlite.train.costs import Setting
+from sarlite.train.trial import cost as cost_of
 from tests.helpers.costing import QUIET, counted
 from tests.helpers.training_runs import ROOT
 
@@ -46,7 +47,7 @@ def test_trials_of_any_size_tell_the_same(model, tmp_path):
     made, _, sizes, _ = counted(Solo(), config, tmp_path)
     peaks = []
     for n_rows in (2000, 3000, 4000):
-        found = costs.cost(made, run.trainer_of, sizes, Setting("sar"), trial_rows=n_rows)
+        found = cost_of(made, run.trainer_of, sizes, Setting("sar"), trial_rows=n_rows)
         peaks.append(found.peak_bytes - sizes.there_bytes)
     assert peaks == pytest.approx([peaks[-1]] * 3, rel=0.05)
 
@@ -79,8 +80,8 @@ def test_peers_of_many_ranks_count(mode, tmp_path):
     peaks = []
     for size in (20, 40):  # as many local rows and rows of each peer
         found = expected(2000 * size, 100_000 * size, size, halo=0.25)
-        each = costs.Sizes(sizes.facts, 0, size, 2000, (200, 200, 200), {"edges": found})
-        cost = costs.cost(made, run.trainer_of, each, Setting(mode))
+        each = sizes._replace(rank=0, size=size, n_rows=2000, splits=(200, 200, 200), exchanged={"edges": found}, reverse=None)
+        cost = cost_of(made, run.trainer_of, each, Setting(mode))
         peaks.append(cost.peak_bytes)
         assert cost.remote_buffers == (1 if mode == "sar" else size - 1)
     more, halo_bytes = peaks[1] - peaks[0], 20 * 500 * 4 * 64

@@ -182,7 +182,7 @@ def test_a_layout_tells_its_sizes():
         graph = shard(comm, columns=4)
         grid = graph.grid
         pieces = columns._pieces(4, 2, 3, False)
-        layout = columns.ColumnLayout(grid.transport, grid._counts.src, pieces, (2, 3))
+        layout = columns.ColumnLayout(grid.transport, grid.counts.src, pieces, (2, 3))
         sent, received = (counter["forward_turn"] for counter in (graph.profile.sent_bytes, graph.profile.received_bytes))
         y = layout.to_columns(values(1, graph.n_src, 2, 3), "forward")
         assert (graph.profile.sent_bytes["forward_turn"] - sent, graph.profile.received_bytes["forward_turn"] - received) == tuple(
