@@ -137,7 +137,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace,
         rates, rows = rates._replace(**{name: 1e-9 / value for name, value in given.items() if value}), []
         for mode in MODES if size > 1 else [next(iter(MODES))]:
             with progress.step(f"{size:,} ranks, mode {mode}"):
-                costs = [cost(run, trainer_of, part, Setting(mode)) for part in parts]
+                costs = [cost(part, Setting(mode)) for part in parts]
             rows.append(_row(size, mode, costs, exact, rates))
         return rows
 
@@ -217,7 +217,7 @@ def _of_counts(own, run):
     def sizes(size):
         if size > own.nodes:
             raise ConfigError(f"--ranks {size}: more than --nodes {own.nodes}")
-        return _expected(part, size, own, own.nodes, own.edges, [own.train] * len(SPLITS))
+        return _expected(run, part, size, own, own.nodes, own.edges, [own.train] * len(SPLITS))
 
     return sizes
 
@@ -252,7 +252,7 @@ def _of_data(own, run, relational):
             raise ConfigError(f"--ranks {size}: relational data, as --data {source.spec}, are estimated as divided, "
                               f"on at most {MOST_EXACT} ranks")
         part, *counts = whole()
-        return _expected(part, size, own, *counts)
+        return _expected(run, part, size, own, *counts)
 
     return sizes
 
@@ -265,10 +265,10 @@ def _rowless(run, n_features, n_classes, task, labels, values=(None, None)):
     return Shard(graph.with_edge_values(*values), rows, n_classes, {}, Memory(), {}, task)
 
 
-def _expected(part, size, own, n_nodes, n_edges, shares, degrees=None):
+def _expected(run, part, size, own, n_nodes, n_edges, shares, degrees=None):
     found = expected(n_nodes, n_edges, size, halo=own.halo, degrees=degrees, loops=part.graph.added_loops is not None)
     splits: Any = tuple(round(found.n_src * share) for share in shares)
-    return [_with_memory(Sizes(part, 0, size, found.n_src, splits, {"edges": found}))], False
+    return [_with_memory(Sizes(run, trainer_of, part, 0, size, found.n_src, splits, {"edges": found}))], False
 
 
 def _with_memory(sizes):

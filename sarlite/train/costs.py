@@ -79,16 +79,16 @@ class Cost(NamedTuple):
         """Return the bytes of one epoch but the first, with its share of evaluation."""
         return self._of((0, 0, 0, self.n_steps, 1 if eval_every == 1 else 1 / eval_every))
 
-    def of_run(self, epochs: int, eval_every: int = 1) -> dict[str, int]:
+    def of_run(self, epochs: int, eval_every: int = 1) -> Counter[str]:
         """Return the bytes sent in a whole run by phase, from the making of the trainer on."""
         n_evaluations = len({*range(eval_every, epochs + 1, eval_every), epochs})
         smooths = "smoothing" in self.segments  # after one more evaluation
         times = 1, 1, 1, epochs * self.n_steps - 1, n_evaluations - 1 + smooths, smooths
-        return {phase: round(n) for phase, n in self._of(times).sent.items()}
+        return Counter({phase: round(n) for phase, n in self._of(times).sent.items()})
 
-    def of_first_epoch(self) -> dict[str, int]:
+    def of_first_epoch(self) -> Counter[str]:
         """Return the bytes sent in the first epoch by phase, with its evaluation."""
-        return {phase: round(n) for phase, n in self._of((0, 1, 1, self.n_steps - 1)).sent.items()}
+        return Counter({phase: round(n) for phase, n in self._of((0, 1, 1, self.n_steps - 1)).sent.items()})
 
     def _of(self, times):
         """The bytes of segments, each so many times."""

@@ -1,7 +1,6 @@
 """What a run's loaded part says for its costs: the sizes that trials are made of."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,18 @@ from sarlite.data.tables import SPLITS
 from sarlite.profile import uncounted
 from sarlite.sar.cost import exchanged, reversed_exchanged
 from sarlite.train import sampled, small
-from sarlite.train.costs import Cost, Setting
 from sarlite.train.load import Shard
 from sarlite.train.mirror import Mirror
 from sarlite.train.settings import Settings
 from sarlite.train.small import Sizes
-from sarlite.train.trial import cost
 
 TINY_ROWS = 40
 """Of a trial that asks what a model does, and not how much."""
 
 
 def of_run(comm: Communicator, run: Settings, part: Shard, make: Callable[..., Any], sharing: int = 1,
-           there: int | None = None, trainer: Any = None) -> tuple[Callable[[Setting], Cost], Sizes]:
-    """Return what tells the costs of a setting, of a run whose part was loaded, and the sizes of the part. Collective.
+           there: int | None = None, trainer: Any = None) -> Sizes:
+    """Return the `Sizes` of a run whose part was loaded. Collective.
 
     Parameters
     ----------
@@ -54,16 +51,16 @@ def of_run(comm: Communicator, run: Settings, part: Shard, make: Callable[..., A
     if run.training.mfg:
         batches, scored = sampled.flows(make(comm, run, part) if trainer is None else trainer, part.graph.comm)
         sizes = sizes._replace(batches=batches, scored=scored)
-    return partial(cost, run, make, sizes), sizes
+    return sizes
 
 
 def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[..., Any]) -> Sizes:
     """Return the `Sizes` of a part that was loaded, but for its memory, batches and message-flow graphs. Collective."""
     graph: Any = part.graph
     splits: Any = tuple(int(np.count_nonzero(getattr(part.rows, name))) for name in SPLITS)
-    sizes = Sizes(part, comm.rank, comm.size, graph.n_dst, splits, {})
+    sizes = Sizes(run, make, part, comm.rank, comm.size, graph.n_dst, splits, {})
     if sizes.relational:
-        for chosen in _chosen(comm, run, sizes, make):
+        for chosen in _chosen(comm, sizes):
             graph.graph.exchange(chosen)
         found = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
         return sizes._replace(exchanged=found)
@@ -79,15 +76,15 @@ def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[...,
                           laid_out=graph.grid.n_columns if graph.grid else 1)
 
 
-def _chosen(comm, run, sizes, make):
+def _chosen(comm, sizes):
     """The sets of relations that a fetch of the model serves, as a tiny trainer on one rank tells them. Collective."""
     k = max(1.0, max(map(len, sizes.part.graph.graph.node_ids.values())) / TINY_ROWS)
-    tiny = small.options(run._replace(graph=run.graph._replace(mode="sar")), k)
+    tiny = small.options(sizes.run._replace(graph=sizes.run.graph._replace(mode="sar")), k)
     alone = sizes._replace(rank=0, size=1, splits=(1, 1, 1))
 
     def asked():
         graph = small.graph(Mirror(0, 1), tiny, alone, k)
-        make(graph.comm, tiny, small.part(graph, tiny, alone, k)).evaluate()
+        sizes.make(graph.comm, tiny, small.part(graph, tiny, alone, k)).evaluate()
         return [*graph.graph.exchanges]
 
     return comm.bcast(together(comm, asked))

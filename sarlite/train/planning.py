@@ -25,8 +25,8 @@ from sarlite.train.load import Shard
 from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
 from sarlite.train.settings import Settings
 from sarlite.train.small import Sizes
+from sarlite.train.trial import cost
 
-Tell = Callable[[Setting], Cost]
 _SMALL = 0.5
 """Without --memory-limit a run is not looked at whose crude bound is below this share of the limit."""
 
@@ -39,23 +39,24 @@ class Limit(NamedTuple):
     n_bytes : float
         Of this rank's host.
     each : bool
-    hosts : list
-        By rank.
+        Whether it is for each rank.
+    sharing : list
+        By rank, a name that is the same of ranks that share the memory.
     base_bytes : list of int
         By rank, what it has before it reads its rows; of ranks that are threads of a process its share.
     """
 
     n_bytes: float
     each: bool
-    hosts: list[Any]
+    sharing: list[Any]
     base_bytes: list[int]
 
     def needs(self, peaks: Sequence[int]) -> list[int]:
         """Return by rank what its limit is compared with, of each rank's bytes above its base."""
-        total = [base + peak for base, peak in zip(self.base_bytes, peaks)]
-        if self.each:
-            return total
-        return [sum(n for n, where in zip(total, self.hosts) if where == own) for own in self.hosts]
+        total = Counter[Any]()
+        for name, base, peak in zip(self.sharing, self.base_bytes, peaks):
+            total[name] += base + peak
+        return [total[name] for name in self.sharing]
 
     @property
     def where(self) -> str:
@@ -78,23 +79,20 @@ class Row(NamedTuple):
 
 def limit_of(comm: Communicator, part: Shard, given: float | None, sharing: int = 1) -> Limit:
     """Return the `Limit`, of `sharing` ranks that are one process. Collective."""
-    found = comm.allgather((host(), part.memory.base // sharing))
+    found = comm.allgather((host() if given is None else comm.rank, part.memory.base // sharing))
     return Limit(memory_limit() if given is None else given, given is not None, *map(list, zip(*found)))
 
 
-def compare(comm: Communicator, tell: Tell, sizes: Sizes, limit: Limit, settings: Mapping[Setting, str], prefetch: int,
+def compare(comm: Communicator, sizes: Sizes, limit: Limit, settings: Mapping[Setting, str],
             rates: Rates | None = None) -> tuple[list[Row], dict[Setting, str]]:
     """Return a `Row` for each setting, the same on every rank, and of the others why each is left out. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    tell : callable, Setting -> Cost
-        As of `part_sizes.of_run`.
     sizes, limit
     settings : dict of Setting to str
         Why one is left out, "" where it is not, as `candidates` returns it.
-    prefetch : int
     rates : Rates, optional
         Given, a row tells seconds, too.
     """
@@ -104,29 +102,28 @@ def compare(comm: Communicator, tell: Tell, sizes: Sizes, limit: Limit, settings
         try:
             if not reason:  # on one rank all are alike
                 alike = next(iter(found.values()), None) if comm.size == 1 else None
-                found[setting] = alike or together(comm, partial(tell, setting))
+                found[setting] = alike or together(comm, partial(cost, sizes, setting))
         except ConfigError as error:
             if not setting.options:
                 raise
             reason = re.sub(r"^(rank \d+: )+", "", str(error))
         if reason:
             left_out[setting] = reason
-    least = min(cost.step.flops for cost in found.values())
-    waited = _waited_edges(comm, sizes, prefetch) if rates else 0
-    rows = []
-    for setting, cost in found.items():
+    least = min(own.step.flops for own in found.values())
+    waited, rows = _waited_edges(comm, sizes) if rates else 0, []
+    for setting, own in found.items():
         edges = waited if MODES[setting.mode].in_step else 0
-        ranks = comm.allgather((cost, limit.n_bytes, seconds_of(cost, rates, least, edges) if rates else None))
-        needs = limit.needs([other.peak_bytes for other, _, _ in ranks])
-        fits = all(need <= most for need, (_, most, _) in zip(needs, ranks))
-        slowest = max(seconds for _, _, seconds in ranks) if rates else None
-        rows.append(Row(setting, [other for other, _, _ in ranks], fits, max(needs), slowest))
+        ranks = comm.allgather((own, limit.n_bytes, seconds_of(own, rates, least, edges) if rates else None))
+        costs, limits, seconds = (list(each) for each in zip(*ranks))
+        needs = limit.needs([other.peak_bytes for other in costs])
+        fits = all(need <= most for need, most in zip(needs, limits))
+        rows.append(Row(setting, costs, fits, max(needs), max(seconds) if rates else None))
     return rows, left_out
 
 
-def _waited_edges(comm, sizes, prefetch):
+def _waited_edges(comm, sizes):
     """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, 0. Collective."""
-    found = sizes.exchanged.get("edges")
+    found, prefetch = sizes.exchanged.get("edges"), sizes.run.graph.prefetch
     if found is None or found.size == 1 or found.size != comm.size:
         return 0.0
     tiles = np.array(comm.allgather(found.n_edges[0]), float)
@@ -134,13 +131,14 @@ def _waited_edges(comm, sizes, prefetch):
     return in_step(tiles, prefetch, ranges) - float(tiles.sum(1).max())
 
 
-def candidates(run: Settings, sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, str]:
+def candidates(sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, str]:
     """Return the settings that a run may be compared in, by default all, and of each why it is left out, "" where it
     is not.
 
     An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither
     reversed edges nor columns.
     """
+    run = sizes.run
     kind = "a message-flow graph" if run.training.mfg else "a batch" if run.batches else ""
     kind = "a relational graph" if sizes.relational else kind
     given = {"backward": run.graph.backward is not None, "columns": run.graph.columns > 1}
@@ -161,20 +159,20 @@ def candidates(run: Settings, sizes: Sizes, settings: Sequence[Setting] = ()) ->
 # ---- what the command does with it
 
 
-def dry_run(comm: Communicator, run: Settings, tell: Tell, sizes: Sizes, part: Shard, limit: Limit) -> dict[str, Any]:
+def dry_run(comm: Communicator, sizes: Sizes, limit: Limit) -> dict[str, Any]:
     """Print what each setting costs. Collective."""
-    rows, left_out = compare(comm, tell, sizes, limit, candidates(run, sizes), run.graph.prefetch)
-    found = {"ranks": comm.size, "prefetch": run.graph.prefetch, "limit_bytes": limit.n_bytes,
-             "base_bytes": limit.base_bytes, "settings": [record(row, run) for row in rows],
+    rows, left_out = compare(comm, sizes, limit, candidates(sizes))
+    found = {"ranks": comm.size, "prefetch": sizes.run.graph.prefetch, "limit_bytes": limit.n_bytes,
+             "base_bytes": limit.base_bytes, "settings": [record(row, sizes.run) for row in rows],
              "left_out": {str(setting): why for setting, why in left_out.items()}}
     if comm.rank == 0:
-        print(table(rows, run, part.summary, left_out), flush=True)
-        if run.output.json:
+        print(table(rows, sizes, left_out), flush=True)
+        if sizes.run.output.json:
             print(json.dumps(found), flush=True)
     return found
 
 
-def choose(comm: Communicator, run: Settings, tell: Tell, sizes: Sizes, part: Shard, limit: Limit) -> Setting:
+def choose(comm: Communicator, sizes: Sizes, limit: Limit) -> Setting:
     """Return the cheapest setting that fits, and print the table that it is from. Collective.
 
     Raises
@@ -182,7 +180,7 @@ def choose(comm: Communicator, run: Settings, tell: Tell, sizes: Sizes, part: Sh
     ConfigError
         On every rank: none fits, or costs cannot be counted.
     """
-    rows, left_out = compare(comm, tell, sizes, limit, candidates(run, sizes), run.graph.prefetch, rates_of(comm))
+    rows, left_out = compare(comm, sizes, limit, candidates(sizes), rates_of(comm))
     fitting = [row for row in rows if row.fits]
     if not fitting:
         least = min(rows, key=lambda row: row.need)
@@ -190,18 +188,17 @@ def choose(comm: Communicator, run: Settings, tell: Tell, sizes: Sizes, part: Sh
                           f"{readable(least.need)}{limit.where}; more ranks take less each")
     best = min(fitting, key=lambda row: (row.seconds, row.need))
     if comm.rank == 0:
-        text = table(rows, run, part.summary, left_out)
+        text = table(rows, sizes, left_out)
         print(f"{text}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
     return best.setting
 
 
-def check(comm: Communicator, run: Settings, make: Callable[[], tuple[Tell, Sizes]], part: Shard, limit: Limit,
-          n_widths: int) -> None:
+def check(comm: Communicator, find: Callable[[], Sizes], part: Shard, limit: Limit, n_widths: int) -> None:
     """Refuse a run that does not fit. Collective.
 
     Parameters
     ----------
-    make : callable
+    find : callable
         As `part_sizes.of_run`; asked only where the run is not surely small.
     n_widths : int
         The widths of all parameters together, which bound what a row takes in a step.
@@ -218,18 +215,18 @@ def check(comm: Communicator, run: Settings, make: Callable[[], tuple[Tell, Size
         if max(limit.needs(crude)) < _SMALL * min(comm.allgather(limit.n_bytes)):
             return
     try:
-        tell, sizes = make()
+        sizes = find()
     except ConfigError:  # costs that cannot be counted
         if limit.each:
             raise
         return
-    own, prefetch = Setting(run.graph.mode), run.graph.prefetch
-    (row,), _ = compare(comm, tell, sizes, limit, {own: ""}, prefetch)
+    own = Setting(sizes.run.graph.mode)
+    (row,), _ = compare(comm, sizes, limit, {own: ""})
     gc.collect()  # a trial's objects hold each other, and its buffers
     if row.fits:
         return
-    others = {setting: reason for setting, reason in candidates(run, sizes).items() if setting != own}
-    fitting = [other for other in compare(comm, tell, sizes, limit, others, prefetch)[0] if other.fits]
+    others = {setting: reason for setting, reason in candidates(sizes).items() if setting != own}
+    fitting = [other for other in compare(comm, sizes, limit, others)[0] if other.fits]
     hint = "no other mode fits; more ranks take less each"
     if fitting:
         least = min(fitting, key=lambda other: other.need)
@@ -253,27 +250,25 @@ def record(row: Row, run: Settings) -> dict[str, Any]:
     return {"setting": str(row.setting), "mode": row.setting.mode, "options": dict(row.setting.options),
             "fits": row.fits, "peak_bytes": [cost.peak_bytes for cost in costs],
             "sent_bytes": _summed(cost.per_epoch(eval_every).sent for cost in costs),
-            "received_bytes": [sum(cost.per_epoch(eval_every).received.values()) for cost in costs],
+            "received_bytes": [cost.per_epoch(eval_every).received.total() for cost in costs],
             "run_sent_bytes": _summed(cost.of_run(epochs, eval_every) for cost in costs),
             "first_epoch_sent_bytes": _summed(cost.of_first_epoch() for cost in costs),
             "messages": [cost.step.n_messages for cost in costs], "flops": [cost.step.flops for cost in costs],
             "remote_buffers": float(max(cost.remote_buffers for cost in costs)), "seconds": row.seconds}
 
 
-def _summed(dicts):
-    total = Counter()
-    for own in dicts:
-        total.update(own)
-    return dict(sorted(total.items()))
+def _summed(counters):
+    return dict(sorted(sum(counters, Counter()).items()))
 
 
-def table(rows: Sequence[Row], run: Settings, summary: dict[str, Any], left_out: Mapping[Setting, str]) -> str:
+def table(rows: Sequence[Row], sizes: Sizes, left_out: Mapping[Setting, str]) -> str:
     """Return the settings as text: the largest rank's memory and messages, bytes of an epoch and flops of all ranks;
     and what is left out.
 
     Of minibatches memory is that of the largest batch that was sampled, and the rest of the average one.
     """
-    size, graph, timed = len(rows[0].costs), run.graph, rows[0].seconds is not None
+    run, graph, summary = sizes.run, sizes.run.graph, sizes.part.summary
+    size, timed = len(rows[0].costs), rows[0].seconds is not None
     given = f", backward {graph.backward}" if graph.backward else ""
     given += f", columns {graph.columns}" if graph.columns > 1 else ""
     span = "an epoch of batches as the first ones" if run.batches else "an epoch after the first"

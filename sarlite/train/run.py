@@ -86,14 +86,14 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         return planning.limit_of(comm, part, options.memory_limit, sharing)
 
     def choose(part):
-        setting = planning.choose(comm, run, *_costs(comm, run, part, sharing), part, limit(part))
+        setting = planning.choose(comm, _sizes(comm, run, part, sharing), limit(part))
         return run.graph._replace(mode=setting.mode, **dict(setting.options))
 
     part = load(comm, run.source, run.graph, folder.path, tick, choose if auto and not options.dry_run else None)
     run, known = run._replace(graph=part.options), known._replace(task=part.task)
     together(comm, lambda: refuse(known))
     if options.dry_run:
-        return planning.dry_run(comm, run, *_costs(comm, run, part, sharing), part, limit(part))
+        return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
@@ -112,8 +112,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
     if not auto and not uncounted(known):
-        planning.check(comm, run, partial(_costs, comm, run, part, sharing, there, trainer), part, limit(part),
-                       _n_widths(model))
+        planning.check(comm, partial(_sizes, comm, run, part, sharing, there, trainer), part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task, "used": used}
@@ -310,8 +309,8 @@ def _warn_of_batch_norm(comm, run, model):
 # ---- what `planning` takes
 
 
-def _costs(comm, run, part, *more):
-    """What tells the costs of a setting of the run, and the sizes of the part. Collective."""
+def _sizes(comm, run, part, *more):
+    """The sizes of the run's part, of which costs are told. Collective."""
     return part_sizes.of_run(comm, run, part, trainer_of, *more)
 
 

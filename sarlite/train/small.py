@@ -1,7 +1,7 @@
 """The sizes of a part of a run, and a part in small with the same proportions, for a trial (`trial`)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +22,13 @@ _SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they
 
 
 class Sizes(NamedTuple):
-    """The sizes of one part of a run.
+    """A run, and the sizes of one part of it.
 
     Attributes
     ----------
+    run : Settings
+    make : callable (comm, run, part) -> Trainer
+        As the run makes its own.
     part : Shard
         The part; or one without rows, for what it says of the data.
     rank, size : int
@@ -50,6 +53,8 @@ class Sizes(NamedTuple):
         Of minibatches and message-flow graphs; and of those that an evaluation takes.
     """
 
+    run: Settings
+    make: Callable[..., Any]
     part: Shard
     rank: int
     size: int

@@ -6,11 +6,9 @@ operations and rows that are not exchanged grow with the rows.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +23,6 @@ from sarlite.tape.shapes import record
 from sarlite.train import small
 from sarlite.train.costs import Cost, Segment, Setting
 from sarlite.train.mirror import Mirror
-from sarlite.train.settings import Settings
 from sarlite.train.small import Sizes
 from sarlite.train.smoothing import smoothed
 
@@ -35,32 +32,22 @@ WARM_BYTES = 4 << 20
 """What a run takes beside large arrays: modules and libraries that its first step needs, small arrays, objects."""
 
 
-def cost(run: Settings, make: Callable[..., Any], sizes: Sizes, setting: Setting, trial_rows: int = TRIAL_ROWS) -> Cost:
-    """Return what a run of a part takes in a setting.
-
-    Parameters
-    ----------
-    run : Settings
-    make : callable (comm, run, part) -> Trainer
-        As the run makes its own.
-    sizes : Sizes
-    setting : Setting
-    trial_rows : int
-        As `TRIAL_ROWS`.
+def cost(sizes: Sizes, setting: Setting, trial_rows: int = TRIAL_ROWS) -> Cost:
+    """Return what a run takes of one rank in a setting. `trial_rows` are as `TRIAL_ROWS`.
 
     Raises
     ------
     ConfigError
         The model cannot run in the setting, or its costs cannot be told there.
     """
-    run = run._replace(graph=run.graph._replace(mode=setting.mode, **dict(setting.options)))
+    run = sizes.run._replace(graph=sizes.run.graph._replace(mode=setting.mode, **dict(setting.options)))
     k, n_threads = sizes.times_smaller(trial_rows), kernels.threads()
     comm, fewer = Mirror(sizes.rank, sizes.size, run.graph.columns), small.options(run, k)
     try:
         kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
         graph = small.graph(comm, fewer, sizes, k)
         trial = _Trial(run, sizes, k, comm, graph)
-        return trial.cost(lambda: make(comm, fewer, small.part(graph, fewer, sizes, k)))
+        return trial.cost(lambda: sizes.make(comm, fewer, small.part(graph, fewer, sizes, k)))
     finally:
         kernels.set_threads(n_threads)
 

@@ -49,9 +49,9 @@ def told(tmp_path, n_ranks, chosen, **options):
     """What a dry run would tell of these settings alone, by name."""
     def tell(comm):
         config = resolve({**QUIET, "ranks": comm.size, "data": SBM, **options, "mode": "sar", "dry_run": True})
-        made, tells, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
-        limit, asked = planning.limit_of(comm, part, None), candidates(made, sizes, chosen)
-        rows, _ = planning.compare(comm, tells, sizes, limit, asked, config.prefetch)
+        made, sizes, part = counted(comm, config, tmp_path, loops=config.self_loops)
+        limit, asked = planning.limit_of(comm, part, None), candidates(sizes, chosen)
+        rows, _ = planning.compare(comm, sizes, limit, asked)
         return {str(row.setting): planning.record(row, made) for row in rows}
 
     return threads.run(n_ranks, tell)[0]
@@ -72,11 +72,11 @@ def check_bytes(tmp_path, n_ranks, settings, **options):
 
 
 def counted(comm, config, folder, loops=True):
-    """The `Settings` of a run, what tells its costs, the `Sizes` of its part, and the part."""
+    """The `Settings` of a run, the `Sizes` of its part, and the part."""
     made = settings(config)
     source = made.source if loops is None else made.source._replace(self_loops=loops)
     part = load_part(comm, source, made.graph, folder)
-    return made, *part_sizes.of_run(comm, made, part, run.trainer_of), part
+    return made, part_sizes.of_run(comm, made, part, run.trainer_of), part
 
 
 def few_labelled(path, nodes=120):

@@ -100,10 +100,10 @@ def test_a_comparison_counts_what_ranks_in_step_wait(summing, prefetch, waits, t
     def seconds(comm):
         config = resolve({**QUIET, "data": "sbm:nodes=300,degree=20,features=4,homophily=0.9", "model": "gcn", "partition": "contiguous",
                           "prefetch": prefetch, "ranks": comm.size})
-        _, tell, sizes, part = counted(comm, config, tmp_path)
+        _, sizes, part = counted(comm, config, tmp_path)
         limit = planning.limit_of(comm, part, None)
-        rows, _ = planning.compare(comm, tell, sizes, limit, {Setting(mode): "" for mode in ("broadcast", "sar")},
-                                   prefetch, Rates(0.0, 0.0, 0.0, 0.0, summing))
+        rows, _ = planning.compare(comm, sizes, limit, {Setting(mode): "" for mode in ("broadcast", "sar")},
+                                   Rates(0.0, 0.0, 0.0, 0.0, summing))
         return [row.seconds for row in rows]
 
     broadcast, sar = threads.run(2, seconds)[0]
