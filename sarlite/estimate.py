@@ -34,7 +34,7 @@ from sarlite.train.load import Shard, kind
 from sarlite.train.load import load as load_part
 from sarlite.train.loop import set_threads
 from sarlite.train.part_sizes import sizes_of
-from sarlite.train.rates import rates_of, segment_seconds
+from sarlite.train.rates import rates_of, seconds_of
 from sarlite.train.report import duration
 from sarlite.train.run import trainer_of
 from sarlite.train.settings import settings
@@ -188,7 +188,7 @@ def _row(size, mode, costs, exact, rates):
     def most_bytes(way, segment):
         return round(most(lambda each: getattr(each.segments[segment], way).total()))
 
-    seconds = {f"{of}_seconds": most(lambda each, of=of: segment_seconds(each, rates, of))
+    seconds = {f"{of}_seconds": most(lambda each, of=of: seconds_of(each.segments[of], rates))
                for of in ("step", "evaluation")}
     return {"ranks": size, "mode": mode, "peak_bytes": most(lambda each: each.peak_bytes),
             "step_received_bytes": most_bytes("received", "step"), "step_sent_bytes": most_bytes("sent", "step"),

@@ -74,7 +74,7 @@ class Row(NamedTuple):
     costs: list[Cost]
     fits: bool
     need: int  # the most that is compared with a limit
-    seconds: float | None = None  # of packing, sending and waiting in a step, where it was asked for
+    seconds: float | None = None  # of a step of the slowest rank, where it was asked for
 
 
 def limit_of(comm: Communicator, part: Shard, given: float | None, sharing: int = 1) -> Limit:
@@ -109,11 +109,10 @@ def compare(comm: Communicator, sizes: Sizes, limit: Limit, settings: Mapping[Se
             reason = re.sub(r"^(rank \d+: )+", "", str(error))
         if reason:
             left_out[setting] = reason
-    least = min(own.step.flops for own in found.values())
     waited, rows = _waited_edges(comm, sizes) if rates else 0, []
     for setting, own in found.items():
         edges = waited if MODES[setting.mode].in_step else 0
-        ranks = comm.allgather((own, limit.n_bytes, seconds_of(own, rates, least, edges) if rates else None))
+        ranks = comm.allgather((own, limit.n_bytes, seconds_of(own.step, rates, edges) if rates else None))
         costs, limits, seconds = (list(each) for each in zip(*ranks))
         needs = limit.needs([other.peak_bytes for other in costs])
         fits = all(need <= most for need, most in zip(needs, limits))
@@ -276,7 +275,7 @@ def table(rows: Sequence[Row], sizes: Sizes, left_out: Mapping[Setting, str]) ->
             f"edges; {size} rank{'s' if size > 1 else ''}, prefetch {graph.prefetch}{given}; {span}; memory "
             "without Python and its libraries")
     lines = [["mode", "fits", "peak memory", "remote buffers", "messages", "Gflop",
-              *["ms to pack, send, wait"] * timed, "sent by phase"]]
+              *["ms a step"] * timed, "sent by phase"]]
     for row in rows:
         found = record(row, run)
         peaks = [readable(n) for n in (found["peak_bytes"] if size <= 4 else [max(found["peak_bytes"])])]

@@ -1,6 +1,4 @@
-"""What bytes, messages, waiting and flops take on this machine: a few small measurements, and the seconds that they
-make of a cost.
-"""
+"""What operations, bytes and messages take on this machine: a few small measurements, and the seconds that they make."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.sar.schedule.messages import pack
 from sarlite.tape.reduce import product
-from sarlite.train.costs import Cost
+from sarlite.train.costs import Segment
 from sarlite.types import Array
 
 _MESSAGE, _COMPUTED, _REPEATS, _DEGREE = 1 << 20, 1 << 22, 3, 16
@@ -89,24 +87,10 @@ def in_step(tiles: Array, prefetch: int, n_pieces: int = 1) -> float:
     return float(done[-1].max())
 
 
-def segment_seconds(cost: Cost, rates: Rates, segment: str) -> float:
-    """Return what a step or an evaluation takes one rank: operations, bytes in memory, messages, one after the other.
-
-    Parameters
-    ----------
-    cost, rates
-    segment : {"step", "evaluation"}
+def seconds_of(segment: Segment, rates: Rates, waited_edges: float = 0.0) -> float:
+    """Return what a segment takes one rank: operations, bytes in memory, messages, one after the other; and the time
+    that sums over other ranks' edges take, for which the rank waits.
     """
-    own = cost.segments[segment]
-    n_messages = cost.step.n_messages * bool(own.received) * (1 if segment == "step" else 0.5)  # forward alone
-    return (rates.flop * own.flops + rates.summing * own.touched_bytes + rates.packing * own.sent.total()
-            + rates.sending * own.received.total() + rates.message * n_messages)
-
-
-def seconds_of(cost: Cost, rates: Rates, flops: int, waited_edges: float = 0.0) -> float:
-    """Return what packing and sending take one rank in a step, waiting for others' edges, and computing more than
-    `flops`.
-    """
-    step = cost.step
-    return (rates.packing * step.packed_bytes + rates.sending * step.received.total() + rates.message * step.n_messages
-            + rates.flop * (step.flops - flops) + rates.summing * step.row_bytes * waited_edges)
+    return (rates.flop * segment.flops + rates.summing * (segment.touched_bytes + waited_edges * segment.row_bytes)
+            + rates.packing * segment.sent.total() + rates.sending * segment.received.total()
+            + rates.message * segment.n_messages)

@@ -124,7 +124,7 @@ class _Trial(Observer):
             self._arrays = max(self._arrays, self._grown + self.k * others)
         if self.batches:
             self._add_batches(evaluates, name == "first evaluation", trainer)
-        now.n_messages, now.packed_bytes = self.comm.sent["messages"] - n_messages, round(now.packed_bytes)
+        now.n_messages = self.comm.sent["messages"] - n_messages
         now.flops, now.touched_bytes = round(scale * now.flops), round(scale * now.touched_bytes)
         now.sent, now.received = _plain(now.sent), _plain(now.received)
         self.segments[name] = now
@@ -174,9 +174,7 @@ class _Trial(Observer):
             pieces = plan.forward if gradients is None else plan.backward
             share = Fraction(times * self._n_steps, len(exchanged))
             if rows is not None:
-                sent, received, packed = fetched(pieces, own.size, rows)
-                self._add(within or f"{phase}_fetch", sent, received, share)
-                self.now.packed_bytes += share * packed
+                self._add(within or f"{phase}_fetch", *fetched(pieces, own.size, rows), share)
             if gradients is not None:
                 self._add(within or f"{phase}_push", *pushed(pieces, gradients), share)
             self._holds_ahead(pieces, times, own.size, rows, gradients)
@@ -200,7 +198,6 @@ class _Trial(Observer):
             sent, received = self.k * sent, self.k * received
         if phase.endswith("_turn"):
             sent, received = self._turned(sent, received)
-            self.now.packed_bytes += sent
         self._add(within or phase, sent, received)
 
     def _turned(self, sent, received):
