@@ -163,7 +163,7 @@ class _Trial(Observer):
     def aggregates(self, schedule, arrays, d_arrays, phase, within):
         if within == "setup":
             return
-        grid = self.graph.grid if hasattr(self.graph, "grid") else None
+        grid = getattr(self.graph, "grid", None)
         if grid is not None and schedule.transport is not grid.graph.schedule.transport:
             raise ConfigError("--columns: costs are not counted for a model whose messages are computed by rows")
         rows, gradients = (None if each is None else templates_of(each) for each in (arrays, d_arrays))
@@ -193,7 +193,7 @@ class _Trial(Observer):
         if within == "setup" or phase == PHASE or phase.endswith(("_fetch", "_push")):
             return  # of passes, and of rows of caches, the run's are told
         if phase == "alltoall":
-            if self.batches and self.batches.moved is not None:
+            if self.batches and not self.batches.stay:
                 return  # of sampling
             sent, received = self.k * sent, self.k * received
         if phase.endswith("_turn"):
@@ -215,7 +215,7 @@ class _Trial(Observer):
     def _add_batches(self, evaluates, first, trainer):
         """Add what sampling moved, and what the rows of caches that the batches push do."""
         batches = self.batches
-        if batches.moved is not None:
+        if not batches.stay:
             cuts = first if evaluates else 1 / batches.n_steps
             self._add("evaluation" if evaluates else "alltoall", *(self._n_steps * batches.moved + cuts * batches.cut))
         for by_layer in batches.pushes:
