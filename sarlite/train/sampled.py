@@ -20,21 +20,7 @@ MOST = 16
 """Up to so many batches of the first epoch are sampled."""
 EDGE_BYTES = 16
 """Of a sampled edge, with its share of the rows."""
-
-
-class Pushed(NamedTuple):
-    """Rows that a rank pushes of a layer in a step, and gets, by rank; where `dated` with the steps that made them."""
-
-    rank: int
-    sent: list[int]
-    received: list[int]
-    dated: bool
-
-    def n_bytes(self, row: tuple[tuple[int, ...], Any]) -> tuple[int, int]:
-        """Return the bytes that go, and that come, of rows of this (shape, dtype)."""
-        own = [[message_bytes(n, self.dated, row[1], row[0]) for q, n in enumerate(rows) if q != self.rank]
-               for rows in (self.sent, self.received)]
-        return sum(own[0]), sum(own[1])
+Pushed = tuple[list[int], list[int]]
 
 
 class Layers(NamedTuple):
@@ -48,8 +34,8 @@ class Layers(NamedTuple):
         Of the first batch's layers, of all ranks.
     n_steps : int
         Steps an epoch.
-    pushes : list of dict of Pushed
-        By batch and layer, of caches of embeddings.
+    pushes : list of dict of (list of int, list of int)
+        By batch and layer, of caches of embeddings, the rows that go to each peer, and that come.
     moved : (2,) float64, or None
         Bytes that sampling sent and received, a step; None of a message-flow batch.
     cut : (2,) int64
@@ -112,8 +98,8 @@ def _sampled(graph, loader, run, scores):
     loader.drain()
     counted = _bytes(graph) - start - cut
     if caches:
-        row = (1,), caches.stored_dtype(run.model.dtype)
-        counted -= np.sum([own.n_bytes(row) for each in pushes for own in each.values()], 0, dtype=int)
+        dtype = caches.stored_dtype(run.model.dtype)
+        counted -= sum(pushed_bytes(own, caches.dated, (1,), dtype) for each in pushes for own in each.values())
     n_made = n if n == len(loader) else min(n + loader.sample_ahead, len(loader))
     n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch) for batch in batches)
     return Layers(batches, sizes, len(loader), pushes, counted / n_made, cut, n_seeds,
@@ -126,11 +112,15 @@ def _entered(layer, batch, place):
 
 
 def _pushed(comm, caches):
-    """By layer the last push, as this rank and its peers know it. Collective."""
+    """By layer the rows that this rank pushed last, and that it got, by peer. Collective."""
     own = {layer: counts for layer, (counts, *_) in caches.pushed.items()}
-    ranks = comm.allgather(own)
-    return {layer: Pushed(comm.rank, sent, [others[layer][comm.rank] for others in ranks], caches.dated)
-            for layer, sent in own.items()}
+    ranks, peers = comm.allgather(own), [q for q in range(comm.size) if q != comm.rank]
+    return {layer: ([sent[q] for q in peers], [ranks[q][layer][comm.rank] for q in peers]) for layer, sent in own.items()}
+
+
+def pushed_bytes(pushed: Pushed, dated: bool, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return the bytes (2,) that go, and that come, of pushed rows of this shape and dtype; `dated` as of `Caches`."""
+    return np.array([sum(message_bytes(n, dated, dtype, shape) for n in rows) for rows in pushed])
 
 
 def _bytes(graph):

@@ -23,6 +23,7 @@ from sarlite.tape.shapes import record
 from sarlite.train import small
 from sarlite.train.costs import Cost, Segment, Setting
 from sarlite.train.mirror import Mirror
+from sarlite.train.sampled import pushed_bytes
 from sarlite.train.small import Sizes
 from sarlite.train.smoothing import smoothed
 
@@ -219,10 +220,11 @@ class _Trial(Observer):
             cuts = first if evaluates else 1 / batches.n_steps
             self._add("evaluation" if evaluates else "alltoall", *(self._n_steps * batches.moved + cuts * batches.cut))
         for by_layer in batches.pushes:
-            rows = trainer.batches.caches.pushed
-            for layer in by_layer.keys() & rows.keys():
-                _, *row = rows[layer]
-                self._add(PHASE, *by_layer[layer].n_bytes(row), Fraction(1, len(batches.pushes)))
+            caches = trainer.batches.caches
+            for layer in by_layer.keys() & caches.pushed.keys():
+                _, *row = caches.pushed[layer]
+                sent, received = pushed_bytes(by_layer[layer], caches.dated, *row).tolist()
+                self._add(PHASE, sent, received, Fraction(1, len(batches.pushes)))
 
     def forward(self, name, params):
         if "layout" in params:
