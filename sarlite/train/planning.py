@@ -134,12 +134,11 @@ def candidates(sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, 
     """Return the settings that a run may be compared in, by default all, and of each why it is left out, "" where it
     is not.
 
-    An option that is given goes with each setting. Relational graphs, message-flow graphs and batches have neither
-    reversed edges nor columns.
+    An option that is given goes with each setting. Message-flow graphs and batches have neither reversed edges nor
+    columns; of relational graphs costs are not counted with these.
     """
     run = sizes.run
     kind = "a message-flow graph" if run.training.mfg else "a batch" if run.batches else ""
-    kind = "a relational graph" if sizes.relational else kind
     given = {"backward": run.graph.backward is not None, "columns": run.graph.columns > 1}
 
     def left_out(options):
@@ -148,6 +147,8 @@ def candidates(sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, 
                 return f"--{name} is given"
         if "columns" in options and sizes.size == 1:
             return "one rank has all columns"
+        if options and sizes.relational:
+            return "its costs are not counted of a relational graph"
         if kind and options:
             return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
         return ""

@@ -191,9 +191,11 @@ class _Relational(HeteroGraph):
     real: HeteroGraph
 
     def _made(self, chosen):
-        made, _ = super()._made(chosen)
+        graphs, _ = super()._made(chosen)
+        for graph in graphs:
+            graph._schedule = graph.schedule._replace(over=chosen)
         _, n_halo = self.real.exchanges.get(chosen, (None, 0))
-        return made._replace(over=chosen), n_halo
+        return graphs, n_halo
 
 
 def _relational(comm, asked, sizes, k):
