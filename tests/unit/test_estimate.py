@@ -8,6 +8,7 @@ import pytest
 from sarlite import estimate
 from sarlite.comm import threads
 from sarlite.sar.schedule.modes import MODES
+from sarlite.train.rates import Rates
 from tests.helpers.costing import RELATIONAL, trained, weighted
 
 
@@ -94,7 +95,8 @@ def test_an_estimate_says_what_fits_and_on_how_few_ranks(capsys):
 COUNTED = "--nodes 100000000 --edges 2e9 --features 128 --classes 172 --model gcn --hidden 64 --threads 1".split()
 
 
-def test_seconds_are_those_of_rates_and_of_work(capsys):
+def test_seconds_are_those_of_rates_and_of_work(capsys, monkeypatch):
+    monkeypatch.setattr(estimate, "rates_of", lambda comm: Rates(1e-10, 1e-9, 1e-5, 1e-10, 1e-10))  # whatever else runs here
     given = ["--gflops", "10", "--gb-per-s", "10", "--network-gbit", "8"]
     slow, quick = (told(capsys, *COUNTED, "--ranks", "2", *rates)["sar", 2]
                    for rates in (given, ["--gflops", "1e9", "--gb-per-s", "1e9", "--network-gbit", "8"]))
