@@ -45,11 +45,11 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     add_taken(parser)
     given = vars(parser.parse_args(argv))
     for name in needed:
-        if name not in given:
+        if name.replace("-", "_") not in given:
             flags = [f"--{name}" for name in needed]
             told = f"{', '.join(flags[:-1])} and {flags[-1]}"
             raise ConfigError(f"--{name} is missing: {parser.prog.rpartition('.')[2]} needs {told}")
-    return {name: given.pop(name, default) for name, (default, _, _) in own.items()}, given
+    return {name: given.pop(name.replace("-", "_"), default) for name, (default, _, _) in own.items()}, given
 
 
 SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "weight-decay", "dataset": "data",
