@@ -87,6 +87,17 @@ def few_labelled(path, nodes=120):
     return str(path)
 
 
+def directed(path, nodes=90):
+    """A data set whose edges have no reverse: of each pair that from the lower node."""
+    dataset = load(f"sbm:nodes={nodes},degree=8,features=9")
+    dst = np.repeat(np.arange(nodes), np.diff(dataset.indptr))
+    kept = dataset.indices < dst
+    dataset.indices = np.ascontiguousarray(dataset.indices[kept])
+    dataset.indptr = np.concatenate([[0], np.cumsum(np.bincount(dst[kept], minlength=nodes))])
+    format.write(path, dataset)
+    return str(path)
+
+
 def weighted(path, n=90, n_pairs=400):
     """The spec of a symmetric archive whose edges have weights."""
     keys = np.unique(np.random.default_rng(0).integers(0, n * n, n_pairs))

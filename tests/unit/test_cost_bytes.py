@@ -5,7 +5,7 @@ import pytest
 from sarlite.comm import threads
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train.costs import Setting, settings_on
-from tests.helpers.costing import FEW, MODELS, RELATIONAL, SBM, check_bytes, dry_run, few_labelled, told, trained, weighted
+from tests.helpers.costing import FEW, MODELS, RELATIONAL, SBM, check_bytes, directed, dry_run, few_labelled, told, trained, weighted
 
 LABELS = {"model": "gat", "label_inputs": 0.5}
 EVEN = "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5"  # batches of 6 are alike: the same order of products is cheaper in each
@@ -63,6 +63,12 @@ def test_bytes_of_settings_are_those_of_runs_with_their_options(name, weights, n
     check_bytes(tmp_path, n_ranks, [setting], **options)
 
 
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_bytes_of_reversed_edges_that_are_others(name, tmp_path):
+    options = {"data": directed(tmp_path / "a"), "prefetch": 0, "epochs": 2, **MODELS[name]}
+    check_bytes(tmp_path, 3, ["broadcast", settings_on(3)[-2]], **options)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("name", ["gcn", "sage", "appnp", "gat"])
@@ -90,6 +96,12 @@ def test_bytes_of_a_weighted_graph_by_columns_are_those_of_the_run(name, n_ranks
 def test_bytes_of_message_flow_are_those_of_the_run(name, n_ranks, layers, prefetch, mode, tmp_path):
     options = {**MODELS.get(name, LABELS), "layers": layers, "mfg": True, "epochs": 3, "data": few_labelled(tmp_path / "few")}
     check_bytes(tmp_path, n_ranks, [mode], prefetch=prefetch, **options)
+
+
+def test_bytes_of_message_flow_whose_order_of_products_is_the_runs(tmp_path):
+    """A trial's layers, which are smaller, would have another."""
+    options = {**MODELS["gcn"], "layers": 2, "mfg": True, "epochs": 2, "data": few_labelled(tmp_path / "few")}
+    check_bytes(tmp_path, 2, ["broadcast"], prefetch=1, **options)
 
 
 @pytest.mark.sampled(2)
