@@ -15,15 +15,20 @@ from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Piece, Plan
 
 
-def fetched(pieces: Sequence[Piece], size: int, templates: Any) -> tuple[int, int]:
-    """Return the bytes that one of `size` ranks sends and receives where rows of arrays are fetched over pieces.
+def fetched(pieces: Sequence[Piece], size: int, templates: Any) -> tuple[int, int, int]:
+    """Return the bytes that one of `size` ranks sends and receives where rows of arrays are fetched over pieces, and
+    those of sent rows that are copied into messages.
 
     `templates` are the (row shape, dtype) of each array.
     """
-    arrivals = [arrival for piece in pieces for arrival in piece.arrivals]
-    sent = sum(_n_bytes(arrival.n_send, templates, isinstance(arrival.send_rows, slice))
-               * (size - 1 if arrival.target is None else 1) for arrival in arrivals)
-    return sent, sum(_n_bytes(arrival.n_rows, templates, arrival.contiguous) for arrival in arrivals)
+    sent, received, packed = 0, 0, 0
+    for arrival in (arrival for piece in pieces for arrival in piece.arrivals):
+        as_they_stand = isinstance(arrival.send_rows, slice)
+        n_bytes = _n_bytes(arrival.n_send, templates, as_they_stand)
+        sent += n_bytes * (size - 1 if arrival.target is None else 1)
+        received += _n_bytes(arrival.n_rows, templates, arrival.contiguous)
+        packed += 0 if as_they_stand else n_bytes
+    return sent, received, packed
 
 
 def pushed(pieces: Sequence[Piece], templates: Any) -> tuple[int, int]:

@@ -34,8 +34,8 @@ class Segment:
     ----------
     sent, received : Counter of str
         Bytes by phase; of minibatches a step's are those of an average one.
-    n_messages : int
-        That are sent.
+    n_messages, packed_bytes : int
+        Messages that are sent; bytes of rows that are copied into messages, and of gradients that are added out of them.
     flops, touched_bytes : int
         Forward and backward: operations, and bytes of arrays that are read and written.
     row_bytes : int
@@ -45,6 +45,7 @@ class Segment:
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     n_messages: int = 0
+    packed_bytes: int = 0
     flops: int = 0
     touched_bytes: int = 0
     row_bytes: int = 0

@@ -92,5 +92,5 @@ def seconds_of(segment: Segment, rates: Rates, waited_edges: float = 0.0) -> flo
     that sums over other ranks' edges take, for which the rank waits.
     """
     return (rates.flop * segment.flops + rates.summing * (segment.touched_bytes + waited_edges * segment.row_bytes)
-            + rates.packing * segment.sent.total() + rates.sending * segment.received.total()
+            + rates.packing * segment.packed_bytes + rates.sending * segment.received.total()
             + rates.message * segment.n_messages)

@@ -125,7 +125,7 @@ class _Trial(Observer):
             self._arrays = max(self._arrays, self._grown + self.k * others)
         if self.batches:
             self._add_batches(evaluates, name == "first evaluation", trainer)
-        now.n_messages = self.comm.sent["messages"] - n_messages
+        now.n_messages, now.packed_bytes = self.comm.sent["messages"] - n_messages, round(now.packed_bytes)
         now.flops, now.touched_bytes = round(scale * now.flops), round(scale * now.touched_bytes)
         now.sent, now.received = _plain(now.sent), _plain(now.received)
         self.segments[name] = now
@@ -175,9 +175,11 @@ class _Trial(Observer):
             pieces = plan.forward if gradients is None else plan.backward
             share = Fraction(times * self._n_steps, len(exchanged))
             if rows is not None:
-                self._add(within or f"{phase}_fetch", *fetched(pieces, own.size, rows), share)
+                sent, received, packed = fetched(pieces, own.size, rows)
+                self._add(within or f"{phase}_fetch", sent, received, share, packed)
             if gradients is not None:
-                self._add(within or f"{phase}_push", *pushed(pieces, gradients), share)
+                sent, received = pushed(pieces, gradients)
+                self._add(within or f"{phase}_push", sent, received, share, received)
             self._holds_ahead(pieces, times, own.size, rows, gradients)
         if phase == "forward" or schedule.over == "reverse":
             self.now.row_bytes += _row_bytes(rows)
@@ -199,7 +201,7 @@ class _Trial(Observer):
             sent, received = self.k * sent, self.k * received
         if phase.endswith("_turn"):
             sent, received = self._turned(sent, received)
-        self._add(within or phase, sent, received)
+        self._add(within or phase, sent, received, packed=sent if phase.endswith("_turn") else 0)
 
     def _turned(self, sent, received):
         """Bytes of rows of a group of ranks that turn into columns, or back: rows go, and the others' come."""
@@ -209,9 +211,10 @@ class _Trial(Observer):
         times = Fraction(of_run, max(own, 1)), Fraction(all_of_run - of_run, max(whole - own, 1))
         return (times[0] * sent, times[1] * received) if to_columns else (times[1] * sent, times[0] * received)
 
-    def _add(self, phase, sent, received, share=1):
+    def _add(self, phase, sent, received, share=1, packed=0):
         self.now.sent[phase] += share * sent
         self.now.received[phase] += share * received
+        self.now.packed_bytes += share * packed
 
     def _add_batches(self, evaluates, first, trainer):
         """Add what sampling moved, and what the rows of caches that the batches push do."""

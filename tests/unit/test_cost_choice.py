@@ -79,7 +79,7 @@ def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options
 
 
 def test_the_cheapest_is_what_computes_packs_sends_and_waits_least():
-    step = Segment(sent=Counter(forward_fetch=40), received=Counter(forward_fetch=100), n_messages=3,
+    step = Segment(received=Counter(forward_fetch=100), n_messages=3, packed_bytes=40,
                    flops=1000, touched_bytes=16, row_bytes=8)
     rates = Rates(packing=1.0, sending=2.0, message=5.0, flop=0.5, summing=0.25)
     assert seconds_of(step, rates, waited_edges=10) == 40 + 200 + 15 + 500 + 0.25 * (16 + 80)
