@@ -7,7 +7,6 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
-from sarlite.profile import uncounted
 from sarlite.sar.cost import exchanged, reversed_exchanged
 from sarlite.train import sampled, small
 from sarlite.train.load import Shard
@@ -49,7 +48,7 @@ def of_run(comm: Communicator, run: Settings, part: Shard, make: Callable[..., A
             val = test = -(-max(0, scored.n_seeds - batches.n_seeds) // 2)
         sizes = sizes._replace(batches=batches, scored=scored, splits=(batches.n_seeds, val, test))
     if run.training.mfg:
-        batches, scored = sampled.flows(make(comm, run, part) if trainer is None else trainer, part.graph.comm)
+        batches, scored = sampled.flows(make(comm, run, part) if trainer is None else trainer)
         sizes = sizes._replace(batches=batches, scored=scored)
     return sizes
 
@@ -66,10 +65,10 @@ def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[...,
         return sizes._replace(exchanged=found)
     inner = graph if graph.grid is None else graph.grid.graph
     with graph.profile.phase("setup"):
-        alone, reverse = uncounted(inner.comm), None
-        found = {"edges": exchanged(alone, inner.plan)}
-        if alone.size > 1 and not run.training.mfg and not run.batches:
-            reverse = reversed_exchanged(alone, inner.plan)
+        group, reverse = inner.schedule.transport.comm, None
+        found = {"edges": exchanged(group, inner.plan)}
+        if group.size > 1 and not run.training.mfg and not run.batches:
+            reverse = reversed_exchanged(group, inner.plan)
     own = graph.n_dst, graph.n_edges
     whole = (inner.n_dst, inner.n_edges) if graph.grid else np.sum(comm.allgather(own), 0).tolist()
     return sizes._replace(exchanged=found, reverse=reverse, group=dict(zip(("rows", "edges"), zip(own, whole))),

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import Solo
 from sarlite.minibatch.push import message_bytes
-from sarlite.profile import uncounted
 from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.tape import Tensor
 from sarlite.train.load import Shard
@@ -61,11 +59,10 @@ class Layers(NamedTuple):
         return self.moved is None
 
 
-def flows(trainer: Any, comm: Any) -> tuple[Layers, Layers]:
+def flows(trainer: Any) -> tuple[Layers, Layers]:
     """Return the layers of a trainer's message-flow batches, of its training and its scoring. Collective."""
-    batches = [source.batch.graphs for source in (trainer.batches, trainer.scoring)]
-    training, scoring = (Layers([[exchanged(uncounted(comm), layer.plan) for layer in layers]],
-                                [layer.sizes for layer in layers]) for layers in batches)
+    training, scoring = (Layers([_exchanged(source.batch.graphs)], [layer.sizes for layer in source.batch.graphs])
+                         for source in (trainer.batches, trainer.scoring))
     return training, scoring
 
 
@@ -75,12 +72,11 @@ def of_run(run: Settings, part: Shard) -> tuple[Layers, Layers | None]:
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), run.model.dtype)
     with graph.profile.phase("setup"):
         made = loaders(run, part._replace(rows=rows._replace(features=nothing)), nothing, rows_alone=False)
-        found = {name: _sampled(graph, loader, run, name == "scoring") for name, loader in made.items()}
+        found = {name: _sampled(graph, loader, run) for name, loader in made.items()}
     return found["batches"], found.get("scoring")
 
 
-def _sampled(graph, loader, run, scores):
-    comm = graph.comm if scores or run.batches.remote == "exact" else Solo()
+def _sampled(graph, loader, run):
     batches, sizes, pushes, start = [], [], [], _bytes(graph)
     n, n_layers, n_seeds, caches = min(len(loader), MOST), len(run.batches.fanouts), 0, loader.caches
     loader.seeds(0)
@@ -93,7 +89,7 @@ def _sampled(graph, loader, run, scores):
                 layers = [_entered(layer, batch, k) for k, layer in enumerate(layers)]
                 pushes.append(_pushed(graph.comm, caches))
             sizes = sizes or [layer.sizes for layer in layers]
-            batches.append([exchanged(uncounted(comm), layer.plan) for layer in layers])
+            batches.append(_exchanged(layers))
             del batch, layers
     loader.drain()
     counted = _bytes(graph) - start - cut
@@ -104,6 +100,11 @@ def _sampled(graph, loader, run, scores):
     n_edges = max(sum(sum(map(sum, found.n_edges)) for found in batch) for batch in batches)
     return Layers(batches, sizes, len(loader), pushes, counted / n_made, cut, n_seeds,
                   loader.sample_ahead * EDGE_BYTES * n_edges)
+
+
+def _exchanged(layers):
+    """What the layers of a batch exchange. Collective, where rows of peers come."""
+    return [exchanged(layer.schedule.transport.comm, layer.plan) for layer in layers]
 
 
 def _entered(layer, batch, place):
