@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -174,9 +175,7 @@ def _fits(rows, own, rows_on):
         few, many = many, min(2 * many, most)
     if not fitting(many):
         return [*lines, f"no mode fits {memory} on up to {most:,} ranks"]
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if fitting(middle) else (middle, many)
+    many = few + 1 + bisect_left(range(few + 1, many), True, key=lambda size: bool(fitting(size)))
     row = min(fitting(many), key=lambda row: (row["step_sent_bytes"], row["peak_bytes"]))
     return [*lines, f"fewest ranks: {many:,}, {row['mode']}, {_bytes(row['peak_bytes'])} a rank"]
 
@@ -320,7 +319,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Draw bytes received and memory by number of ranks, a line a mode."""
-    needs("matplotlib", "--plot")
     import matplotlib
 
     matplotlib.use("Agg")
