@@ -13,7 +13,7 @@ from sarlite.train.costs import Segment, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
 from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
 
-DENSE = dict(data="sbm:nodes=12000,degree=6,features=16", model="gat", layers=2, hidden=64, heads=2, epochs=1, prefetch=0)
+DENSE = dict(data="sbm:nodes=12000,degree=6,features=16", model="gat", layers=2, hidden=192, heads=2, epochs=1, prefetch=0)
 TINY = dict(data=SBM, **MODELS["gcn"], layers=2, epochs=1, prefetch=0)
 
 
