@@ -166,13 +166,14 @@ def fanouts(value: Any) -> list[int]:
     return found
 
 
-def readable(n_bytes: float) -> str:
-    """Return a number of bytes for people: 1536 is "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024:
+def readable(n_bytes: float, base: int = 1024) -> str:
+    """Return a number of bytes for people: 1536 is "1.5 KiB", and with the base 1000 "1.536 kB"."""
+    *units, last = ("B", "KiB", "MiB", "GiB", "TiB") if base == 1024 else ("B", "kB", "MB", "GB", "TB")
+    for unit in units:
+        if n_bytes < base:
             return f"{n_bytes:.4g} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.4g} TiB"
+        n_bytes /= base
+    return f"{n_bytes:.4g} {last}"
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:

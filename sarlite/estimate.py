@@ -10,14 +10,14 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from sarlite.comm import Solo, threads
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser, aligned, byte_size, count, parse_own
+from sarlite.command import Parser, aligned, byte_size, count, parse_own, readable
 from sarlite.data import load
 from sarlite.data.part import Rows
 from sarlite.data.tables import SPLITS
@@ -289,13 +289,7 @@ def _with_memory(sizes):
 # ---- what is shown
 
 
-def _bytes(n):
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000 or unit == "TB":
-            return f"{n:.4g} {unit}"
-        n /= 1000
-
-
+_bytes = partial(readable, base=1000)
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     # by heading, a row's number and how it is shown
     "ranks": ("ranks", "{:,}".format),
