@@ -1,8 +1,6 @@
 """Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of its layers."""
 
 import argparse
-import contextlib
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,19 +10,16 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import together
-from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
-from sarlite.data import node_rows, result_table, scratch, textfile
+from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
-from sarlite.errors import CheckpointError, ConfigError, DataError, needs
-from sarlite.files import try_whole
-from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.errors import CheckpointError, ConfigError, needs
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, link_scores, link_splits, propagated, resume
+from sarlite.train import asked, checkpoint, link_splits, predicted, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
@@ -32,11 +27,12 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.link_edges import Ends
-from sarlite.train.load import kind, load, told_widths, widths
-from sarlite.train.model import errors_of, make_model
+from sarlite.train.load import kind, load, prefetched, told_widths
+from sarlite.train.model import errors_of
 from sarlite.train.options import MODEL_OPTIONS
-from sarlite.train.recommend import NOBODY, ranks, top
-from sarlite.train.run import make_graph_predictor, make_predictor
+from sarlite.train.predicted import Predicted
+from sarlite.train.recommend import ranks, top
+from sarlite.train.run import new_model
 from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output
 
@@ -126,16 +122,13 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
     options = together(comm, lambda: _options(config, meta))
     run = together(comm, lambda: settings(options))
-    together(comm, lambda: _try(_paths(config, options.task)) if comm.rank == 0 else None)
+    together(comm, lambda: predicted.check_paths(config, options.task) if comm.rank == 0 else None)
     tick()
-    known = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
-    together(comm, lambda: refuse(known))
-    graph = run.graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
-    if options.prefetch is None:
-        graph = graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
+    kinds = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
+    together(comm, lambda: refuse(kinds))
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
+    graph = prefetched(comm, run.graph, options)._replace(backward="push")  # no plan of the reversed edges is made
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
-    part.graph.profile.on_progress = tick
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     ends, several = [(Ends(0, part.graph.n_nodes, part.target, part.names.get(part.target)),)], None
@@ -154,40 +147,25 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
     if config.links is not None:
         with_negatives = options.task == "link" and not config.rank
-        asked = link_scores.asked(comm, config.links, ends, several, part.graph, at_once, with_negatives)
-        places, pairs, n_rows, nodes, _ = asked
-        part, rows = part if config.rank else part._replace(graph=pairs), slice(None)
+        wanted = asked.pairs(comm, config.links, ends, several, part.graph, at_once, with_negatives)
+        part = part if config.rank else part._replace(graph=wanted.graph)
     else:
-        wanted = [_wanted(comm, config.nodes, own[0], part.graph, at_once)
-                  for own in (ends[:1] if config.top is None else ends)]
-        places, rows, n_rows, nodes = wanted[0]
-    with errors_of(options.model), using(named(run.training.numerics, comm)):
+        own = ends if config.top is not None else ends[:1]
+        wanted = [asked.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
+    with errors_of(options.model), using(named(run.training.numerics, comm)), no_grad():
         model, found = _computed(comm, config, run, part, tensors, meta)
-        if config.rank:
-            with no_grad():
-                arrays = [_ranks(part.graph, model.decoder, found, pairs, ends, known)]
-            _tell_ranks(comm, arrays[0][:, 1])
-        elif config.top is None:
-            arrays = [array[rows] for array in _arrays(config, options.task, found)]
-            if config.links is not None and asked.per_link is not None:
-                _tell(comm, f"negatives of {config.links}", asked.judged(arrays[0]))
-                own = places < n_rows
-                arrays, places = [arrays[0][own]], places[own]
+        if config.top is not None:
+            rows = _top(part.graph, model.decoder, found, wanted, ends, several, known, config)
+        elif config.links is None:
+            ((places, own, n, ids),) = wanted
+            rows = Predicted(places, n, ids, [array[own] for array in _arrays(config, options.task, found)])
+        elif config.rank:
+            array = _ranks(part.graph, model.decoder, found, wanted.graph, ends, several, known)
+            rows = Predicted(wanted.places, wanted.n, wanted.ids, [array])
+            _tell_ranks(comm, array[:, 1])
         else:
-            with no_grad():
-                if several:
-                    places, n_rows, nodes, arrays = _top(part.graph, model.decoder, found, wanted, ends, known,
-                                                         config.top)
-                else:
-                    arrays = top(part.graph, model.decoder, found, np.arange(len(found))[rows], ends[0][1], known[0],
-                                 config.top)
-    if not config.out.endswith(".npy"):
-        _write_table(comm, config, options.task, arrays, places, n_rows, ends, several, nodes, meta.get("class_names"))
-        return
-    for path, array in zip(_paths(config, options.task), arrays):
-        node_rows.write(comm, path, places, array, n_rows)
-        if comm.rank == 0:
-            print(f"{path}: {n_rows:,} rows of {' x '.join(map(str, array.shape[1:])) or 1}, {array.dtype}", flush=True)
+            rows = _scored(comm, config, wanted, _arrays(config, options.task, found))
+    predicted.write(comm, config, options.task, rows, ends, several, meta.get("class_names"))
 
 
 def _check_several(config, several, ends):
@@ -200,76 +178,41 @@ def _check_several(config, several, ends):
                           f"{', '.join(sorted(sources))}")
 
 
-def _of_relation(decoder, number):
-    """The decoder of one of several relations, which ranks and the likeliest destinations are asked of."""
-    return lambda head, tail: decoder(head, tail, np.full(len(head), number))
+def _of_relation(decoder, number, several):
+    """What scores pairs of a relation: of several the decoder is told which."""
+    return (lambda head, tail: decoder(head, tail, np.full(len(head), number))) if several else decoder
 
 
-def _ranks(graph, decoder, h, pairs, ends, known):
+def _ranks(graph, decoder, h, pairs, ends, several, known):
     """What `ranks` returns of pairs, within each one's relation. Collective."""
-    heads, tails = pairs.heads[:, 0], pairs.tails[:, 0]
-    if pairs.relations is None:
-        return ranks(graph, decoder, h, heads, tails, ends[0][1], known[0])
-    found = np.empty((len(heads), 2))
+    heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for at, own in enumerate(ends):
-        of = pairs.relations == at
-        found[of] = ranks(graph, _of_relation(decoder, at), h, heads[of], tails[of], own[1], known[at])
+        of, one = pairs.relations == at if several else slice(None), _of_relation(decoder, at, several)
+        found[of] = ranks(graph, one, h, heads[of], tails[of], own[1], known[at])
     return found
 
 
-def _top(graph, decoder, h, wanted, ends, known, k):
-    """Relation after relation the likeliest destinations: places in the files and their number of rows; on rank 0
-    sources and numbers of relations; and arrays. Collective."""
-    n, places, nodes, arrays = 0, [], [], []
-    for at, ((where, rows, n_rows, asked), own) in enumerate(zip(wanted, ends)):
-        if graph.comm.rank == 0:
-            nodes.append(np.stack([np.arange(n_rows) if asked is None else asked, np.full(n_rows, at)], 1))
-        arrays.append(top(graph, _of_relation(decoder, at), h, np.arange(len(h))[rows], own[1], known[at], k))
-        places.append(n + where)
-        n += n_rows
-    arrays = [np.concatenate(own) for own in zip(*arrays)]
-    return np.concatenate(places), n, np.concatenate(nodes) if nodes else None, arrays
+def _top(graph, decoder, h, wanted, ends, several, known, config):
+    """The likeliest destinations, relation after relation. Collective."""
+    n, places, ids, arrays, table = 0, [], [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
+    for at, own in enumerate(wanted):
+        if table:
+            ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
+        one = _of_relation(decoder, at, several)
+        arrays.append(top(graph, one, h, own.rows, ends[at][1], known[at], config.top))
+        places.append(n + own.places)
+        n += own.n
+    arrays = [np.concatenate(each) for each in zip(*arrays)]
+    return Predicted(np.concatenate(places), n, np.concatenate(ids) if table else None, arrays)
 
 
-def _write_table(comm, config, task, arrays, places, n_rows, ends, several, nodes, class_names):
-    """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
-    with contextlib.ExitStack() as held:
-        made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
-        folder = comm.bcast(None if made is None else str(made))
-        files = [f"{folder}/{at}.npy" for at in range(len(arrays))]
-        for file, array in zip(files, arrays):
-            node_rows.write(comm, file, places, array, n_rows)
-
-        def ids(first, last):
-            numbers = np.arange(first, last) if nodes is None else nodes[first:last]
-            if numbers.ndim == 1:
-                return [_named(numbers, ends[0][0])]
-            if not several:
-                return [_named(column, end) for column, end in zip(numbers.T, ends[0])]
-            found = np.empty((len(numbers), 3), object)
-            for at, own in enumerate(ends):
-                of = numbers[:, 2] == at
-                found[of] = np.array([_named(numbers[of, 0], own[0]), [several[at]] * of.sum(),
-                                      _named(numbers[of, 1], own[1])], object).T
-            return found.T.tolist()
-
-        headings = ("id",) if config.links is None and config.top is None else \
-            ("source", "relation", "destination") if several else ("source", "destination")
-
-        def write():
-            nonlocal nodes
-            *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
-            if config.top is not None:
-                nodes, labels, numbers = _pairs(nodes, *labels, numbers)
-            result_table.write(config.out, ids, labels[0] if labels else None, numbers, task, class_names,
-                               config.embeddings is not None, headings)
-            print(f"{config.out}: {len(numbers):,} rows", flush=True)
-
-        together(comm, lambda: write() if comm.rank == 0 else None)
-
-
-def _named(ids, end):
-    return end.names.of(ids) if end.names else ids
+def _scored(comm, config, pairs, arrays):
+    """The predictions for pairs; what evaluators say of scores is told where the file has negatives, too. Collective."""
+    if pairs.per_link is None:
+        return Predicted(pairs.places, pairs.n, pairs.ids, arrays)
+    _tell(comm, f"negatives of {config.links}", pairs.judged(arrays[0]))
+    own = pairs.places < pairs.n
+    return Predicted(pairs.places[own], pairs.n, pairs.ids, [arrays[0][own]])
 
 
 def _tell_ranks(comm, found):
@@ -283,16 +226,6 @@ def _tell(comm, among, numbers):
     if comm.rank == 0 and numbers:
         told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         print(f"rank among {among}: {told}", flush=True)
-
-
-def _pairs(nodes, tails, scores):
-    """The pairs of nodes and their likeliest destinations, (n, 2), or with a relation's number, (n, 3), no labels, and
-    the scores."""
-    there = tails != NOBODY
-    heads = np.repeat(np.arange(len(tails)) if nodes is None else nodes, np.count_nonzero(there, 1), axis=0)
-    if heads.ndim == 1:
-        return np.stack([heads, tails[there]], 1), [], scores[there]
-    return np.stack([heads[:, 0], tails[there], heads[:, 1]], 1), [], scores[there]
 
 
 def _options(config, meta):
@@ -326,23 +259,6 @@ def _as_trained(values, meta):
     return values._replace(**own, reason=reason)
 
 
-def _paths(config, task):
-    """The files to write: one, or labels, and at last probabilities."""
-    one = config.embeddings is not None or (task in ("regress", "link") and config.top is None)
-    if one or not config.out.endswith(".npy"):
-        return [config.out]
-    return [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
-
-
-def _try(paths):
-    """Find out early whether files can be written here."""
-    for path in reversed(paths):
-        try:
-            try_whole(path)
-        except OSError as error:
-            raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
-
-
 def _check_links(config, meta, told, several):
     """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
     have other relations, which the decoder's rows are of."""
@@ -373,77 +289,28 @@ def _check_data(config, options, meta, part, n_train):
                               f"have {told}")
 
 
-def _wanted(comm, file, end, graph, at_once):
-    """The places of this rank's rows in the files; the rows' own numbers; how many rows the files have; and on rank 0
-    the ids of --nodes. Collective.
-    """
-    ids = np.asarray(graph.dst_ids) - end.first
-    if file is None:
-        rows = np.flatnonzero((ids >= 0) & (ids < end.n))
-        return ids[rows], rows, end.n, None
-    nodes = together(comm, lambda: _nodes(file, end.n, end.names) if comm.rank == 0 else None)
-    n = comm.bcast(None if nodes is None else len(nodes))
-    order, places, rows = np.argsort(ids, kind="stable"), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    ascending = ids[order]
-    for at in range(0, n, at_once):
-        size = min(at_once, n - at)
-        piece = comm.broadcast(np.empty(size, np.int64) if nodes is None else nodes[at : at + size].copy(), 0)
-        spots = np.minimum(np.searchsorted(ascending, piece), max(len(ids) - 1, 0))
-        own = np.flatnonzero(ascending[spots] == piece) if len(ids) else places[0]
-        places.append(at + own)
-        rows.append(order[spots[own]])
-    return np.concatenate(places), np.concatenate(rows), n, nodes
-
-
-def _nodes(file, n_nodes, names):
-    """The ids of --nodes, checked, (n,) int64; `names` are the nodes', where they have some."""
-    if names is not None and Path(file).suffix != ".npy":
-        return names.read(file, "nodes")
-    found = textfile.read(file, "nodes", np.int64)
-    if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
-        raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of "
-                        f"{found.dtype}")
-    found = found.reshape(-1)
-    bad = np.flatnonzero((found < 0) | (found >= n_nodes))
-    if len(bad):
-        raise DataError(f"{file}: nodes: entry {bad[0]} is {found[bad[0]]}, outside 0 <= node < {n_nodes}")
-    return found.astype(np.int64)
-
-
 def _computed(comm, config, run, part, tensors, meta):
     """The model, and this rank's rows, (n_local, ...): outputs, a layer's rows or, for --top and --rank, the encoder's.
 
     Collective.
     """
-    rows, n_out, training = part.rows, meta["data"]["classes"], run.training
-    n_in, rng = widths(rows) + n_out if training.label_inputs else widths(rows), nn.Random(training.seed)
-    if part.task == "link":
-        nodes = getattr(part.graph, "nodes", part.graph)
-        model = together(comm, lambda: make_predictor(run, n_in, n_out, rng, nodes))
-        n_out = 0  # scores are as many as pairs, and rows as wide as --link-width
-    elif isinstance(part.graph, GraphSet):
-        model = together(comm, lambda: make_graph_predictor(run, n_in, n_out, rng, part.graph))
-    else:
-        model = together(comm, lambda: make_model(run.model, n_in, n_out, rng, part.graph))
-    try:
+    n_out, training = meta["data"]["classes"], run.training
+    model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
+    with checkpoint.errors_of(config.checkpoint):
         checkpoint.restore_model(comm, model, tensors, meta)
-    except CheckpointError as error:
-        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
-        raise CheckpointError(f"checkpoint {config.checkpoint}: {text}") from None
-    data = identity(part.graph, rows, n_out) if training.propagated else None
+    data = identity(part.graph, part.rows, n_out) if training.propagated else None
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     if training.label_inputs:
         x = _with_labels(comm, training, part, x, n_out)
-    whole = model
-    if part.task == "link" and (config.links is None or config.rank):
-        model = model.encoder
+    runs = model.encoder if part.task == "link" and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
-    with kernels.Buffers(), no_grad():
+    with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
-        output = model.eval()(graph, x)
-        check_output(output, type(model).__name__, part.graph.n_dst, n_out)
-        return whole, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+        output = runs.eval()(graph, x)
+        # scores are as many as pairs, and rows as wide as --link-width
+        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if part.task == "link" else n_out)
+        return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
 
 
 def _with_labels(comm, training, part, x, n_classes):
@@ -483,13 +350,12 @@ class _Layers:
 
 
 def _arrays(config, task, found):
-    """What goes into each of `_paths`."""
+    """What goes into each of `predicted.paths`."""
     if task == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or task == "regress":
         return [found]
-    with no_grad():
-        probabilities = (ops.softmax(Tensor(found), 1) if task == "classify" else ops.sigmoid(Tensor(found))).data
+    probabilities = (ops.softmax(Tensor(found), 1) if task == "classify" else ops.sigmoid(Tensor(found))).data
     labels = found.argmax(1) if task == "classify" else (found > 0).astype(np.uint8)
     return [labels, probabilities]
 

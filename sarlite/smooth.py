@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.comm import together
-from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
@@ -18,7 +17,7 @@ from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import Wanted
-from sarlite.train.load import kind, load
+from sarlite.train.load import kind, load, prefetched
 from sarlite.train.options import GROUPS
 from sarlite.train.settings import graph_of, smoothing_of, source_of
 
@@ -63,13 +62,10 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     together(comm, lambda: _look(config))
     what = kind(comm, config.data)
     together(comm, lambda: refuse(Run.of({"data": config.data, "correct_and_smooth": True}, None, what)))
-    graph = graph_of(config)._replace(backward="push")  # there is none, so no plan of the reversed edges is made
-    if config.prefetch is None:
-        graph = graph._replace(prefetch=default_prefetch(comm, config.threads or default_threads(comm)))
+    graph = prefetched(comm, graph_of(config), config)._replace(backward="push")  # no plan of the reversed edges is made
     values = Wanted(edge_weight="there", edge_features=False)
     source = source_of(config, None, dtype=None, features=False, edge_values=values)
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
-    part.graph.profile.on_progress = tick
     probabilities = together(comm, lambda: _probabilities(config, part.graph, part.n_classes))
     with using(named(config.numerics, comm)):
         scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)

@@ -7,8 +7,9 @@ The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file wi
 """
 
 import json
+import re
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sarlite.train.tensorfile import Writer, verify
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
-__all__ = ["check_finite", "load", "load_metadata", "read", "restore_model", "restore_state", "save", "verify", "write"]
+__all__ = ["check_finite", "errors_of", "load", "load_metadata", "read", "restore_model", "restore_state", "save", "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
 
 
@@ -210,6 +211,15 @@ def restore_state(trainer, tensors, metadata):
     trainer.flat.changed()
     trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
     return below("best.")
+
+
+@contextmanager
+def errors_of(path):
+    """Tell the file in a CheckpointError of what was restored from it, which is the same on every rank, once."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {path}: " + re.sub(r"^(rank \d+: )+", "", str(error))) from None
 
 
 def _to_fill(trainer, rows):

@@ -15,7 +15,7 @@ from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.train import edge_labels, link_splits
 from sarlite.train.edge_labels import EdgeLabels
 from sarlite.train.link_edges import Ends, ends_of, is_several
-from sarlite.train.link_scores import read_links, read_pairs
+from sarlite.train.link_files import read_links, read_pairs
 from sarlite.train.link_splits import TEST, VAL
 from sarlite.train.links import Links, known_links, labelled_links, split_links, without_links
 from sarlite.train.negatives import SAMPLERS
@@ -47,7 +47,7 @@ class LinkOptions(NamedTuple):
     width : int
         Numbers in a node's row, which the encoder makes.
     val, test : float or path
-        As for `split_links`; a path names a file of pairs, as `link_scores.read_pairs` takes it, and a share beside a
+        As for `split_links`; a path names a file of pairs, as `link_files.read_pairs` takes it, and a share beside a
         path is no link.
     split : str, optional
         A table that tells each edge's split or time, as of `link_splits.read`.
@@ -58,7 +58,7 @@ class LinkOptions(NamedTuple):
     disjoint, negatives, eval_negatives, filtered
         As for `split_links`; None: 1, but for metrics of a link's rank 100.
     sampler, eval_sampler : str, optional
-        Of `SAMPLERS`, or a file of pairs, as `link_scores.read_pairs` takes it. None: "uniform", but for metrics of a
+        Of `SAMPLERS`, or a file of pairs, as `link_files.read_pairs` takes it. None: "uniform", but for metrics of a
         link's rank "per-source"; in evaluation as in training where that draws of all nodes.
     """
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
+from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.comm.working import working
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
@@ -131,7 +132,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
     scratch : path, optional
         As for `data.divided`.
     tick : callable
-        Called as long as any rank works at it.
+        Called as long as any rank works at it, and then by the graph.
     choose : callable, optional
         Given the part, with a graph of `options`, returns the options that the graph shall have.
 
@@ -153,7 +154,17 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         if chosen != options:
             part = part._replace(graph=None)  # its edges are laid out anew
             part = part._replace(graph=make(chosen), options=chosen)
+        part.graph.profile.on_progress = tick
         return part
+
+
+def prefetched(comm: Communicator, graph: Options, options: Any) -> Options:
+    """Return how a graph is computed with; where the options of a run do not say how many peers' rows are fetched
+    ahead, as many as hide something. Collective.
+    """
+    if options.prefetch is not None:
+        return graph
+    return graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
 
 
 def kind(comm: Communicator, spec: str) -> str:

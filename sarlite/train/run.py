@@ -9,7 +9,6 @@ from pathlib import Path
 from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
-from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
@@ -22,7 +21,7 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.load import kind, load, widths
+from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
@@ -77,9 +76,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     toml, stored, auto = to_toml(options), resume.stored(options), options.mode == "auto"
-    if options.prefetch is None:
-        prefetch = default_prefetch(comm, options.threads or default_threads(comm))
-        run = run._replace(graph=run.graph._replace(prefetch=prefetch))
+    run = run._replace(graph=prefetched(comm, run.graph, options))
     sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
 
     def limit(part):
@@ -105,7 +102,6 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if links:
         part = links()
     there = part.memory.now()  # without what reading the data and dividing the edges took
-    part.graph.profile.on_progress = tick
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
@@ -130,26 +126,19 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
 
 def new_model(comm, run, part, rng):
-    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
-    n_in = widths(part.rows)
-    n_in = n_in + part.n_classes if run.training.label_inputs else n_in
-    if isinstance(part.graph, LinkGraph):
-        return together(comm, lambda: make_predictor(run, n_in, part.n_classes, rng, part.graph.nodes))
+    """Return the model of a run, as wide as the data, and with labels as inputs wider; of links with the decoder behind
+    it, of graphs with the readout. Collective.
+    """
+    n_in, n_out, dtype = widths(part.rows), part.n_classes, run.model.dtype
+    n_in = n_in + n_out if run.training.label_inputs else n_in
+    nodes = getattr(part.graph, "nodes", part.graph)
+    if part.task == "link" or isinstance(part.graph, LinkGraph):
+        return together(comm, lambda: run.links.decoded(
+            make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
     if isinstance(part.graph, GraphSet):
-        return together(comm, lambda: make_graph_predictor(run, n_in, part.n_classes, rng, part.graph))
-    return together(comm, lambda: make_model(run.model, n_in, part.n_classes, rng, part.graph, run.batches))
-
-
-def make_predictor(run, n_in, n_out, rng, nodes):
-    """Return the model of a run of links: that of its nodes, and the decoder, of labels of `n_out` outputs."""
-    encoder = make_model(run.model, n_in, run.links.width, rng, nodes, run.batches)
-    return run.links.decoded(encoder, rng, run.model.dtype, nodes, n_out)
-
-
-def make_graph_predictor(run, n_in, n_out, rng, graphs):
-    """Return the model of a run of graphs: that of their nodes, and the readout."""
-    encoder = make_model(run.model, n_in, run.graphs.width, rng, graphs.nodes)
-    return run.graphs.read_out(encoder, n_out, rng, run.model.dtype)
+        return together(comm, lambda: run.graphs.read_out(
+            make_model(run.model, n_in, run.graphs.width, rng, nodes), n_out, rng, dtype))
+    return together(comm, lambda: make_model(run.model, n_in, n_out, rng, nodes, run.batches))
 
 
 def _links(run, part):

@@ -1,7 +1,6 @@
 """A run's checkpoints on the way, and its end in good order when a signal asks for it."""
 
 import math
-import re
 import shlex
 import signal
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import CheckpointError, ConfigError, raise_together
+from sarlite.errors import ConfigError, raise_together
 from sarlite.minibatch import HEC
 from sarlite.train import caches, checkpoint, report
 from sarlite.train.settings import remote
@@ -163,13 +162,10 @@ def restore(trainer, stopping, resumed, path, batches=None):
         with.
     """
     (tensors, meta), best = resumed, Best(trainer.task)
-    try:
+    with checkpoint.errors_of(path):
         best.state = checkpoint.restore_state(trainer, tensors, meta)
         tensors.clear()  # which closes the file
         stopping.load_state(meta)
-    except CheckpointError as error:
-        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on every rank: it is told once
-        raise CheckpointError(f"checkpoint {path}: {text}") from None
     if batches is not None and isinstance(batches.remote, HEC) and trainer.comm.size > 1:
         _restore_caches(trainer, meta, Path(path).parent, batches)
     best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}

@@ -1,0 +1,140 @@
+"""Pairs of nodes from files."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sarlite.data import names as named
+from sarlite.data import ogb, textfile
+from sarlite.data.cells import ids, whole_ids
+from sarlite.data.columns import ENDS
+from sarlite.errors import DataError
+from sarlite.train.link_edges import Ends
+from sarlite.types import Array
+
+HEADER = ["source", "destination"]
+
+
+def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None) -> Array:
+    """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the
+    relation's number.
+
+    Parameters
+    ----------
+    file : path
+        Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line,
+        parted by commas; the first line may be a header, of names such as source, relation and destination.
+    ends : list by relation of (Ends, Ends)
+    several : list of str, optional
+        Names of several relations, as user.buys.item.
+
+    Raises
+    ------
+    DataError
+        Naming the file and the line or the pair: it cannot be read, or an id is no node, or a name no relation.
+    """
+    if several is None:
+        pairs = read_pairs(file, ends[0])
+        return np.column_stack([pairs, np.zeros(len(pairs), np.int64)])
+    cells_of, numbers_of = [], []
+    for number, (source, relation, to) in _lines(file, "cells, expected three: source, relation and destination", 3):
+        if relation not in several:
+            raise DataError(f"{file}: links: line {number}: relation {relation!r} is none of {', '.join(several)}")
+        cells_of.append((source, to))
+        numbers_of.append(several.index(relation))
+    found = np.empty((len(cells_of), 3), np.int64)
+    found[:, 2] = numbers_of
+    for at, own in enumerate(ends):
+        places = np.flatnonzero(found[:, 2] == at)
+        for column, end in enumerate(own):
+            words = [cells_of[place][column] for place in places]
+            found[places, column] = ids_of(f"{file}: links of {several[at]}", HEADER[column], words, 0, end)
+    return found
+
+
+def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
+    """Return the pairs (source, destination) of a file by original id of the ends' types, (n, 2) int64.
+
+    Parameters
+    ----------
+    file : path
+        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names
+        text of two names a line. The first line may be a header, of names such as source and destination.
+    ends : (Ends, Ends)
+
+    Raises
+    ------
+    DataError
+        Naming the file and the pair: it cannot be read, or an id is no node.
+    """
+    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
+        return _named(file, ends)
+    found = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
+    if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 2):
+        raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
+                        f"{found.shape[1]} columns of {found.dtype}")
+    return _nodes_of(file, "links", found.reshape(-1, 2), ends)
+
+
+def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
+    """Return the negatives of a `.pt` file, (m, 2) int64, and how many each link has, as `ogb.pairs`; None where there
+    are none."""
+    _, found, per_link = ogb.pairs(file)
+    if found is None:
+        return np.empty((0, 2), np.int64), None
+    return _nodes_of(file, "negatives", found, ends), per_link
+
+
+def _nodes_of(file, name, found, ends):
+    """Pairs as int64, once each is of nodes."""
+    bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
+    if len(bad):
+        at, column = bad[0]
+        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < "
+                        f"{ends[column].n}")
+    return found.astype(np.int64)
+
+
+def _named(file, ends):
+    pairs = [cells for _, cells in _lines(file, "names, expected two, source and destination", 2)]
+    return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
+                     for at, end in enumerate(ends)], 1)
+
+
+def _lines(file, expected, n):
+    """Yield the number and the n cells of each line; a header before the first one, of names of both ends, is no line."""
+    begun = False
+    for numbers, lines in named.lines(file, "links"):
+        for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
+            if len(cells) != n:
+                raise DataError(f"{file}: links: line {number}: {len(cells)} {expected}")
+            begun = begun or not {cells[0].lower(), cells[-1].lower()} <= ENDS
+            if begun:
+                yield number, cells
+
+
+def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
+    """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by
+    number.
+
+    Raises
+    ------
+    DataError
+        Naming the row from `row` on and the column: a cell is none of a node.
+    """
+    if end.names is not None:
+        try:
+            return np.asarray(end.names.ids(ids(where, column, cells, row)))
+        except DataError as error:
+            if str(error).startswith(where):
+                raise
+            raise DataError(f"{where}: column {column!r}: {error}") from error
+    found = whole_ids(where, column, cells, row)
+    bad = np.flatnonzero(found >= end.n)
+    if len(bad):
+        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < "
+                        f"{end.n}")
+    return found
