@@ -27,6 +27,7 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.link_edges import Ends
+from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
 from sarlite.train.options import MODEL_OPTIONS
@@ -143,8 +144,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         filtered = (config.top is not None or config.rank) and not config.known
         known = [np.empty(0, np.int64)] * len(ends)
         if filtered:
-            known = run.links.known(linked, splits, run.training.seed)
-        part = part._replace(graph=run.links.without(linked, splits, run.training.seed))
+            known = known_links(linked, *splits, run.training.seed)
+        part = part._replace(graph=without_links(linked, *splits, run.training.seed))
     if config.links is not None:
         with_negatives = options.task == "link" and not config.rank
         wanted = asked.pairs(comm, config.links, ends, several, part.graph, at_once, with_negatives)

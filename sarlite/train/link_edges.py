@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm.routing import ask
+from sarlite.comm.routing import ask, send
 from sarlite.data.tables import NODE
 from sarlite.errors import ConfigError
 from sarlite.graph.edges import destinations
@@ -72,31 +72,32 @@ class LinkEdges(NamedTuple):
         return self.sources, self.nodes.dst_ids[self.rows]
 
 
-def check(graph: Any, relation: Relation | list[Relation] | None) -> None:
-    """Raise a ConfigError where a graph has no links yet."""
-    if isinstance(graph, HeteroGraph):
-        if relation is None and len(graph.relations) > 1:
-            raise ConfigError(f"relation: which of {_told(graph.relations)} is predicted?", "relation")
-        several = relations_of(graph, relation)
-        for one in several:
-            if one not in graph.relations:
-                raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
-        if len(set(several)) < max(len(several), 1):
-            raise ConfigError(f"relation: {_told(several) or 'none'}, but each that is predicted is listed once",
-                              "relation")
-    elif not isinstance(graph, Graph):
-        raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
-    elif relation is not None:
-        raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
-    elif graph.bipartite or graph.grid is not None:
-        raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done yet")
+class Linked(NamedTuple):
+    """Whose edges are links: a graph's, or those of one relation or of several.
 
+    Attributes
+    ----------
+    graph : Graph or HeteroGraph
+    relation : Relation, list of Relation, or None
+        As it was given.
+    relations : list of Relation, or of None
+        Those that are predicted; of a graph of one kind one, None.
+    nodes : Graph or NodeType
+        What the encoder computes on.
+    ends : list of (Ends, Ends)
+        Of each relation the nodes at either end.
+    """
 
-def relations_of(graph: HeteroGraph, relation: Any) -> list[Relation]:
-    """Return the relations that are predicted, of one, a list of several, or None for the only one."""
-    if relation is None:
-        return list(graph.relations[:1])
-    return [tuple(one) for one in relation] if is_several(relation) else [tuple(relation)]
+    graph: Graph | HeteroGraph
+    relation: Relation | list[Relation] | None
+    relations: list[Any]
+    nodes: Any
+    ends: list[tuple[Ends, Ends]]
+
+    @property
+    def several(self) -> list[str] | None:
+        """Names of several relations, as user.buys.item; None of one, that is no list."""
+        return [_dotted(one) for one in self.relations] if is_several(self.relation) else None
 
 
 def is_several(relation: Any) -> bool:
@@ -104,24 +105,39 @@ def is_several(relation: Any) -> bool:
     return relation is not None and not (len(relation) and all(isinstance(word, str) for word in relation))
 
 
-def ends_of(graph: Any, relation: Any) -> tuple[Any, list[tuple[Ends, Ends]]]:
-    """Return the nodes that the encoder computes on, and for each relation those at either end."""
-    if isinstance(graph, Graph):
+def linked(graph: Any, relation: Any) -> Linked:
+    """Return whose edges are links, of a relation, a list of several, or None; ConfigError where there are none yet."""
+    if not isinstance(graph, HeteroGraph):
+        if not isinstance(graph, Graph):
+            raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
+        if relation is not None:
+            raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
+        if graph.bipartite or graph.grid is not None:
+            raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done "
+                              "yet")
         both = Ends(0, graph.n_nodes)
-        return graph, [(both, both)]
-    several = relations_of(graph, relation)
-    nodes = graph.of(*dict.fromkeys(name for source, _, to in several for name in (source, to)))
+        return Linked(graph, None, [None], graph, [(both, both)])
+    if relation is None and len(graph.relations) > 1:
+        raise ConfigError(f"relation: which of {_told(graph.relations)} is predicted?", "relation")
+    relations = [tuple(one) for one in (graph.relations[:1] if relation is None else
+                                        relation if is_several(relation) else [relation])]
+    for one in relations:
+        if one not in graph.relations:
+            raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
+    if len(set(relations)) < max(len(relations), 1):
+        raise ConfigError(f"relation: {_told(relations) or 'none'}, but each that is predicted is listed once",
+                          "relation")
+    nodes = graph.of(*dict.fromkeys(name for source, _, to in relations for name in (source, to)))
     ends = {name: Ends(nodes.first[name], graph.n_nodes[name], name) for name in nodes.node_types}
-    return nodes, [(ends[source], ends[to]) for source, _, to in several]
+    return Linked(graph, relation, relations, nodes, [(ends[source], ends[to]) for source, _, to in relations])
 
 
-def link_edges(graph: Any, relation: Any) -> list[LinkEdges]:
-    """Return the edges of a graph, or of each relation, as links. Collective."""
-    nodes, ends = ends_of(graph, relation)
-    if isinstance(graph, Graph):
-        return [_of_graph(graph, *ends[0])]
+def link_edges(of: Linked) -> list[LinkEdges]:
+    """Return the edges of each relation as links. Collective."""
+    if isinstance(of.graph, Graph):
+        return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}
-    return [_of_relation(graph, nodes, ids, one, *own) for one, own in zip(relations_of(graph, relation), ends)]
+    return [_of_relation(of.graph, of.nodes, ids, one, *own) for one, own in zip(of.relations, of.ends)]
 
 
 def _of_graph(graph, *ends):
@@ -167,6 +183,40 @@ def _ids(graph, nodes, relation):
     found = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
     before = nodes.node_types[: nodes.node_types.index(to)]
     return found + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
+
+
+def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
+    """Return the distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row numbers;
+    and whether each edge's reverse is one, too. Collective."""
+    nodes, (sources, tails) = edges.nodes, edges.ends
+    comm, n = nodes.comm, nodes.n_nodes
+    offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])
+    first, no_loop = offsets[comm.rank], sources != tails
+    rows = edges.rows[no_loop]
+    found = np.stack([numbers(sources[no_loop]), tails[no_loop], rows + first], 1).astype(np.int64)
+    found = _to_heads(comm, offsets, found)
+    same = np.array_equal(_distinct(found[:, 0] * n + found[:, 1]), _distinct(rows * n + sources[no_loop]))
+    undirected, listed_rows = all(comm.allgather(same)), numbers(listed)
+    more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
+    if undirected:
+        more = np.concatenate([more, np.stack([listed_rows[:, 1], listed[:, 0], listed_rows[:, 0]], 1)])
+    found = np.concatenate([found, _to_heads(comm, offsets, more)])
+    links, places = np.unique(found[:, 0] * n + found[:, 1], return_index=True)
+    return links // n, links % n, found[places, 2], undirected
+
+
+def _distinct(numbers):
+    """The numbers in ascending order, each once; by sorting, which is a tenth of the time of NumPy's table of
+    hashes."""
+    found = np.sort(numbers)
+    return found[np.diff(found, prepend=-1) > 0]
+
+
+def _to_heads(comm, offsets, found):
+    """Send rows to the owners of the row numbers in their first column, which become local there. Collective."""
+    found = send(comm, owners(found[:, 0], offsets), found)
+    found[:, 0] -= offsets[comm.rank]
+    return found
 
 
 def _dotted(relation):

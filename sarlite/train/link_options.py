@@ -14,27 +14,11 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.train import edge_labels, link_splits
 from sarlite.train.edge_labels import EdgeLabels
-from sarlite.train.link_edges import Ends, ends_of, is_several
+from sarlite.train.link_edges import Linked, is_several, linked
 from sarlite.train.link_files import read_links, read_pairs
 from sarlite.train.link_splits import TEST, VAL
-from sarlite.train.links import Links, known_links, labelled_links, split_links, without_links
+from sarlite.train.links import Links, labelled_links, split_links
 from sarlite.train.negatives import SAMPLERS
-from sarlite.types import Array
-
-
-class Linked(NamedTuple):
-    """Whose links they are: a graph, one relation of it, or a list of several; `nodes` are what the encoder computes
-    on, and `ends` of each relation the types at either end."""
-
-    graph: Graph | HeteroGraph
-    relation: Relation | list[Relation] | None
-    nodes: Any
-    ends: list[tuple[Ends, Ends]]
-
-    @property
-    def several(self) -> list[str] | None:
-        """Names of several relations, as user.buys.item."""
-        return [".".join(one) for one in self.relation] if self.relation and is_several(self.relation) else None
 
 
 class LinkOptions(NamedTuple):
@@ -79,10 +63,9 @@ class LinkOptions(NamedTuple):
     def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
         """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another
         relation."""
-        whole, relation = (graph, None) if isinstance(graph, Graph) else (graph.graph, self.predicted(graph.graph))
-        nodes, ends = ends_of(whole, relation)
-        named = {end.node_type: end._replace(names=names.get(end.node_type)) for own in ends for end in own}
-        found = Linked(whole, relation, nodes, [(named[one.node_type], named[other.node_type]) for one, other in ends])
+        found = linked(graph, None) if isinstance(graph, Graph) else linked(graph.graph, self.predicted(graph.graph))
+        found = found._replace(ends=[(one._replace(names=names.get(one.node_type)),
+                                      other._replace(names=names.get(other.node_type))) for one, other in found.ends])
         if found.several:
             given = {"edge_labels": self.labels, "link_split": self.split}
             samplers = {"negative_sampler": self.sampler, "eval_negative_sampler": self.eval_sampler}
@@ -180,14 +163,6 @@ class LinkOptions(NamedTuple):
         others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
         return own or others
 
-    def without(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> Any:
-        """Return the nodes whose graph lacks the links to validate and to test on. Collective."""
-        return without_links(linked.graph, *splits, seed, relation=linked.relation)
-
-    def known(self, linked: Linked, splits: tuple[Any, Any], seed: int) -> list[Array]:
-        """Return the links of all splits by relation, as `known_links`. Collective."""
-        return known_links(linked.graph, *splits, seed, relation=linked.relation)
-
     def decoded(self, encoder: Any, rng: Random, dtype: str, nodes: Any, n_out: int) -> LinkPredictor:
         """Return an encoder with the decoder behind it: of labels with `n_out` outputs, of several relations of `nodes`
         with a row each."""
@@ -202,4 +177,4 @@ def _by_relation(linked, given):
     found = np.empty((0, 3), np.int64)
     if isinstance(given, str) and not linked.graph.comm.rank:
         found = read_links(given, linked.ends, linked.several)
-    return {one: found[found[:, 2] == at, :2] for at, one in enumerate(linked.relation)}
+    return {one: found[found[:, 2] == at, :2] for at, one in enumerate(linked.relations)}

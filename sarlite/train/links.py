@@ -12,8 +12,8 @@ from sarlite.keys import splitmix64
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import check, ends_of, is_several, link_edges
-from sarlite.train.link_splits import TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
+from sarlite.train.link_edges import Linked, link_edges, linked, out_links
+from sarlite.train.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
 from sarlite.train.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
 
@@ -108,18 +108,18 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     while it runs; then about 65 with one negative each.
     """
     comm = graph.comm
-    arguments = together(comm, lambda: _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered))
-    agree(comm, arguments, "relation, disjoint, negatives, eval_negatives, seed or filtered")
-    nodes, ends = ends_of(graph, relation)
+    of = together(comm, lambda: linked(graph, relation))
+    arguments = together(comm, lambda: _checked(disjoint, negatives, eval_negatives, seed, filtered))
+    agree(comm, (relation, *arguments), "relation, disjoint, negatives, eval_negatives, seed or filtered")
     eval_sampler = sampler if eval_sampler is None else eval_sampler
-    samplers = together(comm, lambda: [[_sampler(own, _given(one, relation, at)) for one in (sampler, eval_sampler)]
-                                       for at, own in enumerate(ends)])
+    samplers = together(comm, lambda: [[_sampler(own, _given(one, of, at)) for one in (sampler, eval_sampler)]
+                                       for at, own in enumerate(of.ends)])
     agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for own in samplers for one in own],
           "sampler or eval_sampler")
-    raise_together(comm, _odd_id(nodes))
+    raise_together(comm, _odd_id(of.nodes))
     with graph.profile.phase("setup"):
-        found, splits = _told(graph, val, test, seed, split, relation)
-        return _split(found, splits, is_several(relation), samplers, *arguments[1:])
+        found, splits = _told(of, val, test, seed, split)
+        return _split(found, splits, of.several, samplers, *arguments)
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
@@ -157,12 +157,12 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     then about 65, and the labels.
     """
     comm = graph.comm
-    told = together(comm, lambda: _checked_labels(graph, relation, pairs, labels, val, test, split, seed))
+    of = together(comm, lambda: linked(graph, relation))
+    told = together(comm, lambda: _checked_labels(of, pairs, labels, val, test, split, seed))
     said = (relation, told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed)
     agree(comm, said, "relation, labels, val, test, split or seed")
-    nodes, _ = ends_of(graph, relation)
+    (pairs, labels, split), nodes = told, of.nodes
     raise_together(comm, _odd_id(nodes))
-    pairs, labels, split = told
     with graph.profile.phase("setup"):
         numbers = RowNumbers(comm, nodes.dst_ids)
         offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])
@@ -172,70 +172,65 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
         made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
-    of = [np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)]
-    return Links(made, labels, of[TRAIN], of[VAL], of[TEST], nodes.dst_ids[heads], tails, False)
+    return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False, **_by_split(split))
 
 
-def _checked_labels(graph, relation, pairs, labels, val, test, split, seed):
-    check(graph, relation)
-    if is_several(relation):
+def _checked_labels(of, pairs, labels, val, test, split, seed):
+    if of.several:
         raise ConfigError("relation: labels are of pairs of one relation", "relation")
     whole("seed", seed, 0)
-    pairs, labels = _pairs(ends_of(graph, relation)[1][0], "pairs", pairs), np.asarray(labels)
+    pairs, labels = _pairs(of.ends[0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
     if split is None:
         _shares(val, test)
     else:
-        split = np.asarray(split)
-    for name, given in (("labels", labels), ("split", split)):
-        if given is not None and len(given) != len(pairs):
-            raise ConfigError(f"{name}: {len(given)} for {len(pairs)} pairs")
-    if split is not None and (split.ndim != 1 or split.dtype.kind not in "iu"
-                              or not np.isin(split, (TRAIN, VAL, TEST)).all()):
-        raise ConfigError(f"split is {split.dtype} {split.shape}, but must be one of 0 train, 1 val, 2 test for each "
-                          "pair")
-    return pairs, labels, None if split is None else split.astype(np.int64)
+        split = _codes(split, len(pairs), "pairs")
+    if len(labels) != len(pairs):
+        raise ConfigError(f"labels: {len(labels)} for {len(pairs)} pairs")
+    return pairs, labels, split
 
 
-def without_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> Any:
-    """Return `split_links(graph, val, test, seed=seed, split=split, relation=relation).graph.nodes`, and make nothing
-    else.
+def _codes(split, n, of):
+    """Splits by number, (n,) int64."""
+    found = np.asarray(split)
+    if found.shape != (n,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
+        raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each of "
+                          f"{n} {of}")
+    return found.astype(np.int64)
 
-    Collective.
-    """
-    found, splits = _told(graph, val, test, seed, split, relation)
+
+def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
+    """Return `graph.nodes` of what `split_links` returns of the same arguments, and make nothing else. Collective."""
+    found, splits = _told(of, val, test, seed, split)
     knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
               for edges, split_of in zip(found, splits)]
     kept, _ = _messages(found, splits, knowns, seed, 0.0)
     return found[0].keeping(kept)
 
 
-def known_links(graph: Any, val: Any, test: Any, seed: int, split: Any = None, relation: Any = None) -> list[Array]:
-    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending.
-    Collective.
-
-    Rows, ids and n_nodes are those of `link_edges.ends_of`.
+def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
+    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending;
+    rows, ids and n_nodes are those of `of.nodes`. Collective.
     """
-    return [_known(*one) for one in zip(*_told(graph, val, test, seed, split, relation))]
+    return [_known(*one) for one in zip(*_told(of, val, test, seed, split))]
 
 
-def _told(graph, val, test, seed, split, relation):
+def _told(of, val, test, seed, split):
     """The edges of each relation, and what tells their splits. Collective."""
-    found = link_edges(graph, relation)
-    given = val, test, split
-    checked = together(graph.comm, lambda: [_checked_splits(edges, *(_given(one, relation, at) for one in given))
-                                            for at, edges in enumerate(found)])
+    found, given = link_edges(of), (val, test, split)
+    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_given(one, of, at) for one in given))
+                                               for at, edges in enumerate(found)])
     return found, [_splits(edges, told, seed) for edges, told in zip(found, checked)]
 
 
-def _given(value, relation, at):
+def _given(value, of, at):
     """What is given of one of the relations; of several a dict by relation, of which those left out have no pairs."""
     if not isinstance(value, dict):
-        if is_several(relation) and np.ndim(value):
+        if of.several and np.ndim(value):
             raise ConfigError("several relations: pairs and splits are dicts by relation")
         return value
-    several = [tuple(one) for one in relation] if is_several(relation) else []
+    several = of.relations if of.several else []
     wrong = [one for one in value if one not in several]
     if wrong:
         raise ConfigError(f"pairs and splits by relation: {wrong[0]!r} is none of {several}")
@@ -243,7 +238,7 @@ def _given(value, relation, at):
 
 
 def _known(edges, split_of):
-    heads, tails, *_ = _out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
+    heads, tails, *_ = out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
@@ -253,12 +248,11 @@ def _sampler(ends, given):
     return given if isinstance(given, str) else _pairs(ends, "sampler", given)
 
 
-def _checked(graph, relation, disjoint, negatives, eval_negatives, seed, filtered):
-    check(graph, relation)
+def _checked(disjoint, negatives, eval_negatives, seed, filtered):
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     least = (("negatives", negatives, 1), ("eval_negatives", eval_negatives, 1), ("seed", seed, 0))
-    return (relation, number("disjoint", disjoint, below=1), *(whole(*given) for given in least), filtered)
+    return (number("disjoint", disjoint, below=1), *(whole(*given) for given in least), filtered)
 
 
 def _odd_id(nodes):
@@ -270,7 +264,7 @@ def _odd_id(nodes):
 def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
     nodes = found[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
-    links = [_out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(found, splits)]
+    links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(found, splits)]
     knowns = [heads * n + tails for heads, tails, *_ in links]
     kept, targets = _messages(found, splits, knowns, seed, disjoint)
     messages = training = found[0].keeping(kept)
@@ -299,19 +293,19 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in found])
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
     made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations)
-    return Links(made, np.zeros(len(heads), np.int64), *(np.flatnonzero(split == one) for one in (TRAIN, VAL, TEST)),
-                 ids[heads], tails, all(own[3] for own in links))
+    return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails,
+                 undirected=all(own[3] for own in links), **_by_split(split))
+
+
+def _by_split(split):
+    """The rows of each split, by its name."""
+    return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
 def _checked_splits(edges, val, test, split):
     """Shares of both splits, or the pairs that this rank tells the splits of, and these."""
     if split is not None:
-        found, n_edges = np.asarray(split), len(edges.sources)
-        whole_numbers = found.shape == (n_edges,) and found.dtype.kind in "iu"
-        if not whole_numbers or not np.isin(found, (TRAIN, VAL, TEST)).all():
-            raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for "
-                              f"each of {n_edges} edges, in the order of graph.edge_ids")
-        return None, found
+        return None, _codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
     if any(np.ndim(given) for given in (val, test)):
         ends = edges.heads, edges.tails
         pairs = [_pairs(ends, name, () if given is None or np.isscalar(given) and given == 0 else given)
@@ -354,7 +348,7 @@ def _splits(edges, told, seed):
         return DrawnSplits(one, other, seed)
     if one is None:
         one, other = np.stack(edges.ends, 1), other[edges.places]
-    return ToldSplits(comm, edges.nodes.n_nodes, one, other.astype(np.int64))
+    return ToldSplits(comm, edges.nodes.n_nodes, one, other)
 
 
 def _messages(found, splits, knowns, seed, disjoint):
@@ -389,37 +383,3 @@ def _targets(one, other, seed, disjoint):
 
 def _coin(one, other, seed):
     return (variates(one, other, seed) & np.uint64(1)).astype(bool)
-
-
-def _out_links(edges, listed, numbers):
-    """The distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row numbers;
-    and whether each edge's reverse is one, too. Collective."""
-    nodes, (sources, tails) = edges.nodes, edges.ends
-    comm, n = nodes.comm, nodes.n_nodes
-    offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])
-    first, no_loop = offsets[comm.rank], sources != tails
-    rows = edges.rows[no_loop]
-    found = np.stack([numbers(sources[no_loop]), tails[no_loop], rows + first], 1).astype(np.int64)
-    found = _to_heads(comm, offsets, found)
-    same = np.array_equal(_distinct(found[:, 0] * n + found[:, 1]), _distinct(rows * n + sources[no_loop]))
-    undirected, listed_rows = all(comm.allgather(same)), numbers(listed)
-    more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
-    if undirected:
-        more = np.concatenate([more, np.stack([listed_rows[:, 1], listed[:, 0], listed_rows[:, 0]], 1)])
-    found = np.concatenate([found, _to_heads(comm, offsets, more)])
-    links, places = np.unique(found[:, 0] * n + found[:, 1], return_index=True)
-    return links // n, links % n, found[places, 2], undirected
-
-
-def _distinct(numbers):
-    """The numbers in ascending order, each once; by sorting, which is a tenth of the time of NumPy's table of
-    hashes."""
-    found = np.sort(numbers)
-    return found[np.diff(found, prepend=-1) > 0]
-
-
-def _to_heads(comm, offsets, found):
-    """Send rows to the owners of the row numbers in their first column, which become local there. Collective."""
-    found = send(comm, owners(found[:, 0], offsets), found)
-    found[:, 0] -= offsets[comm.rank]
-    return found

@@ -120,7 +120,8 @@ def test_splits_are_of_pairs_in_either_direction():
 def test_bad_arguments_are_refused():
     graph = part(Solo())
     for words, given in (
-        ("labels: 3 for 120 pairs", (PAIRS, np.zeros(3, np.int64))), ("split: 2 for 120", (PAIRS, LABELS["classify"], 0.1, 0.1, [0, 1])),
+        ("labels: 3 for 120 pairs", (PAIRS, np.zeros(3, np.int64))),
+            ("split is int64 \\(2,\\), but .* each of 120 pairs", (PAIRS, LABELS["classify"], 0.1, 0.1, [0, 1])),
         ("labels are <U1", (PAIRS, np.full(120, "a"))), ("must be one of 0 train", (PAIRS, LABELS["classify"], 0.1, 0.1, np.full(120, 3))),
         ("val 0.5 and test 0.5", (PAIRS, LABELS["classify"], 0.5, 0.5)), ("pairs: pair 0 has node 40", ([[0, N]], [1])),
         ("pairs is int64 \\(2,\\)", ([0, 1], [1, 1])),

@@ -6,7 +6,7 @@ import pytest
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.train import link_splits
-from sarlite.train.link_edges import Ends
+from sarlite.train.link_edges import Ends, linked
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
 from tests.helpers.linked import PAIRS, N, part, whole
 from tests.helpers.predicting import predict_here
@@ -55,7 +55,7 @@ def test_a_split_by_edge_is_that_of_its_pairs():
         graph = part(comm)
         ends = np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1)
         split = np.array([{0: VAL, 1: TEST}.get(min(pair) % 5, TRAIN) for pair in ends.tolist()], np.int64)
-        links, messages = split_links(graph, split=split), without_links(graph, 0.05, 0.1, 0, split)
+        links, messages = split_links(graph, split=split), without_links(linked(graph, None), 0.05, 0.1, 0, split)
         assert messages.n_edges == links.graph.nodes.n_edges <= graph.n_edges
         return found(comm, links)
 

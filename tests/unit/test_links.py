@@ -11,6 +11,7 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.link_edges import linked
 from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
 from sarlite.train.tasks import Task
 from tests.helpers.linked import DRAW, FEATURES, PAIRS, PARTS, N, part, trainer, whole
@@ -198,7 +199,7 @@ def test_decoders_are_their_formulas(name):
 
 def test_weights_stay_with_their_edges():
     def work(comm):
-        graph = without_links(part(comm, weights=True), 0.15, 0.2, 3)
+        graph = without_links(linked(part(comm, weights=True), None), 0.15, 0.2, 3)
         np.testing.assert_array_equal(graph.edge_weight, 1.0 + graph.edge_src_ids)
         return graph.n_edges
 
