@@ -65,7 +65,7 @@ def _shape(width, n_out):
 
 def _check(decoder, head, width, relation, several):
     if relation is not None and not several:
-        raise ConfigError(f"{type(decoder).__name__}: made for one relation; of several n_out says of how many",
+        raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; of several n_out says of how many",
                           "decoder")
     if head.shape[-1] != width:
         raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")

@@ -125,8 +125,7 @@ def linked(graph: Any, relation: Any) -> Linked:
         if one not in graph.relations:
             raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
     if len(set(relations)) < max(len(relations), 1):
-        raise ConfigError(f"relation: {_told(relations) or 'none'}, but each that is predicted is listed once",
-                          "relation")
+        raise ConfigError(f"relation {_told(relations) or 'none'}: each relation is listed once", "relation")
     nodes = graph.of(*dict.fromkeys(name for source, _, to in relations for name in (source, to)))
     ends = {name: Ends(nodes.first[name], graph.n_nodes[name], name) for name in nodes.node_types}
     return Linked(graph, relation, relations, nodes, [(ends[source], ends[to]) for source, _, to in relations])

@@ -11,7 +11,7 @@ from sarlite.errors import ConfigError
 from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph, Relation
+from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.train import edge_labels, link_splits
 from sarlite.train.edge_labels import EdgeLabels
 from sarlite.train.link_edges import Linked, is_several, linked
@@ -76,27 +76,18 @@ class LinkOptions(NamedTuple):
                                       "it, it is not done yet", name)
         return found
 
-    def predicted(self, graph: HeteroGraph) -> Relation | list[Relation]:
-        """Return the relation that is predicted, or a list of several; a ConfigError of another one."""
+    def predicted(self, graph: HeteroGraph) -> Any:
+        """Return the relation that is predicted as `split_links` takes it: one, a list of several, or None."""
         known = {".".join(one): one for one in graph.relations}
-        words = [self.relation] if self.relation in known else (self.relation or "all").split(",")
-        words = list(known) if words == ["all"] else words
-        wrong = next((word for word in words if word not in known), None)
-        if wrong is not None or (self.relation is None and len(words) > 1):
-            raise ConfigError(f"link_relation: which of {', '.join(known)} is predicted?" if wrong is None else
-                              f"link_relation {wrong} is none of {', '.join(known)}", "link_relation")
-        if len(set(words)) < len(words):
-            raise ConfigError(f"link_relation {self.relation}: each relation is listed once", "link_relation")
-        return known[words[0]] if len(words) == 1 else [known[word] for word in words]
+        if self.relation is None or self.relation in known:
+            return known.get(self.relation or "")
+        words = known if self.relation == "all" else self.relation.split(",")
+        found = [known.get(word, (word,)) for word in words]  # one that is none is refused by its name
+        return found[0] if len(found) == 1 else found
 
     def splits(self, linked: Linked) -> tuple[Any, Any]:
         """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0, of several
-        relations by relation. Collective.
-
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: what `link_splits.read` says.
+        relations by relation. Collective; raises as `link_splits.read`.
         """
         if self.split is None and not any(isinstance(given, str) for given in (self.val, self.test)):
             return self.val, self.test
@@ -115,12 +106,7 @@ class LinkOptions(NamedTuple):
     def samplers(self, linked: Linked, metric: str | None) -> list[Any]:
         """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
 
-        Collective.
-
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: one is no sampler and no file; what `read_pairs` says.
+        Collective; raises a ConfigError where one is no sampler and no file, and as `read_pairs`.
         """
         own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
         to_train = self.sampler or own
@@ -150,12 +136,8 @@ class LinkOptions(NamedTuple):
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
-        """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective.
-
-        Raises
-        ------
-        ConfigError, DataError
-            On every rank: what `edge_labels.read` says.
+        """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective; raises as
+        `edge_labels.read`.
         """
         comm = linked.graph.comm
         told: Any = (self.labels, task, self.val, self.test, seed, linked.ends[0])

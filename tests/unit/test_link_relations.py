@@ -234,7 +234,7 @@ def test_splits_of_several_relations_are_told_by_relation():
     graph = graph_of(Solo())
     for words, options in (
         ("several relations: pairs and splits are dicts", {"val": PAIRS[:3]}), ("is none of", {"val": {SELLS: PAIRS[:3]}}),
-        ("each that is predicted is listed once", {"relation": [BUYS, BUYS]}), ("none, but each", {"relation": []}),
+        ("each relation is listed once", {"relation": [BUYS, BUYS]}), ("relation none: each", {"relation": []}),
         ("relation user.eats.item is none of", {"relation": [BUYS, ("user", "eats", "item")]}),
         ("outside 0 <= node < 30", {"val": {BACK: [[1, 30]]}, "test": 0}),
     ):
@@ -345,6 +345,7 @@ dst = "what"
     return folder
 
 
+BOUGHT = "user.buys.item"
 FLAGS = ["--model", "rgcn", "--link-relation", "user.buys.item", "--embedding", 6, "--link-width", 6, "--dtype", "float64"]
 
 
@@ -470,6 +471,7 @@ def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
         (DataError, "no node is named 'i0'", ["--link-relation", "user.buys.item", "--link-val", tmp_path / "swapped.csv"]),
         (ConfigError, "each relation is listed once", ["--link-relation", "user.buys.item,user.buys.item"]),
         (ConfigError, "link-split .*: of several relations", ["--link-relation", "all", "--link-split", f"{data}/buys.csv,split=part"]),
+        (ConfigError, "--link-split .*: expected FILE,split=", ["--link-relation", BOUGHT, "--link-split", f"{data}/buys.csv,at=part"]),
         (ConfigError, "negative-sampler .*: of several", ["--link-relation", "all", "--negative-sampler", tmp_path / "swapped.csv"]),
         (ConfigError, "whose edges are one relation", ["--data", "sbm:nodes=100", "--model", "gcn", "--link-relation", "user.buys.item"]),
         (ConfigError, "--link-relation means nothing without", ["--task", "classify", "--link-relation", "user.buys.item"]),
