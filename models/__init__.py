@@ -13,9 +13,9 @@ from sarlite.models.sage import SAGE, SAGEConv
 from sarlite.models.sgc import SGC
 from sarlite.models.sign import SIGN
 
-MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcnii": GCNII, "pna": PNA, "appnp": APPNP, "sgc": SGC,
-          "sign": SIGN}
+MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcnii": GCNII, "pna": PNA, "appnp": APPNP,
+          "sgc": SGC, "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS", "PNA", "PNAConv",
-           "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]
+__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS",
+           "PNA", "PNAConv", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, number
 from sarlite.nn import Dropout, Linear
 
 
@@ -35,13 +35,12 @@ class APPNP(nn.Module):
 
     self_loops = edge_weights = True
 
-    def __init__(self, n_in: int, n_out: int, *, hops: int = 10, teleport: float = 0.1, layers: int = 2, hidden: int = 64,
-                 dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu", rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden, self.hops = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1), nn.whole("hops", hops, 1)
-        self.takes, self.teleport, self.activation = n_in, teleport, activation
-        if not 0 <= teleport < 1:
-            raise ConfigError(f"teleport is {teleport}, but must be in [0, 1)")
+    def __init__(self, n_in: int, n_out: int, *, hops: int = 10, teleport: float = 0.1, layers: int = 2,
+                 hidden: int = 64, dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu",
+                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        self.takes, self.activation, self.hops = n_in, activation, nn.whole("hops", hops, 1)
+        self.teleport = number("teleport", teleport, below=1)
         if activation not in ("relu", "elu"):
             raise ConfigError(f"activation {activation!r} is not one of relu, elu")
         widths = [n_in, *[hidden] * (layers - 1), n_out]

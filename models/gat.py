@@ -15,9 +15,9 @@ from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
 class GATConv(nn.Module):
     """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)), z = W h.
 
-    In the paper's form (DistGNN-MB Eq. 2) z_j = relu(W_u h_j + b) of sources, and the z_i of a destination's score is relu(W_v h_i + b).
-    With edge features e_ij each score is leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij); with edge weights
-    h'_i = sum_j w_ij a_ij z_j. See `fn.attend`.
+    In the paper's form (DistGNN-MB Eq. 2) z_j = relu(W_u h_j + b) of sources, and the z_i of a destination's score is
+    relu(W_v h_i + b). With edge features e_ij each score is leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij); with
+    edge weights h'_i = sum_j w_ij a_ij z_j. See `fn.attend`.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class GATConv(nn.Module):
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, form: str = "standard", concat: bool = True,
-                 residual: bool = False, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, edge_features: int = 0,
-                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+                 residual: bool = False, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True,
+                 edge_features: int = 0, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         if form not in ("standard", "paper"):
             raise ConfigError(f"form {form!r} is not one of standard, paper")
         n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
@@ -56,14 +56,10 @@ class GATConv(nn.Module):
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         own = graph.dst(h)
-        out = self._attend(graph, graph.src(h), own)
-        out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
-        if self.residual:
-            out = out + (own if self.root is None else self.root(own))
-        return out if self.bias is None else out + self.bias
+        return joined(self, self._attend(graph, graph.src(h), own), own)
 
     def _attend(self, graph, x, own):
-        """(n_dst, n_heads, n_feat). A method, so that z goes before the heads are averaged where the tape does not need z."""
+        """(n_dst, n_heads, n_feat). A method, so that z goes before heads are averaged where the tape does not need it."""
         fused = self.update is None and self.attn_edge is None
         product_last = fused and not graph.attends_products(x, self.n_heads, self.n_feat)
         z, src, dst = self._standard(x, own, product_last) if self.update is None else self._paper(x, own, graph)
@@ -83,56 +79,62 @@ class GATConv(nn.Module):
 
     def _paper(self, x, own, graph):
         z, z_dst = self.update(self.linear(x), graph), self.update(self.linear_dst(own), graph)
-        return z.reshape(-1, self.n_heads, self.n_feat), z @ self._by_head(self.attn_src), z_dst @ self._by_head(self.attn_dst)
+        src, dst = z @ self._by_head(self.attn_src), z_dst @ self._by_head(self.attn_dst)
+        return z.reshape(-1, self.n_heads, self.n_feat), src, dst
 
     def _by_head(self, a):
-        """(n_heads * n_feat, n_heads): a head's vector in its column and 0 elsewhere, so that a product is each head's a . z."""
+        """(n_heads * n_feat, n_heads): a head's vector in its column, 0 elsewhere, so a product is each head's a . z."""
         return (a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0))
 
 
-class GAT(Layered):
-    """GAT layers with dropout on every layer's input and on the coefficients; between them batch norm or bias, and activation.
+def joined(conv: Any, out: Tensor, own: Any) -> Tensor:
+    """Return the output of a layer of attention, of its heads' (n_dst, n_heads, n_feat): side by side or averaged, and
+    with the residual and the bias.
+    """
+    out = out.reshape(-1, conv.n_heads * conv.n_feat) if conv.concat else out.mean(1)
+    if conv.residual:
+        out = out + (own if conv.root is None else conv.root(own))
+    return out if conv.bias is None else out + conv.bias
 
-    In the paper's form (DistGNN-MB Eq. 2) bias and relu are in each layer, the last one too, and batch norm, where asked for, and the
-    activation still stand between them; with neither batch norm nor a residual that activation changes nothing, since all is >= 0.
+
+class GAT(Layered):
+    """GAT layers with dropout of inputs and coefficients; between them batch norm or bias, and activation.
+
+    In the paper's form (DistGNN-MB Eq. 2) bias and relu are in each layer, the last one too, and batch norm, where
+    asked for, and the activation still stand between them; with neither batch norm nor a residual that activation
+    changes nothing, since all is >= 0.
 
     Parameters
     ----------
-    n_in, n_out : int
-        Features and classes.
     form : {"standard", "paper"}
     edge_features : int
         See `GATConv`.
-    layers : int
     hidden : int
         Features a head.
     heads, out_heads : int
         Of the hidden layers, side by side; of the last layer.
     out_concat : bool
         Put the last layer's heads side by side, n_out / out_heads features each; else average heads of n_out features.
-    dropout, attention_dropout : float
-    input_dropout : float, optional
-        Of the first layer's input; as `dropout` without it.
-    residual : bool
-    batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
-    activation : {"elu", "relu"}
-    rng : nn.Random
+    attention_dropout, residual
+        See `GATConv`.
+    n_in, n_out, layers, dropout, input_dropout, batch_norm, activation, rng
+        See `Layered`.
     """
 
     self_loops = True
     overwrites = False  # attention's gradient reads its output
 
-    def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8, heads: int = 8,
-                 out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
-                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu",
-                 edge_features: int = 0, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        conv = partial(GATConv, form=form, attention_dropout=attention_dropout, edge_features=edge_features, residual=residual, rng=rng,
-                       dtype=dtype)
+    def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8,
+                 heads: int = 8, out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6,
+                 input_dropout: float | None = None, attention_dropout: float = 0.6, residual: bool = False,
+                 batch_norm: bool = False, activation: str = "elu", edge_features: int = 0, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
+        conv = partial(GATConv, form=form, attention_dropout=attention_dropout, edge_features=edge_features,
+                       residual=residual, rng=rng, dtype=dtype)
         self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=form == "paper")
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
-        self.activations = [Activation(hidden * heads, activation, batch_norm=batch_norm, bias=form == "standard", dropout=dropout,
-                                       rng=rng, dtype=dtype) for _ in self.convs[1:]]
+        self.make_activations(hidden * heads, activation, batch_norm=batch_norm, bias=form == "standard",
+                              dropout=dropout, rng=rng, dtype=dtype)
 
     def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
         """Make the layers, of what `conv` makes one."""

@@ -7,12 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, nn
-from sarlite.models.gat import GAT
-from sarlite.nn import Activation, Dropout, Linear, Parameter, glorot
+from sarlite.models.gat import GAT, joined
+from sarlite.nn import Dropout, Linear, Parameter, glorot
 
 
 class GATv2Conv(nn.Module):
-    """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(a . leaky_relu(z_j + q_i)), z = W_src h + b_src, q = W_dst h + b_dst.
+    """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(a . leaky_relu(z_j + q_i)).
+
+    z = W_src h + b_src, q = W_dst h + b_dst.
 
     Parameters
     ----------
@@ -35,8 +37,9 @@ class GATv2Conv(nn.Module):
     A message of the tape, so O(n_edges * n_heads * n_feat) values are held while a block of edges is computed.
     """
 
-    def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False, slope: float = 0.2,
-                 attention_dropout: float = 0.0, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
+                 slope: float = 0.2, attention_dropout: float = 0.0, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
         self.n_heads, self.n_feat, self.concat, self.slope, self.residual = n_heads, n_feat, concat, slope, residual
         width, n_out = n_heads * n_feat, n_heads * n_feat if concat else n_feat
@@ -51,12 +54,10 @@ class GATv2Conv(nn.Module):
         own = graph.dst(h)
         z = self.linear_src(graph.src(h)).reshape(-1, self.n_heads, self.n_feat)
         q = self.linear_dst(own).reshape(-1, self.n_heads, self.n_feat)
-        weight = {} if graph.edge_weight is None else {"weight": graph.edge_weight.astype(z.dtype, copy=False).reshape(-1, 1, 1)}
-        out = graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight)
-        out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
-        if self.residual:
-            out = out + (own if self.root is None else self.root(own))
-        return out if self.bias is None else out + self.bias
+        weight = {}
+        if graph.edge_weight is not None:
+            weight["weight"] = graph.edge_weight.astype(z.dtype, copy=False).reshape(-1, 1, 1)
+        return joined(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), own)
 
     def _message(self, src, dst, edge):
         """Scores, (n_edges, n_heads), and the values that they weigh."""
@@ -68,21 +69,16 @@ class GATv2Conv(nn.Module):
 
 
 class GATv2(GAT):
-    """GATv2 layers as those of `GAT`, whose parameters have the same names: dropout on every layer's input and on the coefficients.
-
-    Parameters
-    ----------
-    n_in, n_out, layers, hidden, heads, out_heads, out_concat, dropout, input_dropout, attention_dropout, residual, batch_norm, activation
-        As of `GAT`.
-    rng : nn.Random
+    """GATv2 layers, with what stands around them, and the parameters, as of `GAT`, which has `form` and `edge_features`
+    beside.
     """
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,
-                 out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None, attention_dropout: float = 0.6,
-                 residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
+                 out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
+                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         conv = partial(GATv2Conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
         self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=True)
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
-        self.activations = [Activation(hidden * heads, activation, batch_norm=batch_norm, bias=False, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in self.convs[1:]]
+        self.make_activations(hidden * heads, activation, batch_norm=batch_norm, bias=False, dropout=dropout, rng=rng,
+                              dtype=dtype)

@@ -1,5 +1,6 @@
 """Graph convolutional network (Kipf & Welling, 2017)."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.models.layered import Layered
-from sarlite.nn import Activation, Dropout, Linear, Parameter
+from sarlite.nn import Dropout, Linear, Parameter
 
 
 class GCNConv(nn.Module):
@@ -21,7 +22,8 @@ class GCNConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.linear = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
@@ -31,31 +33,13 @@ class GCNConv(nn.Module):
 
 
 class GCN(Layered):
-    """GCN layers with dropout on every layer's input; between them batch norm or bias, and activation.
-
-    Parameters
-    ----------
-    n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-    input_dropout : float, optional
-        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
-    batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
-    activation : {"relu", "elu"}
-    rng : nn.Random
-    """
+    """GCN layers; between them batch norm or bias, activation and dropout. Parameters are those of `Layered`."""
 
     self_loops = edge_weights = True
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 16, dropout: float = 0.5,
                  input_dropout: float | None = None, batch_norm: bool = False, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        widths = [n_in, *[hidden] * (layers - 1), n_out]
-        last = layers - 1
-        self.convs = [GCNConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.make_convs(partial(GCNConv, rng=rng, dtype=dtype), n_in, n_out, layers, hidden)
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
-        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in range(last)]
+        self.make_activations(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)

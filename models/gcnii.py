@@ -7,14 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, number
 from sarlite.nn import Dropout, Linear
 
 
 class GCNII(nn.Module):
-    """H_0 = f(X W + b); H_l = f(((1 - a) S H_{l-1} + a H_0)((1 - b_l) I + b_l W_l)), b_l = log(t / l + 1); H_L W' + b' (Eq. 5).
+    """H_0 = f(X W + b); H_l = f(((1 - a) S H_{l-1} + a H_0)((1 - b_l) I + b_l W_l)), b_l = log(t / l + 1); H_L W' + b'.
 
-    S = D^-1/2 A D^-1/2; the graph's self loops make A the paper's A + I. With edge weights A has these, and D the sums of its rows.
+    Source: Eq. 5. S = D^-1/2 A D^-1/2; the graph's self loops make A the paper's A + I. With edge weights A has these,
+    and D the sums of its rows.
 
     Parameters
     ----------
@@ -39,13 +40,10 @@ class GCNII(nn.Module):
                  identity_decay: float = 0.5, dropout: float = 0.6, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        if not 0 <= teleport < 1:
-            raise ConfigError(f"teleport is {teleport}, but must be in [0, 1)")
-        if not 0 < identity_decay < math.inf:
-            raise ConfigError(f"identity_decay is {identity_decay}, but must be a finite number above 0")
+        self.takes, self.teleport, self.activation = n_in, number("teleport", teleport, below=1), activation
+        identity_decay = number("identity_decay", identity_decay, positive=True)
         if activation not in ("relu", "elu"):
             raise ConfigError(f"activation {activation!r} is not one of relu, elu")
-        self.takes, self.teleport, self.activation = n_in, teleport, activation
         self.shares = [math.log(identity_decay / number + 1) for number in range(1, layers + 1)]
         self.first, self.last = Linear(n_in, hidden, rng=rng, dtype=dtype), Linear(hidden, n_out, rng=rng, dtype=dtype)
         self.linears = [Linear(hidden, hidden, bias=False, rng=rng, dtype=dtype) for _ in range(layers)]
@@ -67,7 +65,8 @@ class GCNII(nn.Module):
     def _layer(self, k, g, h, own):
         """Return the destinations' next H, and their H_0."""
         own = g.dst(own)
-        mixed = (1 - self.teleport) * g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym") + self.teleport * own
+        spread = g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym")
+        mixed = (1 - self.teleport) * spread + self.teleport * own
         return self._activated((1 - self.shares[k]) * mixed + self.shares[k] * self.linears[k](mixed)), own
 
     def _activated(self, h):

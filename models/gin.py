@@ -1,5 +1,6 @@
 """Graph isomorphism network (Xu, Hu, Leskovec & Jegelka, 2019)."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sarlite.nn import Activation, Linear, Parameter
 
 
 class GINConv(nn.Module):
-    """h'_i = W_2 f((1 + eps) h_i W_1 + sum_j h_j W_1) + b, with f batch norm or a bias, and then the activation (Eq. 4.1).
+    """h'_i = W_2 f((1 + eps) h_i W_1 + sum_j h_j W_1) + b, f being batch norm or a bias, and the activation (Eq. 4.1).
 
     With edge weights the sum is sum_j w_ij h_j W_1.
 
@@ -28,8 +29,8 @@ class GINConv(nn.Module):
         Learned, from 0.
     """
 
-    def __init__(self, n_in: int, n_out: int, hidden: int, *, batch_norm: bool = True, activation: str = "relu", bias: bool = True,
-                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: int, n_out: int, hidden: int, *, batch_norm: bool = True, activation: str = "relu",
+                 bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         self.inner = Linear(n_in, hidden, bias=False, rng=rng, dtype=dtype)
         self.between = Activation(hidden, activation, batch_norm=batch_norm, rng=rng, dtype=dtype)
         self.outer = Linear(hidden, n_out, bias=bias, rng=rng, dtype=dtype)
@@ -37,31 +38,21 @@ class GINConv(nn.Module):
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         own = self.inner(graph.dst(h)) * (self.eps + 1)
-        return self.outer(self.between(own + graph.aggregate(fn.linear(graph.src(h), self.inner.weight), "sum"), graph))
+        sums = graph.aggregate(fn.linear(graph.src(h), self.inner.weight), "sum")
+        return self.outer(self.between(own + sums, graph))
 
 
 class GIN(Layered):
-    """GIN layers; between them batch norm or bias, activation and dropout.
+    """GIN layers; between them, and inside them, batch norm or bias and activation; between them dropout.
 
-    Parameters
-    ----------
-    n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-    batch_norm : bool
-        Normalise before each activation, between layers and inside them.
-    activation : {"relu", "elu"}
-    rng : nn.Random
+    Parameters are those of `Layered`; the features are not dropped.
     """
 
     self_loops = False
 
-    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5, batch_norm: bool = True,
-                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        widths, last = [n_in, *[hidden] * (layers - 1), n_out], layers - 1
-        inside: dict[str, Any] = dict(batch_norm=batch_norm, activation=activation, rng=rng, dtype=dtype)
-        self.convs = [GINConv(a, b, hidden, bias=i == last, **inside) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
-        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in range(last)]
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5,
+                 batch_norm: bool = True, activation: str = "relu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
+        conv = partial(GINConv, hidden=hidden, batch_norm=batch_norm, activation=activation, rng=rng, dtype=dtype)
+        self.make_convs(conv, n_in, n_out, layers, hidden)
+        self.make_activations(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)

@@ -1,6 +1,6 @@
 """Layers one behind another, and what stands between two of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sarlite import Graph, Tensor, nn
@@ -8,7 +8,23 @@ from sarlite.nn import Activation, Dropout
 
 
 class Layered(nn.Module):
-    """A model whose layers each take a graph: dropout of the input, a layer, what stands between, the next layer, and so on.
+    """A model whose layers each take a graph: dropout of the input, a layer, what stands between, the next layer, ...
+
+    Models have these parameters in common:
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+        Of each layer's input, but the first one's.
+    input_dropout : float, optional
+        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
+    batch_norm : bool
+        Normalise before each activation, in place of the bias of the layer below.
+    activation : {"relu", "elu"}
+    rng : nn.Random
 
     Attributes
     ----------
@@ -26,6 +42,16 @@ class Layered(nn.Module):
     activations: Sequence[Activation]
     input_dropout: Dropout | None = None
     overwrites = True
+
+    def make_convs(self, conv: Callable[..., Any], n_in: int, n_out: int, layers: int, hidden: int) -> None:
+        """Make the layers: conv(n_in, n_out, bias=...), of which the last alone has a bias."""
+        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        widths = [n_in, *[hidden] * (layers - 1), n_out]
+        self.convs = [conv(a, b, bias=k == layers - 1) for k, (a, b) in enumerate(zip(widths, widths[1:]))]
+
+    def make_activations(self, width: int, kind: str, **options: Any) -> None:
+        """Make what stands behind each layer but the last; options are those of `Activation`."""
+        self.activations = [Activation(width, kind, **options) for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
         """Return what stands before the second layer."""

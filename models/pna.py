@@ -1,5 +1,6 @@
 """Principal neighbourhood aggregation: PNA (Corso, Cavalleri, Beaini, Lio & Velickovic, 2020)."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,14 @@ import numpy.typing as npt
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.models.layered import Layered
-from sarlite.nn import Activation, Linear
+from sarlite.nn import Linear
 
 
 class PNAConv(nn.Module):
-    """h'_i = U [h_i, a_i, s_i a_i, a_i / s_i], a_i = [mean, max, min, std]_j (M h_j), s_i = log(d_i + 1) / delta (Eq. 8).
+    """h'_i = U [h_i, a_i, s_i a_i, a_i / s_i], a_i = [mean, max, min, std]_j (M h_j), s_i = log(d_i + 1) / delta.
 
-    d_i is the in-degree, delta the mean of log(d + 1) over the nodes of all ranks. A node without in-edges has a = 0 and no 1 / s.
+    Source: Eq. 8. d_i is the in-degree, delta the mean of log(d + 1) over the nodes of all ranks. A node without
+    in-edges has a = 0 and no 1 / s.
 
     Parameters
     ----------
@@ -23,11 +25,13 @@ class PNAConv(nn.Module):
 
     Notes
     -----
-    M h, (M h)^2 for the std, and M h again for max and for min are fetched: 4 times the bytes of a mean. The maximum and the minimum
-    take no edge weights, so a graph with weights is refused. In a batch degrees are those of the picks, and delta is their mean.
+    M h, (M h)^2 for the std, and M h again for max and for min are fetched: 4 times the bytes of a mean. The maximum
+    and the minimum take no edge weights, so a graph with weights is refused. In a batch degrees are those of the picks,
+    and delta is their mean.
     """
 
-    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.message = Linear(n_in, n_in, rng=rng, dtype=dtype)
         self.update = Linear(13 * n_in, n_out, bias=bias, rng=rng, dtype=dtype)
 
@@ -68,24 +72,13 @@ def _delta(graph):
 class PNA(Layered):
     """PNA layers; between them batch norm or bias, activation and dropout.
 
-    Parameters
-    ----------
-    n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-    batch_norm : bool
-        Normalise before each activation.
-    activation : {"relu", "elu"}
-    rng : nn.Random
+    Parameters are those of `Layered`; the features are not dropped.
     """
 
     self_loops = False
 
-    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5, batch_norm: bool = True,
-                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        widths, last = [n_in, *[hidden] * (layers - 1), n_out], layers - 1
-        self.convs = [PNAConv(a, b, bias=i == last, rng=rng, dtype=dtype) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
-        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in range(last)]
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5,
+                 batch_norm: bool = True, activation: str = "relu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
+        self.make_convs(partial(PNAConv, rng=rng, dtype=dtype), n_in, n_out, layers, hidden)
+        self.make_activations(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)

@@ -12,7 +12,9 @@ from sarlite.nn import Dropout, Linear, glorot
 
 
 class RGATConv(nn.Module):
-    """h'_i = W_t h_i + b_t + sum_r sum_{j in N_r(i)} a_ij W_r h_j per head, a_ij = softmax_j(leaky_relu(a_r . W_r h_j + c_r . h_i)).
+    """h'_i = W_t h_i + b_t + sum_r sum_{j in N_r(i)} a_ij W_r h_j per head.
+
+    a_ij = softmax_j(leaky_relu(a_r . W_r h_j + c_r . h_i)), t is i's type.
 
     Parameters
     ----------
@@ -28,15 +30,16 @@ class RGATConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Any, types: Any = None, *, concat: bool = True,
-                 attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True, rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Any, types: Any = None, *,
+                 concat: bool = True, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True,
+                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
-        self.relations, self.n_heads, self.n_feat, self.concat, self.slope = tuple(relations), n_heads, n_feat, concat, slope
-        width = n_heads * n_feat
+        self.relations, self.n_heads, self.n_feat = tuple(relations), n_heads, n_feat
+        self.concat, self.slope, width = concat, slope, n_heads * n_feat
         self.roots = {name: Linear(n_in[name], width if concat else n_feat, bias=bias, rng=rng, dtype=dtype)
                       for name in (sorted({relation[2] for relation in self.relations}) if types is None else types)}
-        self.weights = [glorot(rng, (n_in[source], width), n_in[source], width, dtype) for source, _, _ in self.relations]
+        self.weights = [glorot(rng, (n_in[source], width), n_in[source], width, dtype)
+                        for source, _, _ in self.relations]
         self.attn_src = [glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype) for _ in self.relations]
         self.attn_dst = [glorot(rng, (n_in[to], n_heads), n_in[to], n_heads, dtype) for _, _, to in self.relations]
         self.coefficients = [Dropout(attention_dropout, rng) for _ in self.relations]
@@ -51,7 +54,8 @@ class RGATConv(nn.Module):
         source, _, to = self.relations[k]
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h
-        return fn.attend_linear(h[source], weight, src_weight, own[to] @ self.attn_dst[k], self.slope, *self.coefficients[k].coin(to))
+        return fn.attend_linear(h[source], weight, src_weight, own[to] @ self.attn_dst[k], self.slope,
+                                *self.coefficients[k].coin(to))
 
     def _joined(self, out):
         return out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
@@ -71,15 +75,16 @@ class RGAT(RGCN):
     attention_dropout : float
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, layers: int = 2, hidden: int = 32, heads: int = 4,
-                 out_heads: int = 1, embedding: int | None = None, dropout: float = 0.5, attention_dropout: float = 0.0,
-                 activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, layers: int = 2, hidden: int = 32,
+                 heads: int = 4, out_heads: int = 1, embedding: int | None = None, dropout: float = 0.5,
+                 attention_dropout: float = 0.0, activation: str = "elu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         hidden, self.heads = nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
         self.out_heads, self.attention_dropout = nn.whole("out_heads", out_heads, 1), attention_dropout
-        super().__init__(n_in, n_out, nodes, layers=layers, hidden=hidden * self.heads, embedding=embedding, dropout=dropout,
-                         activation=activation, rng=rng, dtype=dtype)
+        super().__init__(n_in, n_out, nodes, layers=layers, hidden=hidden * self.heads, embedding=embedding,
+                         dropout=dropout, activation=activation, rng=rng, dtype=dtype)
 
     def _conv(self, widths, n_out, graph, types, last, *, rng, dtype, **_):
         heads = self.out_heads if last else self.heads
-        return RGATConv(widths, n_out if last else n_out // heads, heads, graph.into(types), types, concat=not last, bias=last,
-                        attention_dropout=self.attention_dropout, rng=rng, dtype=dtype)
+        return RGATConv(widths, n_out if last else n_out // heads, heads, graph.into(types), types, concat=not last,
+                        bias=last, attention_dropout=self.attention_dropout, rng=rng, dtype=dtype)

@@ -14,7 +14,7 @@ Relation = tuple[str, str, str]
 
 
 class RGCNConv(nn.Module):
-    """h'_i = W_t h_i + b_t + sum_r mean_{j in N_r(i)} W_r h_j, t being i's type (SAR Eq. 4); W_r = sum_b a_rb V_b (Eq. 5).
+    """h'_i = W_t h_i + b_t + sum_r mean_{j in N_r(i)} W_r h_j, t being i's type; W_r = sum_b a_rb V_b (SAR Eq. 4, 5).
 
     Parameters
     ----------
@@ -32,8 +32,9 @@ class RGCNConv(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_out: int, relations: Any, types: Any = None, *, n_bases: int | None = None,
-                 evaluation: str | None = None, bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: Mapping[str, int], n_out: int, relations: Any, types: Any = None, *,
+                 n_bases: int | None = None, evaluation: str | None = None, bias: bool = True, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.relations, self.evaluation = tuple(relations), evaluation
         types = sorted({relation[2] for relation in self.relations}) if types is None else types
         self.roots = {name: glorot(rng, (n_in[name], n_out), n_in[name], n_out, dtype) for name in types}
@@ -62,7 +63,8 @@ class RGCNConv(nn.Module):
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         own = graph.dst(h)
         sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
-                               own={name: (own[name], root) for name, root in self.roots.items()}, evaluation=self.evaluation)
+                               own={name: (own[name], root) for name, root in self.roots.items()},
+                               evaluation=self.evaluation)
         return {name: out + self.biases[name] if name in self.biases else out for name, out in sums.items()}
 
 
@@ -74,7 +76,8 @@ class RGCN(nn.Module):
     Parameters
     ----------
     n_in : dict of str to int
-        Features by node type; a type that is not named has learned rows of `embedding` values, owned by the rank that owns the node.
+        Features by node type; a type that is not named has learned rows of `embedding` values, owned by the rank that
+        owns the node.
     n_out : int
         Classes.
     nodes : NodeType
@@ -92,10 +95,12 @@ class RGCN(nn.Module):
     relational = True  # of a graph of several node types: the command gives it `nodes` too
 
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
-                 embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None, evaluation: str | None = None,
-                 activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+                 embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None,
+                 evaluation: str | None = None, activation: str = "relu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         if not isinstance(nodes, NodeType):
-            raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: graph.of(type)")
+            raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: "
+                              "graph.of(type)")
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
@@ -105,8 +110,8 @@ class RGCN(nn.Module):
         widths = self.inputs.widths
         for k, types in enumerate(of_layers):
             last = k == layers - 1
-            self.convs.append(self._conv(widths, n_out if last else hidden, graph, types, last, n_bases=n_bases, evaluation=evaluation,
-                                         rng=rng, dtype=dtype))
+            self.convs.append(self._conv(widths, n_out if last else hidden, graph, types, last, n_bases=n_bases,
+                                         evaluation=evaluation, rng=rng, dtype=dtype))
             widths = dict.fromkeys(types, hidden)
             if not last:
                 self.activations.append({name: Activation(hidden, activation, dropout=dropout, rng=rng, dtype=dtype)
@@ -137,18 +142,20 @@ class Inputs(nn.Module):
     widths : dict of str to int
     """
 
-    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None, *, alike: bool, rng: nn.Random,
-                 dtype: npt.DTypeLike) -> None:
+    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None, *, alike: bool,
+                 rng: nn.Random, dtype: npt.DTypeLike) -> None:
         unknown = sorted(set(n_in) - set(graph.node_types))
         if unknown:
-            raise ConfigError(f"features of node type {unknown[0]!r}, which is not one of {', '.join(graph.node_types)}")
+            raise ConfigError(f"features of node type {unknown[0]!r}, which is not one of "
+                              f"{', '.join(graph.node_types)}")
         width = embedding if embedding is not None else max(n_in.values())
         self.embeddings = {name: Embedding(graph.node_ids[name], width, rng=rng, node_type=name, dtype=dtype)
                            for name in types if name not in n_in}
         self.widths = {name: n_in.get(name, width) for name in types}
         self.projections = {}
         if alike and len(set(self.widths.values())) > 1:
-            self.projections = {name: Linear(n_in[name], width, bias=False, rng=rng, dtype=dtype) for name in types if name in n_in}
+            self.projections = {name: Linear(n_in[name], width, bias=False, rng=rng, dtype=dtype)
+                                for name in types if name in n_in}
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
@@ -161,7 +168,8 @@ class Inputs(nn.Module):
 
 
 def needed(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return the node types that the rows of some depend on: the first layer's input, then each layer's output; the last has these."""
+    """Return the node types that the rows of some depend on: of the first layer's input, then of each layer's output.
+    """
     found: list[tuple[str, ...]] = [node_types]
     for _ in range(layers):
         wanted = {*found[0], *(relation[0] for relation in graph.into(found[0]))}

@@ -1,5 +1,6 @@
 """GraphSAGE (Hamilton, Ying & Leskovec, 2017), as SAR Eq. 2."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from sarlite import Graph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.models.layered import Layered
-from sarlite.nn import Activation, Linear
+from sarlite.nn import Linear
 
 
 class SAGEConv(nn.Module):
@@ -36,7 +37,8 @@ class SAGEConv(nn.Module):
         if self.pool is None:
             return self.root(own, add_to=graph.aggregate(fn.linear(x, self.neighbour.weight), "mean"))
         if graph.edge_weight is not None:
-            raise ConfigError("aggregator max-pool takes no edge weights: graph.with_edge_values() has none, aggregator mean takes them")
+            raise ConfigError("aggregator max-pool takes no edge weights: graph.with_edge_values() has none, "
+                              "aggregator mean takes them")
         return self.root(own, add_to=self.neighbour(graph.aggregate(fn.copy_src(self.pool(x).relu()), "max")))
 
 
@@ -45,25 +47,16 @@ class SAGE(Layered):
 
     Parameters
     ----------
-    n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
     aggregator : {"mean", "max-pool"}
-    batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
-    activation : {"relu", "elu"}
-    rng : nn.Random
+    n_in, n_out, layers, hidden, dropout, batch_norm, activation, rng
+        As of `Layered`; the features are not dropped.
     """
 
     self_loops = False
 
-    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 256, dropout: float = 0.5, aggregator: str = "mean",
-                 batch_norm: bool = True, activation: str = "relu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        widths = [n_in, *[hidden] * (layers - 1), n_out]
-        last = layers - 1
-        self.convs = [SAGEConv(a, b, aggregator=aggregator, bias=i == last, rng=rng, dtype=dtype)
-                      for i, (a, b) in enumerate(zip(widths, widths[1:]))]
-        self.activations = [Activation(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)
-                            for _ in range(last)]
+    def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 256, dropout: float = 0.5,
+                 aggregator: str = "mean", batch_norm: bool = True, activation: str = "relu", rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
+        conv = partial(SAGEConv, aggregator=aggregator, rng=rng, dtype=dtype)
+        self.make_convs(conv, n_in, n_out, layers, hidden)
+        self.make_activations(hidden, activation, batch_norm=batch_norm, dropout=dropout, rng=rng, dtype=dtype)

@@ -8,7 +8,9 @@ from sarlite.nn import Dropout, Linear
 
 
 class SGC(nn.Module):
-    """S^K X W + b, with S = D^-1/2 A D^-1/2; the graph's self loops make A the paper's A + I. It is given S^K X, and needs no neighbours.
+    """S^K X W + b, with S = D^-1/2 A D^-1/2; the graph's self loops make A the paper's A + I.
+
+    It is given S^K X, and needs no neighbours.
 
     Parameters
     ----------

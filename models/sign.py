@@ -19,7 +19,8 @@ class Inception(nn.Module):
     rng : nn.Random
     """
 
-    def __init__(self, n_in: int, n_feat: int, n_powers: int, *, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: int, n_feat: int, n_powers: int, *, rng: nn.Random,
+                 dtype: npt.DTypeLike = np.float32) -> None:
         self.n_in = n_in
         self.linears = [Linear(n_in, n_feat, bias=False, rng=rng, dtype=dtype) for _ in range(n_powers)]
 
@@ -29,7 +30,9 @@ class Inception(nn.Module):
 
 
 class SIGN(nn.Module):
-    """MLP(act([X W_0, S X W_1, .., S^K X W_K])), with S = D^-1/2 A D^-1/2. It is given [X, S X, .., S^K X], and needs no neighbours.
+    """MLP(act([X W_0, S X W_1, .., S^K X W_K])), with S = D^-1/2 A D^-1/2.
+
+    It is given [X, S X, .., S^K X], and needs no neighbours.
 
     Parameters
     ----------
