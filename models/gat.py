@@ -59,7 +59,7 @@ class GATConv(nn.Module):
         return joined(self, self._attend(graph, graph.src(h), own), own)
 
     def _attend(self, graph, x, own):
-        """(n_dst, n_heads, n_feat). A method, so that z goes before heads are averaged where the tape does not need it."""
+        """(n_dst, n_heads, n_feat). In a method, z goes before heads are averaged where the tape does not need z."""
         fused = self.update is None and self.attn_edge is None
         product_last = fused and not graph.attends_products(x, self.n_heads, self.n_feat)
         z, src, dst = self._standard(x, own, product_last) if self.update is None else self._paper(x, own, graph)
@@ -83,7 +83,7 @@ class GATConv(nn.Module):
         return z.reshape(-1, self.n_heads, self.n_feat), src, dst
 
     def _by_head(self, a):
-        """(n_heads * n_feat, n_heads): a head's vector in its column, 0 elsewhere, so a product is each head's a . z."""
+        """(n_heads * n_feat, n_heads): a head's vector in its column, else 0: a product is each head's a . z."""
         return (a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0))
 
 

@@ -75,8 +75,8 @@ class GATv2(GAT):
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,
                  out_concat: bool = False, dropout: float = 0.6, input_dropout: float | None = None,
-                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False, activation: str = "elu", rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
+                 attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False,
+                 activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         conv = partial(GATv2Conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
         self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=True)
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)

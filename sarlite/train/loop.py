@@ -28,12 +28,8 @@ from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
 from sarlite.train.trainer_arguments import (
     check_arguments,
-    check_graphs,
     check_label_inputs,
-    check_links,
-    check_numerics,
     check_output,
-    check_sources,
     check_takes,
     checked_loss,
     classes_of,
@@ -114,12 +110,9 @@ class Trainer:
         self.graph: Any = graph
         self.comm, self.model = graph.comm, model
         self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
-        together(self.comm, lambda: check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm))
-        together(self.comm, lambda: check_sources(batches=batches, scoring=scoring))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: check_links(graph, task, others))
-        together(self.comm, lambda: check_graphs(graph, others))
-        together(self.comm, lambda: check_numerics(numerics, loss, batches, scoring))
+        together(self.comm, lambda: check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, numerics,
+                                                    others))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         splits = {"train": train, "val": val, "test": test}

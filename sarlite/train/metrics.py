@@ -49,16 +49,13 @@ class Accuracy(Metric):
         self.hits = self.n = 0
 
     def add(self, output: Array, labels: Array) -> None:
-        """Count hits."""
         right = output.argmax(1) == labels if labels.ndim == 1 else ((output > 0) == (labels == 1)).all(1)
         self.hits, self.n = self.hits + int(np.count_nonzero(right)), self.n + len(right)
 
     def counts(self) -> Array:
-        """Return hits and rows."""
         return np.array([self.hits, self.n], np.float64)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return hits / rows."""
         return float(counts[0] / counts[1]) if counts[1] else None
 
 
@@ -79,7 +76,6 @@ class F1(Metric):
         self.found: Any = 0.0  # (2, n_outputs) of tp and 2 tp + fp + fn, which is how often predicted, and how often true
 
     def add(self, output: Array, labels: Array) -> None:
-        """Count by class."""
         self.several, n = labels.ndim == 2, output.shape[1]
         if self.several:
             predicted, true = output > 0, labels == 1
@@ -91,7 +87,6 @@ class F1(Metric):
         self.found = self.found + np.stack(found)
 
     def counts(self) -> Array:
-        """Return the counts by class."""
         return self.found.reshape(-1)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
@@ -104,39 +99,69 @@ class F1(Metric):
         return math.fsum(2 * hits / np.maximum(either, 1)) / len(hits) if len(hits) else None
 
 
-class RocAuc(Metric):
-    """The share of (positive, negative) pairs that are in order, ties as half; of several labels the mean, as OGB's.
-
-    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of the logits.
-
-    Notes
-    -----
-    Keeps this rank's scores. See `auc.pairs`.
-    """
+class _OfScores(Metric):
+    """A metric that keeps this rank's scores, and which of them are positive; NaN where a score of any rank is."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []
 
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        scores, positive = (np.concatenate([pair[k] for pair in self.rows]) for k in (0, 1))
+        if comm.allreduce(np.array([np.isnan(scores).any()], np.float64), "max")[0]:
+            return math.nan
+        return self.of(scores, positive, comm)
+
+    def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
+        """Return the metric of all ranks' scores, (n_local, k), none of them NaN. Collective."""
+        raise NotImplementedError
+
+
+class RocAuc(_OfScores):
+    """The share of (positive, negative) pairs that are in order, ties as half; of several labels the mean, as OGB's.
+
+    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of the logits.
+
+    See `auc.pairs`. Of another number of classes than 2 `add` raises a ConfigError.
+    """
+
     def add(self, output: Array, labels: Array) -> None:
-        """Keep scores, and which are positive; a ConfigError of another number of classes than 2."""
         if labels.ndim == 1 and output.shape[1] != 2:
             raise ConfigError("metric roc-auc is of several labels, or of 2 classes, but the output has "
                               f"{output.shape[1]} columns")
         scores = output if labels.ndim == 2 else output[:, 1:2].astype(np.float64) - output[:, :1]
         self.rows.append((scores, (labels == 1).reshape(scores.shape)))
 
-    def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the mean over labels; NaN where a score is. Collective."""
-        scores, positive = (np.concatenate([pair[k] for pair in self.rows]) for k in (0, 1))
-        if comm.allreduce(np.array([np.isnan(scores).any()], np.float64), "max")[0]:
-            return math.nan
+    def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
         found = [in_order / (2 * all_pairs) for in_order, all_pairs in pairs(comm, scores, positive) if all_pairs]
         if len(found) < scores.shape[1]:
             self.note = f"{scores.shape[1] - len(found)} of {scores.shape[1]} labels, whose rows are all of one class"
         return math.fsum(found) / len(found) if found else None
 
 
-class MeanError(Metric):
+class _Mean(Metric):
+    """A metric that is made of means over rows of columns of numbers, exactly; NaN where a number is not finite."""
+
+    def __init__(self) -> None:
+        self.sums, self.n, self.n_odd = ExactSums(), 0, 0
+
+    def add_up(self, values: Array, odd: Any) -> None:
+        """Add rows, (n, k) float64, and count the odd ones among them, bools, which must not be NaN or infinite."""
+        self.sums.add(values)
+        self.n, self.n_odd = self.n + len(values), self.n_odd + int(np.count_nonzero(odd))
+
+    def counts(self) -> Array:
+        return np.array([self.n, self.n_odd], np.float64)
+
+    def value(self, counts: Array, comm: Communicator) -> float | None:
+        means = self.sums.means(comm, int(counts[0]))
+        return None if not counts[0] else math.nan if counts[1] else self.of(means)
+
+    def of(self, means: list[float]) -> float:
+        """Return the metric of the columns' means."""
+        return means[0]
+
+
+class MeanError(_Mean):
     """The mean over columns of root(mean over rows of error(output - label)).
 
     Parameters
@@ -148,26 +173,16 @@ class MeanError(Metric):
     """
 
     def __init__(self, error: Callable[[Array], Array], root: Callable[[float], float]) -> None:
-        self.sums, self.error, self.root, self.n, self.n_odd = ExactSums(), error, root, 0, 0
+        super().__init__()
+        self.error, self.root = error, root
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add up errors."""
         with np.errstate(over="ignore", invalid="ignore"):
             errors = self.error(output.astype(np.float64) - labels.reshape(output.shape))
         odd = ~np.isfinite(errors)
-        self.n_odd += int(np.count_nonzero(odd))
-        self.sums.add(np.where(odd, 0, errors))
-        self.n += len(errors)
+        self.add_up(np.where(odd, 0, errors), odd)
 
-    def counts(self) -> Array:
-        """Return the number of rows, and that of errors that are not finite."""
-        return np.array([self.n, self.n_odd], np.float64)
-
-    def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the mean; NaN where an error is not finite. Collective."""
-        means = self.sums.means(comm, int(counts[0]))
-        if not counts[0] or counts[1]:
-            return math.nan if counts[1] else None
+    def of(self, means: list[float]) -> float:
         return math.fsum(map(self.root, means)) / len(means)
 
 
@@ -212,37 +227,26 @@ class LinkAuc(RocAuc):
     """ROC-AUC of links against the negatives of all links; rows are (link, negatives ..)."""
 
     def add(self, output: Array, labels: Array) -> None:
-        """Keep scores, and which are links."""
         self.rows.append((output.reshape(-1, 1), _first_column(output).reshape(-1, 1)))
 
 
-class AveragePrecision(Metric):
+class AveragePrecision(_OfScores):
     """The mean, over links, of the share of links among all candidates of a link's score or a higher one.
 
-    Notes
-    -----
-    Keeps this rank's scores. Equal scores are one step, as scikit-learn has it.
+    Equal scores are one step, as scikit-learn has it.
     """
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[Array, Array]] = []
-
     def add(self, output: Array, labels: Array) -> None:
-        """Keep scores, and which are links."""
         self.rows.append((output.reshape(-1), _first_column(output).reshape(-1)))
 
-    def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the mean; NaN where a score is. Collective."""
-        scores, positive = (np.concatenate([pair[k] for pair in self.rows]) for k in (0, 1))
-        if comm.allreduce(np.array([np.isnan(scores).any()], np.float64), "max")[0]:
-            return math.nan
+    def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
         terms, n = precisions(comm, scores, positive)
         sums = ExactSums()
         sums.add(terms)
         return sums.means(comm, n)[0] if n else None
 
 
-class LinkRank(Metric):
+class LinkRank(_Mean):
     """The mean over links of a number of the link's rank among its own negatives; ties count half (OGB).
 
     Parameters
@@ -254,23 +258,13 @@ class LinkRank(Metric):
     """
 
     def __init__(self, of_rank: Callable[[Array], Array], least: int = 1) -> None:
-        self.of_rank, self.least, self.sums, self.n, self.n_odd = of_rank, least, ExactSums(), 0, 0
+        super().__init__()
+        self.of_rank, self.least = of_rank, least
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add up links."""
         link, others = output[:, :1], output[:, 1:]
         ranks = 1 + (others > link).sum(1) + 0.5 * (others == link).sum(1)
-        self.n, self.n_odd = self.n + len(ranks), self.n_odd + int(np.isnan(output).any(1).sum())
-        self.sums.add(self.of_rank(ranks)[:, None].astype(np.float64))
-
-    def counts(self) -> Array:
-        """Return the number of links, and that of those with a score that is NaN."""
-        return np.array([self.n, self.n_odd], np.float64)
-
-    def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the mean; NaN where a score is. Collective."""
-        (mean,) = self.sums.means(comm, int(counts[0]))
-        return None if not counts[0] else math.nan if counts[1] else mean
+        self.add_up(self.of_rank(ranks)[:, None].astype(np.float64), np.isnan(output).any(1))
 
 
 def _first_column(output):

@@ -21,8 +21,9 @@ from sarlite.train.step import Loss, not_finite
 from sarlite.train.tasks import Task
 
 
-def check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
-    """Raise a ConfigError that names an argument of another kind than `Trainer` takes."""
+def check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, numerics, others):
+    """Raise a ConfigError that names an argument of another kind than `Trainer` takes, or that goes with no other one."""
+    loss, sources = others["loss"], {name: others[name] for name in ("batches", "scoring")}
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
                           "__call__(self, graph, h)")
@@ -39,22 +40,25 @@ def check_arguments(model, rng, optimizer, schedule, loss, task, clip_norm):
         raise ConfigError("loss and task: one of them says what is minimised; give a Task a loss by its name")
     if clip_norm is not None:
         number("clip_norm", clip_norm, positive=True)
-
-
-def check_sources(**given):
-    """Raise a ConfigError where something is given that yields no batches, or one without rows to train on."""
-    for name, source in given.items():
+    for name, source in sources.items():
         if source is not None and not isinstance(source, (Batch, Loader)):
             raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
-    if isinstance(given["batches"], Batch) and not given["batches"].n_global:
+        if source is not None and isinstance(source, GraphLoader) != isinstance(graph, GraphSet):
+            raise ConfigError(f"{name}: a {type(source).__name__} does not go with a {type(graph).__name__}: a "
+                              "GraphLoader is of a GraphSet")
+    if isinstance(others["batches"], Batch) and not others["batches"].n_global:
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
+    if isinstance(graph, GraphSet) and others["label_inputs"] is not None:
+        raise ConfigError("label_inputs are of nodes, but graph is a GraphSet")
+    _check_links(graph, task, others)
+    _check_numerics(numerics, loss, *sources.values())
 
 
-def check_links(graph, task, others):
-    """Raise a ConfigError where links go with something that is not of links, or not done yet."""
+def _check_links(graph, task, others):
     if isinstance(graph, LinkGraph):
         if graph.n_candidates > 1 and (task is None or task.name != "link") and others["loss"] is None:
-            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be Task('link'), or the loss your own")
+            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be Task('link'), or the "
+                              "loss your own")
         if task is not None and task.name == "link":
             task.check_candidates(graph.n_candidates)
         for name in ("scoring", "label_inputs"):
@@ -64,17 +68,6 @@ def check_links(graph, task, others):
             raise ConfigError(f"batches is a {type(others['batches']).__name__}, but of links a LinkLoader")
     elif task is not None and task.name == "link":
         raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
-
-
-def check_graphs(graph, others):
-    """Raise a ConfigError where a set of graphs goes with something that is not of graphs, or not done yet."""
-    for name in ("batches", "scoring"):
-        source = others[name]
-        if source is not None and isinstance(source, GraphLoader) != isinstance(graph, GraphSet):
-            raise ConfigError(f"{name}: a {type(source).__name__} does not go with a {type(graph).__name__}: a GraphLoader "
-                              "is of a GraphSet")
-    if isinstance(graph, GraphSet) and others["label_inputs"] is not None:
-        raise ConfigError("label_inputs are of nodes, but graph is a GraphSet")
 
 
 def check_takes(model, x):
@@ -87,14 +80,15 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, loss, *sources):
+def _check_numerics(numerics, loss, *sources):
     """Raise a ConfigError of another numerics, or where a loss or a source of batches is not exact."""
     if numerics not in NUMERICS and not isinstance(numerics, Exact):
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return
     if loss is not None:
-        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are divided")
+        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are "
+                          "divided")
     for source in sources:
         if getattr(source, "divided", ""):
             raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
