@@ -13,6 +13,18 @@ from sarlite.errors import ConfigError
 Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices, help
 
 
+def add_options(group: Any, options: Options, metavars: Mapping[str, str],
+                shown: Callable[[str, Any], str] = lambda name, default: "" if default is None else f"[{default}]") -> None:
+    """Add options to a parser or a group of one; `shown` tells the default of an option at the end of its help."""
+    for name, (default, kind, text) in options.items():
+        keywords: dict[str, Any] = {"choices": kind}
+        if kind is bool:
+            keywords = {"action": argparse.BooleanOptionalAction}
+        elif not isinstance(kind, tuple):
+            keywords = {"type": kind, "metavar": metavars.get(name, "N" if kind is int else kind.__name__.upper())}
+        group.add_argument("--" + name, help=f"{text} {shown(name, default)}".rstrip(), **keywords)
+
+
 def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metavars: Mapping[str, str],
               needed: Sequence[str], add_taken: Callable[["Parser"], None]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a command's own options with their defaults, and the given ones of the options that it takes from another.
@@ -35,13 +47,7 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
     ConfigError
         An unknown flag, a bad value, or a needed option that is missing.
     """
-    for name, (default, kind, text) in own.items():
-        keywords: dict[str, Any] = {"choices": kind}
-        if kind is bool:
-            keywords = {"action": argparse.BooleanOptionalAction}
-        elif not isinstance(kind, tuple):
-            keywords = {"type": kind, "metavar": metavars[name]}
-        parser.add_argument(f"--{name}", help=text if default is None else f"{text} [{default}]", **keywords)
+    add_options(parser, own, metavars)
     add_taken(parser)
     given = vars(parser.parse_args(argv))
     for name in needed:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sarlite import command
 from sarlite.command import Parser, byte_size, every, fanouts, share_or_file, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
@@ -141,14 +142,7 @@ def parser() -> argparse.ArgumentParser:
 
 def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None:
     """Add options to a parser or a group of one, as `GROUPS` has them."""
-    for name, (default, kind, text) in options.items():
-        if kind is bool:
-            keywords: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        elif isinstance(kind, tuple):
-            keywords = {"choices": kind}
-        else:
-            keywords = {"type": kind, "metavar": METAVARS.get(name, kind.__name__.upper())}
-        group.add_argument("--" + name, help=f"{text} {_shown(name, default)}".rstrip(), **keywords)
+    command.add_options(group, options, METAVARS, _shown)
 
 
 def add_taken(parser: Parser, names: Sequence[str], others: Mapping[str, tuple[Any, Any, str]] | None = None) -> None:

@@ -228,19 +228,16 @@ LINK_OPTIONS = {
 GRAPH_OPTIONS = {"readout": "readout", "readout_width": "width"}
 """Options of sets of graphs, with the names of `GraphOptions`' fields."""
 METAVARS = {
-    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "layers": "N", "hidden": "N", "heads": "N",
-    "out-heads": "N", "dropout": "SHARE", "input-dropout": "SHARE", "attention-dropout": "SHARE", "epochs": "N", "lr": "RATE",
-    "lr-schedule": "SCHEDULE", "weight-decay": "RATE", "seed": "N", "eval-every": "EPOCHS", "prefetch": "PEERS",
-    "partition": "METHOD", "balance": "WHAT", "threads": "N", "ranks": "N", "stall-timeout": "SECONDS",
-    "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json", "trace-epochs": "EPOCHS",
-    "tensorboard": "DIR",
-    "batch-size": "SEEDS", "fanouts": "K,K,..", "eval-fanouts": "K,K,..", "hops": "N", "n-bases": "N", "embedding": "N",
-    "teleport": "SHARE", "identity-decay": "RATE", "label-inputs": "SHARE", "propagated": "DIR", "correct-alpha": "SHARE",
-    "correct-iterations": "N", "correct-scale": "FACTOR", "smooth-alpha": "SHARE", "smooth-iterations": "N",
-    "sample-ahead": "N", "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS",
-    "patience": "EPOCHS", "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE",
-    "readout-width": "N", "link-width": "N", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
-    "link-split": "TABLE", "edge-labels": "TABLE", "link-relation": "RELATION", "link-disjoint": "SHARE", "negatives": "N",
-    "eval-negatives": "N", "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
+    "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "dropout": "SHARE", "input-dropout": "SHARE",
+    "attention-dropout": "SHARE", "lr": "RATE", "lr-schedule": "SCHEDULE", "weight-decay": "RATE",
+    "eval-every": "EPOCHS", "prefetch": "PEERS", "partition": "METHOD", "balance": "WHAT", "stall-timeout": "SECONDS",
+    "run-dir": "DIR", "checkpoint-every": "EPOCHS|TIME", "resume": "FILE", "trace": "FILE.json",
+    "trace-epochs": "EPOCHS", "tensorboard": "DIR", "batch-size": "SEEDS", "fanouts": "K,K,..",
+    "eval-fanouts": "K,K,..", "teleport": "SHARE", "identity-decay": "RATE", "label-inputs": "SHARE",
+    "propagated": "DIR", "correct-alpha": "SHARE", "correct-scale": "FACTOR", "smooth-alpha": "SHARE",
+    "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS", "patience": "EPOCHS",
+    "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
+    "link-split": "TABLE", "edge-labels": "TABLE", "link-relation": "RELATION", "link-disjoint": "SHARE",
+    "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
 }  # fmt: skip
-"""What stands for an option's value in `--help`: the unit, or what the value is."""
+"""What stands for an option's value in `--help`: the unit, or what the value is; of other whole numbers N."""
