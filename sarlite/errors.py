@@ -109,12 +109,16 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an OSError of the block into a DataError that says which file cannot be written, and why."""
+def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
+    """Turn an OSError of the block into a DataError, or another `kind`, that says which file cannot be written, and why.
+
+    With an argument's name the message begins with this name.
+    """
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        where = f"{argument} {path}" if argument else path
+        raise (kind or DataError)(f"{where}: cannot be written: {error.strerror or error}", argument or None) from error
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.data import node_rows, result_table, scratch
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, writing
 from sarlite.files import try_whole
 from sarlite.train.link_edges import Ends
 from sarlite.train.recommend import NOBODY
@@ -50,10 +50,8 @@ def paths(config: Any, task: str) -> list[str]:
 def check_paths(config: Any, task: str) -> None:
     """Raise a ConfigError where a file cannot be written here."""
     for path in reversed(paths(config, task)):
-        try:
+        with writing(path, "out", ConfigError):
             try_whole(path)
-        except OSError as error:
-            raise ConfigError(f"--out {path}: cannot be written: {error.strerror or error}") from None
 
 
 def write(comm: Communicator, config: Any, task: str, found: Predicted, ends: Sequence[tuple[Ends, ...]],

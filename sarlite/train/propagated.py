@@ -15,7 +15,7 @@ from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
-from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
 from sarlite.tape import numerics
@@ -100,24 +100,16 @@ def _keep(comm, folder, facts, graph, x, powers):
         together(comm, lambda: _finish(Path(made), folder, facts, powers) if comm.rank == 0 else None)
 
 
-@contextlib.contextmanager
-def _writing(folder):
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"propagated {folder}: cannot be written: {error.strerror or error}", ARGUMENT) from error
-
-
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced",
                           ARGUMENT)
-    with _writing(folder):
+    with writing(folder, ARGUMENT):
         return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
 
 
 def _finish(made, folder, facts, powers):
-    with _writing(folder):
+    with writing(folder, ARGUMENT):
         arrays = {f"hop{k}": _record(made / f"hop{k}.npy") for k in powers if k}
         write_meta(made, {**facts, "arrays": arrays})
         os.rename(made, folder)

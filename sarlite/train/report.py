@@ -9,9 +9,8 @@ import time
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, progress
 from sarlite.errors import needs, writing
-from sarlite.progress import bar_class
 from sarlite.sar.cost import edges_by_owner
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
@@ -65,7 +64,7 @@ class Progress:
         self.metric = metric
         self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
         self.start, self.epoch, self.begun = start, start, time.monotonic()
-        if bar := bar_class(kind, sys.stderr):
+        if bar := progress.bar_class(kind, sys.stderr):
             self.bar = bar(total=epochs * steps, initial=start * steps, dynamic_ncols=True, unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
@@ -98,11 +97,8 @@ class Progress:
 
 
 def duration(seconds):
-    """Return a time in words: 0.25 s, 12 s, 3 min 05 s, 2 h 10 min."""
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 9.5 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    """Return a time in words, of a few seconds with tenths: 0.25 s, 12 s, 3 min 05 s, 2 h 10 min."""
+    return f"{seconds:.2g} s" if seconds < 9.5 else progress.duration(seconds)
 
 
 def collect(comm, graph, memory, seconds):

@@ -10,7 +10,7 @@ from pathlib import Path
 from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import ConfigError, raise_together
+from sarlite.errors import ConfigError, raise_together, writing
 from sarlite.minibatch import HEC
 from sarlite.train import caches, checkpoint, report
 from sarlite.train.settings import remote
@@ -80,9 +80,10 @@ class Saving:
             together(self.comm, lambda: self.comm.rank == 0 and self.folder.begin(self.toml, self.start))
         if self.comm.rank == 0:
             try:
-                report.write_metrics(self.folder.metrics, record)
-            except OSError as error:
-                self._error = self._error or ConfigError(f"{self.folder.metrics.name} could not be written: {error.strerror}")
+                with writing(self.folder.metrics.name, kind=ConfigError):
+                    report.write_metrics(self.folder.metrics, record)
+            except ConfigError as error:
+                self._error = self._error or error
         self._announce(slow=record["seconds"] > WAIT_SECONDS)
         *signals, due, failed = self.trainer.riders.sums
         if failed:

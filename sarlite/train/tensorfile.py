@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, needs, reading, regular
+from sarlite.errors import CheckpointError, needs, reading, regular, writing
 from sarlite.files import AnyPath, whole
 from sarlite.types import Array
 
@@ -84,12 +84,8 @@ class Writer:
         with self._named():
             self._file.write(data)
 
-    @contextmanager
     def _named(self):
-        try:
-            yield
-        except OSError as error:
-            raise CheckpointError(f"checkpoint {self.path} could not be written: {error.strerror}") from error
+        return writing(f"checkpoint {self.path}", kind=CheckpointError)
 
 
 def _sum_place(header):

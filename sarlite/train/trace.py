@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sarlite.comm import Communicator, together
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, writing
 from sarlite.files import try_whole, write_whole
 from sarlite.profile import Profile, Span, Trace
 from sarlite.tape.engine import Observer, observed
@@ -29,16 +29,11 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
     ConfigError
         On every rank together.
     """
-    together(comm, lambda: _on_disk(comm, path, try_whole, ""))
+    def attempt():
+        with writing(path, "trace", ConfigError):
+            try_whole(path)
 
-
-def _on_disk(comm, path, action, words):
-    """Write, or try to, on rank 0."""
-    try:
-        if comm.rank == 0:
-            action(path)
-    except OSError as error:
-        raise ConfigError(f"trace {path}{words}: {error.strerror}", "trace") from None
+    together(comm, lambda: comm.rank == 0 and attempt())
 
 
 @contextmanager
@@ -93,11 +88,13 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
     """
     ranks = comm.allgather(trace.spans)
 
-    def text():
+    def write_all():
         events = [event for rank, spans in enumerate(ranks) for event in _events(rank, spans)]
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
+        with writing(path, "trace", ConfigError):
+            write_whole(path, text.encode())
 
-    together(comm, lambda: _on_disk(comm, path, lambda path: write_whole(path, text()), " could not be written"))
+    together(comm, lambda: comm.rank == 0 and write_all())
 
 
 def _events(rank, spans):

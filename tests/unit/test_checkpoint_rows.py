@@ -264,7 +264,7 @@ def test_a_disk_that_fills_on_the_way_is_told_on_every_rank(tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint.Writer, "add", fails)
 
     def work(comm):
-        with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c could not be written: No space left"):
+        with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c: cannot be written: No space left"):
             write(comm, tmp_path / "c")
         return comm.allgather(comm.rank)
 

@@ -218,12 +218,12 @@ def test_spans_that_overlap_get_lanes(drawn):
 
 def test_writing_that_fails_is_told_on_every_rank(tmp_path):
     def work(comm):
-        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json could not be written: No such file or directory"):
+        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json: cannot be written: No such file or directory"):
             trace.write(comm, tmp_path / "no" / "t.json", Trace())
 
     threads.run(3, work)
     (tmp_path / "t.json").mkdir()
-    with pytest.raises(SarliteError, match="could not be written"):
+    with pytest.raises(SarliteError, match="cannot be written"):
         trace.write(Solo(), tmp_path / "t.json", Trace())
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
 
@@ -235,7 +235,7 @@ def test_a_full_disk_leaves_the_old_file(monkeypatch, tmp_path):
     path = tmp_path / "t.json"
     path.write_text("old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SarliteError, match=f"trace {path} could not be written: No space left on device"):
+    with pytest.raises(SarliteError, match=f"trace {path}: cannot be written: No space left on device"):
         trace.write(Solo(), path, Trace())
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
@@ -273,7 +273,7 @@ def test_a_file_that_cannot_be_written_is_refused_first(here, file, words, ranks
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError) as found:
         here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, "--trace", tmp_path / file)
-    assert str(found.value) == f"--trace {tmp_path / file}: {words}"
+    assert str(found.value) == f"--trace {tmp_path / file}: cannot be written: {words}"
     assert not (tmp_path / "run" / "metrics.jsonl").exists() and not list(tmp_path.glob("*.tmp"))
 
 

@@ -299,7 +299,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(three, tmp_path):
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # noqa: E731
     done = command(*SMALL, "--run-dir", run_dir, "--epochs", 6, "--resume", old, preexec_fn=limit)
     assert done.returncode not in (0, None)
-    assert f"checkpoint {old} could not be written: File too large" in done.stderr
+    assert f"checkpoint {old}: cannot be written: File too large" in done.stderr
     assert old.read_bytes() == before
     assert os.listdir(run_dir) == ["checkpoint.safetensors"]  # it was refused before the first epoch
     assert checkpoint.load(old)[1]["epoch"] == 3
@@ -317,7 +317,7 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path):
         run_dir = tmp_path / f"run{ranks}"
         done = command(*SMALL, "--run-dir", run_dir, "--epochs", 6, "--model", f"{model}:Fills", "--checkpoint-every", 2, "--ranks", ranks)
         assert done.returncode == 2
-        assert done.stderr == f"error: checkpoint {run_dir / 'checkpoint.safetensors'} could not be written: File too large\n"
+        assert done.stderr == f"error: checkpoint {run_dir / 'checkpoint.safetensors'}: cannot be written: File too large\n"
         assert sorted(os.listdir(run_dir)) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
         assert checkpoint.load(run_dir / "checkpoint.safetensors")[1]["epoch"] == 2
 
@@ -334,7 +334,7 @@ def test_a_really_full_disk(three, tmp_path):
         (disk / "filler").write_bytes(b"\0" * (112 * 1024 - old.stat().st_size))
         done = command(*SMALL, "--run-dir", disk, "--epochs", 6, "--resume", old)
         assert done.returncode not in (0, None)
-        assert f"checkpoint {old} could not be written: No space left on device" in done.stderr
+        assert f"checkpoint {old}: cannot be written: No space left on device" in done.stderr
         assert old.read_bytes() == (three / "checkpoint.safetensors").read_bytes()
         assert not list(disk.glob("*.tmp"))
     finally:
