@@ -14,8 +14,9 @@ Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices
 
 
 def add_options(group: Any, options: Options, metavars: Mapping[str, str],
-                shown: Callable[[str, Any], str] = lambda name, default: "" if default is None else f"[{default}]") -> None:
+                shown: Callable[[str, Any], str] | None = None) -> None:
     """Add options to a parser or a group of one; `shown` tells the default of an option at the end of its help."""
+    shown = shown or (lambda name, default: "" if default is None else f"[{default}]")
     for name, (default, kind, text) in options.items():
         keywords: dict[str, Any] = {"choices": kind}
         if kind is bool:
@@ -60,8 +61,9 @@ def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metava
 
 SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "weight-decay", "dataset": "data",
             "hidden-size": "hidden", "hidden-channels": "hidden", "n-hidden": "hidden", "num-hidden": "hidden",
-            "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads", "n-epochs": "epochs",
-            "num-epochs": "epochs", "max-epochs": "epochs", "arch": "model", "num-neighbors": "fanouts"}
+            "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads",
+            "n-epochs": "epochs", "num-epochs": "epochs", "max-epochs": "epochs", "arch": "model",
+            "num-neighbors": "fanouts"}
 """What other programs call our options."""
 
 

@@ -49,7 +49,8 @@ def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> dict[str, Any]:
         "kernels": {"instruction_set": kernels.instruction_set(), "instruction_sets": list(kernels.instruction_sets()),
                     "threads": kernels.threads(), "compiler": _compiler()},
         "blas": blas,
-        "cpu": {"model": _cpuinfo("model name") or platform.processor() or platform.machine(), "cores": default_threads(Solo()),
+        "cpu": {"model": _cpuinfo("model name") or platform.processor() or platform.machine(),
+                "cores": default_threads(Solo()),
                 "features": [name for name in CPU_FEATURES if name in (_cpuinfo("flags") or "").split()]},
         "memory": {"bytes": _sysconf("SC_PHYS_PAGES") and _sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),
                    "page_bytes": _sysconf("SC_PAGE_SIZE"), "huge_pages": _huge_pages()},
@@ -69,7 +70,8 @@ def _mpi():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        return {"library": None, "thread_level": None, "error": str(error).partition("\n")[0]}  # then it lists what it tried
+        first = str(error).partition("\n")[0]  # then it lists what it tried
+        return {"library": None, "thread_level": None, "error": first}
     return dict(zip(("library", "thread_level"), mpi.library()))
 
 
@@ -108,11 +110,15 @@ def text(found: dict[str, Any]) -> str:
     mpi, native, cpu, memory = (found[name] for name in ("mpi", "kernels", "cpu", "memory"))
     rows = [(name, version or "not installed") for name, version in found["versions"].items()]
     rows += [
-        ("extras", "; ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}" for extra, missing in found["extras"].items())),
-        ("MPI", "none: mpi4py is not installed" if mpi is None else mpi.get("error") or f"{mpi['library']}, {mpi['thread_level']}"),
-        ("kernels", f"{native['instruction_set']} of {', '.join(native['instruction_sets'])}; {native['threads']} threads"),
+        ("extras", "; ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}"
+                             for extra, missing in found["extras"].items())),
+        ("MPI", "none: mpi4py is not installed" if mpi is None else
+         mpi.get("error") or f"{mpi['library']}, {mpi['thread_level']}"),
+        ("kernels", f"{native['instruction_set']} of {', '.join(native['instruction_sets'])}; "
+                    f"{native['threads']} threads"),
         ("compiler", known(native["compiler"])),
-        *(("BLAS", "{internal_api} {version}, {num_threads} threads, {architecture}".format(**blas)) for blas in found["blas"]),
+        *(("BLAS", "{internal_api} {version}, {num_threads} threads, {architecture}".format(**blas))
+          for blas in found["blas"]),
         ("CPU", f"{cpu['model']}, {cpu['cores']} cores"),
         ("CPU features", " ".join(cpu["features"]) or "unknown"),
         ("memory", "unknown" if memory["bytes"] is None else f"{memory['bytes'] / 2**30:.1f} GiB"),

@@ -208,7 +208,7 @@ def _top(graph, decoder, h, wanted, ends, several, known, config):
 
 
 def _scored(comm, config, pairs, arrays):
-    """The predictions for pairs; what evaluators say of scores is told where the file has negatives, too. Collective."""
+    """The predictions for pairs. Where the file has negatives, too, what evaluators say is told. Collective."""
     if pairs.per_link is None:
         return Predicted(pairs.places, pairs.n, pairs.ids, arrays)
     _tell(comm, f"negatives of {config.links}", pairs.judged(arrays[0]))

@@ -25,8 +25,9 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "predictions": (None, str, "(n_nodes, n_classes) probabilities in the data's original node order, .npy"),
     "out": (None, str, "file for the smoothed scores, in the order of the predictions; an old file is replaced"),
 }
-TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "numerics", "threads", "ranks", "seed", "stall-timeout",
-         "progress", "verify", *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))
+TAKEN = ("data", "self-loops", "mode", "prefetch", "partition", "balance", "numerics", "threads", "ranks", "seed",
+         "stall-timeout", "progress", "verify",
+         *(name for name in GROUPS["correct and smooth"] if name != "correct-and-smooth"))
 """Options of `sarlite.train` that this command has too."""
 
 
@@ -38,7 +39,8 @@ def parse(argv=None):
     ConfigError
         An unknown flag, a bad value, or a file that is not named.
     """
-    parser = Parser(prog="python -m sarlite.smooth", usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]",
+    parser = Parser(prog="python -m sarlite.smooth",
+                    usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]",
                     argument_default=argparse.SUPPRESS, description=__doc__)
     loops = (False, bool, "add the self loops that are missing, of weight 1")
     data = (None, *training.OPTIONS["data"][1:])
@@ -62,7 +64,8 @@ def smooth(comm, config, tick=lambda: None, interrupts=None):
     together(comm, lambda: _look(config))
     what = kind(comm, config.data)
     together(comm, lambda: refuse(Run.of({"data": config.data, "correct_and_smooth": True}, None, what)))
-    graph = prefetched(comm, graph_of(config), config)._replace(backward="push")  # no plan of the reversed edges is made
+    graph = prefetched(comm, graph_of(config), config)
+    graph = graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     values = Wanted(edge_weight="there", edge_features=False)
     source = source_of(config, None, dtype=None, features=False, edge_values=values)
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)

@@ -7,7 +7,7 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return of each column, over all ranks, twice the number of pairs in order, ties as half, and that of pairs. Collective.
+    """Return of each column, over all ranks, twice the number of pairs in order, ties as half, and that of pairs.
 
     Parameters
     ----------
@@ -21,14 +21,15 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
     Returns
     -------
     list of (int, int)
-        Of pairs (a positive, a negative row), the first being in order where its score is larger. ROC-AUC is in_order / (2 pairs).
+        Of pairs (a positive, a negative row), in order where the first score is larger. ROC-AUC: in_order / (2 pairs).
 
     Notes
     -----
-    Each rank sorts its own scores and counts positives and negatives by value; values are then divided into a range for each rank, at
-    samples that stand for equally many (Shi & Schaeffer, 1992, sorting by regular sampling), so a range has at most about 2 / N of a
-    column's distinct values. Sends at most 32 bytes a score, and k (N + N^2) small numbers. Memory: twice that of the larger of a
-    million scores and a column. All numbers are whole, so the result does not depend on how rows are divided.
+    Collective. Each rank sorts its own scores and counts positives and negatives by value; values are then divided into
+    a range for each rank, at samples that stand for equally many (Shi & Schaeffer, 1992, sorting by regular sampling),
+    so a range has at most about 2 / N of a column's distinct values. Sends at most 32 bytes a score, and k (N + N^2)
+    small numbers. Memory: twice that of the larger of a million scores and a column. All numbers are whole, so the
+    result does not depend on how rows are divided.
     """
     longest = int(comm.allreduce(np.array([len(scores)]), "max")[0])
     width = max(1, at_once // max(1, longest))
@@ -37,7 +38,7 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
 
 
 def precisions(comm: Communicator, scores: Array, positive: Array) -> tuple[Array, int]:
-    """Return what average precision is a sum of, over all ranks: of each score positives * precision, and all positives.
+    """Return what average precision is a sum of, over all ranks.
 
     Parameters
     ----------
@@ -89,7 +90,8 @@ def _counted(column, scores, positive):
 
 
 def _sorted_range(comm, own, k):
-    """Exchange rows (column, score, ...) so that each rank has a range of every column's scores; sorted, of equal ones the sums."""
+    """Exchange rows (column, score, ...): each rank gets a range of each column's scores, sorted, equal ones as sums.
+    """
     column = own[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(k + 1))
     n_own = np.diff(ends)

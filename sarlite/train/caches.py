@@ -1,7 +1,8 @@
 """The caches of a run's minibatches, in a file of each rank beside the checkpoint: caches-STEP-RANKofRANKS.safetensors.
 
-The checkpoint's metadata say which files are its own: "caches" has the global step, a digest of each rank's rows, and each file's sha256.
-A set is written whole before the checkpoint that names it, and the one before is removed after that, so what is read is whole.
+The checkpoint's metadata say which files are its own: "caches" has the global step, a digest of each rank's rows, and
+each file's sha256. A set is written whole before the checkpoint that names it, and the one before is removed after
+that, so what is read is whole.
 """
 
 import contextlib
@@ -20,7 +21,8 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write this rank's file, where the trainer's batches have caches; return what the checkpoint says of all, or None. Collective.
+    """Write this rank's file, where the trainer's batches have caches; return what the checkpoint says of all, or None.
+    Collective.
 
     Parameters
     ----------
@@ -100,7 +102,8 @@ def restore(comm, folder, trainer, caches, step):
     size, rows = len(found["files"]), _rows(comm, trainer.graph)
     path = _path(folder, step, comm.rank, comm.size)
     missing = None in comm.allgather(path.exists() or None)
-    reasons = {"the checkpoint has none": not size, f"the checkpoint has those of {size} rank{'s' if size > 1 else ''}": size != comm.size,
+    reasons = {"the checkpoint has none": not size,
+               f"the checkpoint has those of {size} rank{'s' if size > 1 else ''}": size != comm.size,
                "steps count otherwise": found["step"] != step, "rows are divided otherwise": found["rows"] != rows,
                f"files {_path(folder, step, 0, comm.size).name} and following are missing": missing}  # fmt: skip
     reason = next((words for words, holds in reasons.items() if holds), None)
@@ -112,5 +115,6 @@ def restore(comm, folder, trainer, caches, step):
 def _read(path, expected):
     with reading(path, kind=CheckpointError):
         if checkpoint.verify(path) != expected:
-            raise CheckpointError(f"{path} is not the file that the checkpoint was written with; without it the caches start empty")
+            raise CheckpointError(f"{path} is not the file that the checkpoint was written with; without it the caches "
+                                  "start empty")
     return checkpoint.load(path)[0]

@@ -1,7 +1,8 @@
 """Checkpoints: safetensors, written whole or not at all, with a checksum.
 
-Tensors: "model.NAME" (parameters and buffers), "optimizer.NAME" and "best.NAME" (as the model's). What is owned by rows is whole, by
-ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of each such tensor which parameter's rows it has.
+Tensors: "model.NAME" (parameters and buffers), "optimizer.NAME" and "best.NAME" (as the model's). What is owned by rows
+is whole, by ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of each such tensor which
+parameter's rows it has.
 
 The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file with 64 zeros in its own place.
 """
@@ -22,11 +23,13 @@ from sarlite.train.tensorfile import Writer, verify
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
-__all__ = ["check_finite", "errors_of", "load", "load_metadata", "read", "restore_model", "restore_state", "save", "verify", "write"]
+__all__ = ["check_finite", "errors_of", "load", "load_metadata", "read", "restore_model", "restore_state", "save",
+           "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
 
 
-def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False, new: bool = False) -> str:
+def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False,
+         new: bool = False) -> str:
     """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
 
     Parameters
@@ -48,11 +51,12 @@ def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any],
     -----
     Memory: a copy of the largest array that is not C-contiguous.
     """
-    return _write(Solo(), path, {name: np.asarray(array) for name, array in tensors.items()}, metadata, trial=trial, new=new)
+    return _write(Solo(), path, {name: np.asarray(array) for name, array in tensors.items()}, metadata, trial=trial,
+                  new=new)
 
 
 def _write(comm, path, tensors, metadata, *, trial=False, new=False):
-    """Write, from rank 0, arrays that it has and `_Owned`; return the file's sha256 there, None elsewhere. Collective."""
+    """Write, from rank 0, its arrays and `_Owned`; return the file's sha256 there, None elsewhere. Collective."""
     told = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
         open_ = lambda: held.enter_context(Writer(path, tensors, told).open(trial=trial, new=new))  # noqa: E731
@@ -76,7 +80,8 @@ class _Owned:
         """The rows by ascending id, on rank 0; in a trial as many of its own, for which nothing is sent."""
         if not trial:
             return self.owners.gather(self.rows)
-        n, rows = self.shape[0], self.rows if len(self.rows) else np.zeros((min(self.shape[0], 1000), *self.shape[1:]), self.dtype)
+        n, rows = self.shape[0], self.rows
+        rows = rows if len(rows) else np.zeros((min(n, 1000), *self.shape[1:]), self.dtype)
         return (rows[: n - begin] for begin in range(0, n, max(1, len(rows))))
 
 
@@ -126,16 +131,18 @@ def write(path, trainer, metadata, best=None, **options):
 
     Notes
     -----
-    What is owned by rows travels to rank 0 in pieces. Memory: 24 bytes a row of this rank, and on rank 0 three pieces of
-    `owners.PIECE_BYTES`, elsewhere one. Bytes sent: a rank's rows and moments, and 8 bytes a row of each.
+    What is owned by rows travels to rank 0 in pieces. Memory: 24 bytes a row of this rank, and on rank 0 three pieces
+    of `owners.PIECE_BYTES`, elsewhere one. Bytes sent: a rank's rows and moments, and 8 bytes a row of each.
     """
     check_finite(trainer)
     tensors, rows = _local_state(trainer, best)
     for parameter, ids in trainer.model.row_ids().items():
         owners = Owners(trainer.comm, ids, parameter)
         tensors["ids." + parameter] = owners.ids
-        tensors |= {name: _Owned(owners, tensors[name]) for name in ("ids." + parameter, *(n for n, of in rows.items() if of == parameter))}
-    agree(trainer.comm, [(name, str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()], "the state: names, dtypes, shapes")
+        tensors |= {name: _Owned(owners, tensors[name])
+                    for name in ("ids." + parameter, *(n for n, of in rows.items() if of == parameter))}
+    agree(trainer.comm, [(name, str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()],
+          "the state: names, dtypes, shapes")
     metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows}
     _write(trainer.comm, path, tensors, metadata, **options)
 
@@ -143,19 +150,21 @@ def write(path, trainer, metadata, best=None, **options):
 def read(comm, path, prefixes=("",)):
     """Return (arrays, metadata) of a checkpoint, for `restore_state`. Collective.
 
-    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by default all. What is
-    owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file open.
+    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by
+    default all. What is owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file
+    open.
     """
     tensors, metadata = together(comm, lambda: _stored(path) if comm.rank == 0 else ({}, None))
     metadata = comm.bcast(metadata)
     first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith((first, "ids."))}
-    replicated = together(comm, lambda: {name: tensor.whole() for name, tensor in _replicated(tensors, metadata).items()})
-    return tensors | comm.bcast(replicated), metadata
+    read_all = lambda: {name: tensor.whole() for name, tensor in _replicated(tensors, metadata).items()}  # noqa: E731
+    return tensors | comm.bcast(together(comm, read_all)), metadata
 
 
 def _replicated(tensors, metadata):
-    return {name: a for name, a in tensors.items() if name not in metadata.get("rows", ()) and not name.startswith("ids.")}
+    return {name: array for name, array in tensors.items()
+            if name not in metadata.get("rows", ()) and not name.startswith("ids.")}
 
 
 def check_finite(trainer):
@@ -167,14 +176,16 @@ def _not_finite(flat):
     for group in flat.groups:
         for name, where in zip(group.names, group.slices):
             if not np.isfinite(group.data.reshape(-1)[where]).all():
-                return CheckpointError(f"parameter {name!r} is not finite, so nothing was written: try a lower learning rate")
+                return CheckpointError(f"parameter {name!r} is not finite, so nothing was written: try a lower "
+                                       "learning rate")
     return None
 
 
 def _local_state(trainer, best):
     """This rank's arrays by their names in the file, and of those owned by rows the parameter."""
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
-    state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()), **_under("best.", best)}
+    state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
+             **_under("best.", best)}
     return state, _owned(trainer, bool(best))
 
 
@@ -205,7 +216,10 @@ def restore_state(trainer, tensors, metadata):
     owned = together(comm, lambda: _to_fill(trainer, rows))
     found = _fitting(comm, model, tensors, {name: (of, owned[name]) for name, of in rows.items()})
     state = _replicated(tensors, metadata) | owned
-    below = lambda prefix: {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}  # noqa: E731
+
+    def below(prefix):
+        return {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
+
     together(comm, lambda: (model.load_state_dict(below("model.")), optimizer.load_state_dict(below("optimizer."))))
     _fill(found)  # where it fails on one rank, no rank waits for the others' word: they are amid the pieces
     trainer.flat.changed()
@@ -226,9 +240,11 @@ def _to_fill(trainer, rows):
     """This rank's arrays for what is owned by rows in a checkpoint, by name."""
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
-        raise CheckpointError(f"{name!r}, owned by rows, is missing from " + ("the trainer" if name in rows else "the checkpoint"))
+        raise CheckpointError(f"{name!r}, owned by rows, is missing from "
+                              + ("the trainer" if name in rows else "the checkpoint"))
     state, _ = _local_state(trainer, {})
-    return {name: np.empty_like(state["model." + of]) if name.startswith("best.") else state[name] for name, of in rows.items()}
+    return {name: np.empty_like(state["model." + of]) if name.startswith("best.") else state[name]
+            for name, of in rows.items()}
 
 
 def restore_model(comm, model, tensors, metadata):
@@ -247,7 +263,8 @@ def restore_model(comm, model, tensors, metadata):
     prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith("ids.")), "model"))
     own = model.state_arrays()
     owned = {parameter: own[parameter] for parameter in model.row_ids()}
-    found = _fitting(comm, model, tensors, {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
+    found = _fitting(comm, model, tensors,
+                     {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
     together(comm, lambda: model.load_state_dict(state | owned))
     _fill(found)
     for parameter in model.parameters():
@@ -255,7 +272,9 @@ def restore_model(comm, model, tensors, metadata):
 
 
 def _fitting(comm, model, tensors, arrays):
-    """Return [(owners, rank 0's tensor, this rank's rows to fill)] of `arrays`, name -> (parameter, rows), once all fit. Collective."""
+    """Return [(owners, rank 0's tensor, this rank's rows to fill)] of `arrays`, name -> (parameter, rows), once all
+    fit. Collective.
+    """
     owners, found = {}, []
     for parameter, ids in model.row_ids().items():
         owners[parameter] = Owners(comm, ids, parameter)
@@ -270,7 +289,8 @@ def _check(name, owners, whole, rows):
     if whole is None:
         raise CheckpointError(f"{name!r} is missing from the checkpoint")
     if (whole.dtype, whole.shape) != (rows.dtype, (owners.n, *rows.shape[1:])):
-        raise CheckpointError(f"{name!r} is {whole.dtype} {whole.shape}, but {rows.dtype} with rows of {rows.shape[1:]} here")
+        raise CheckpointError(f"{name!r} is {whole.dtype} {whole.shape}, but {rows.dtype} with rows of "
+                              f"{rows.shape[1:]} here")
 
 
 def _fill(found):

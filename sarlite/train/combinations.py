@@ -61,28 +61,35 @@ REFUSED: list[tuple[str, str, str]] = [
     *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
         "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
     ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
-    ("edge_labels", "task link", "{option} {edge_labels}: labels of edges are predicted, but --task link predicts edges: --task classify, "
+    ("edge_labels", "task link",
+     "{option} {edge_labels}: labels of edges are predicted, but --task link predicts edges: --task classify, "
      "multilabel or regress"),
     *((option, other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
       for option in ("task link", "edge_labels") for other in ("remote hec", "remote local")),
     *((option, other, "{option} does not go with {other}: of links it is not done yet")
       for option in ("task link", "edge_labels") for other in (
         "eval_fanouts", "mfg", "columns", "label_inputs", "correct_and_smooth")),
-    ("link_relation", "plain data", "{option} {link_relation}: --data {data} is of one kind, whose edges are one relation"),
+    ("link_relation", "plain data",
+     "{option} {link_relation}: --data {data} is of one kind, whose edges are one relation"),
     *((option, "class of propagated rows",
        "{option}: the model {model} trains on features that were propagated before, over all edges")
       for option in ("task link", "edge_labels")),
-    ("edge_labels", "file of links", "{option}: a column of its table says which rows are to validate and to test on, as split=COLUMN, so "
-     "--link-val and --link-test are shares, or are not given"),
-    ("link_split", "file of links", "{option} says which edges are links to validate and to test on, so --link-val and --link-test "
-     "are shares, or are not given"),
-    ("task link", "file of links, and a share", "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; "
-     "beside a file 0, or nothing, is no link"),
-    *((option, "shares beside words", "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
+    ("edge_labels", "file of links",
+     "{option}: a column of its table says which rows are to validate and to test on, as split=COLUMN, so --link-val "
+     "and --link-test are shares, or are not given"),
+    ("link_split", "file of links",
+     "{option} says which edges are links to validate and to test on, so --link-val and --link-test are shares, or are "
+     "not given"),
+    ("task link", "file of links, and a share",
+     "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; beside a file 0, or nothing, "
+     "is no link"),
+    *((option, "shares beside words",
+       "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
       for option in ("link_split", "edge_labels")),
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
       for option in GRAPH_OPTIONS),
-    *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet") for option in (
+    *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
+      for option in (
         "task link", "edge_labels", "mfg", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
@@ -119,7 +126,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
-        """Return what is known with data of a kind, as of `load.kind`; a relational model takes graphs as relational."""
+        """Return what is known with data of a `load.kind`; a relational model takes sets of graphs as relational."""
         graphs = kind == "graphs" and not getattr(model, "relational", False)
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
@@ -163,7 +170,8 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         type(value) for name in ("link_val", "link_test") if (value := run.options.get(name))},
     "shares beside words": lambda run: (
         any(run.options.get(name) is not None for name in ("link_val", "link_test"))
-        and any(word.startswith("split=") for name in ("link_split", "edge_labels") for word in (run.options.get(name) or "").split(","))),
+        and any(word.startswith("split=") for name in ("link_split", "edge_labels")
+                for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
     "relations apart": lambda run: run.relational and (run.has("columns") or run.has("backward fetch")),
     "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
@@ -185,7 +193,8 @@ def refuse(run: Run) -> None:
 
 def uncounted(run: Run) -> str:
     """Say why the costs of a run cannot be told; "" where they can."""
-    return next((f"the costs of {told.format(**_words(run))} are not counted" for kind, told in UNCOUNTED.items() if run.has(kind)), "")
+    told = next((told for kind, told in UNCOUNTED.items() if run.has(kind)), "")
+    return told and f"the costs of {told.format(**_words(run))} are not counted"
 
 
 def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:

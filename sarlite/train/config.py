@@ -74,7 +74,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
 
 
 def _of_before(before, where):
-    """The options of the run before, which are data: those that a checkpoint may say, with values that a flag may have."""
+    """The options of the run before, which are data: those that a checkpoint may say, as a flag could."""
     found = {}
     for name, value in before.items():
         path = name == "partition" and value not in (*METHODS, "stored")
@@ -131,9 +131,10 @@ def _is_gone(key, value):
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser. Defaults are filled in by `resolve`, so that a file can come between."""
     p = Parser(prog="python -m sarlite.train", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
-               description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of mpiexec "
-                           "or on --ranks threads.\n"
-                           "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: --config.")
+               description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of "
+                           "mpiexec or on --ranks threads.\n"
+                           "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: "
+                           "--config.")
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
         add_options(group, options)
@@ -183,7 +184,8 @@ _AT_LEAST = {
     "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1,
     "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1,
     "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
-    "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "readout_width": 1, "negatives": 1, "eval_negatives": 1,
+    "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "readout_width": 1, "negatives": 1,
+    "eval_negatives": 1,
 }  # fmt: skip
 _AT_MOST = {"ranks": 1024, "threads": MAX_THREADS, "layers": 10_000, "hops": 10_000}
 """Ranks and threads all start; more layers and hops are a slip, whose model would take hours to make."""
@@ -221,7 +223,8 @@ def _check_text(shown, value):
 
 _KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-    byte_size: "a size such as 2GiB", share_or_file: "a share or a file's path", fanouts: "a list of picks a row, such as [5, 10, 15]",
+    byte_size: "a size such as 2GiB", share_or_file: "a share or a file's path",
+    fanouts: "a list of picks a row, such as [5, 10, 15]",
 }  # fmt: skip
 
 

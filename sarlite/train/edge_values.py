@@ -57,7 +57,8 @@ def _is_used(name, dataset, wanted, spec):
     there = any(getattr(edges, name) is not None for edges in dataset.edges.values())
     yes, no = hints = f"{option}=True", f"{option}=False"
     if how is True and not there:
-        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option, hints)
+        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option,
+                          hints)
     if there and how is None:
         raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes} uses them, {no} leaves them out", "data", hints)
     return there and bool(how)

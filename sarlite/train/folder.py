@@ -11,7 +11,8 @@ from sarlite.errors import ConfigError, regular
 from sarlite.files import write_whole
 from sarlite.train import caches
 
-CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
+FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
+CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
 PREDICTIONS = "predictions.npy"
 """What Correct and Smooth leaves."""
 ARGUMENT = "run_dir"
@@ -23,8 +24,8 @@ MARK = "# options of a run of sarlite.train\n"
 class Folder:
     """The folder in which a run leaves `FILES`. Construction is collective.
 
-    A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in it. Nothing is
-    written before `begin`, and a folder that was made and stayed empty is removed.
+    A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in
+    it. Nothing is written before `begin`, and a folder that was made and stayed empty is removed.
 
     Parameters
     ----------
@@ -52,7 +53,8 @@ class Folder:
 
     def __init__(self, comm, run_dir, resume, name):
         self._root, self._made, self._lock, self.metrics = comm.rank == 0, False, None, None
-        self.path = Path(comm.bcast(together(comm, lambda: self._choose(run_dir, resume, name) if self._root else None)))
+        path = together(comm, lambda: self._choose(run_dir, resume, name) if self._root else None)
+        self.path = Path(comm.bcast(path))
         self.checkpoint = self.path / CHECKPOINT
         self.continues = comm.bcast(bool(resume) and _same(resume, self.checkpoint))
         try:
@@ -86,7 +88,8 @@ class Folder:
             return
         for name, is_ours in ((CONFIG, _is_config), (METRICS, _is_metrics), (SUMMARY, _is_summary)):
             if os.path.lexists(self.path / name) and not is_ours(self.path / name):
-                raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced", ARGUMENT)
+                raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced",
+                                  ARGUMENT)
 
     def begin(self, options, start):
         """Write the options and open the metrics, as the first epoch has ended well. On rank 0.
@@ -104,7 +107,8 @@ class Folder:
             if self.continues:
                 write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
                 (self.path / SUMMARY).unlink(missing_ok=True)
-            self.metrics = open(path, "a" if self.continues else "x", encoding="utf-8")  # noqa: SIM115, closed by `close`
+            mode = "a" if self.continues else "x"
+            self.metrics = open(path, mode, encoding="utf-8")  # noqa: SIM115, closed by `close`
 
     def end(self, summary):
         """Leave what the run has counted, a dict, as it has ended. On rank 0."""

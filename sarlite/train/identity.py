@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.data.part import Rows
 from sarlite.graph.edges import destinations, row_chunks
-from sarlite.keys import word
+from sarlite.keys import GAMMA, word
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import EdgeValues
@@ -25,8 +25,8 @@ def identity(graph, rows, n_classes):
     Parameters
     ----------
     graph : Graph, NodeType, or GraphSet
-        This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the identity.
-        Of relational data the node type that has labels.
+        This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the
+        identity. Of relational data the node type that has labels.
     rows : data.part.Rows
         This rank's, in the graph's order.
     n_classes : int
@@ -34,17 +34,18 @@ def identity(graph, rows, n_classes):
     Returns
     -------
     dict
-        "nodes", "edges", "features", "classes" : int, and "digest", 32 hex digits. The same for any number of ranks, partition
-        and order. Of relational data nodes, edges and features are told by type and relation, in their order, which is that of the
-        models' parameters.
+        "nodes", "edges", "features", "classes" : int, and "digest", 32 hex digits. The same for any number of ranks,
+        partition and order. Of relational data nodes, edges and features are told by type and relation, in their order,
+        which is that of the models' parameters.
 
     Notes
     -----
-    The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the sum over its
-    in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So it costs one aggregation
-    4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on edges 8 bytes an edge. It finds
-    mistakes, not forgeries. Of relational data each relation has codes of its own: one aggregation for each, and 64 bytes a node
-    and relation out of its type. What needs to be known of exchanges is forgotten again.
+    The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the
+    sum over its in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So
+    it costs one aggregation 4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on
+    edges 8 bytes an edge. It finds mistakes, not forgeries. Of relational data each relation has codes of its own: one
+    aggregation for each, and 64 bytes a node and relation out of its type. What needs to be known of exchanges is
+    forgotten again.
     """
     of = {NodeType: _of_types, GraphSet: _of_graphs}.get(type(graph), _of_one_type)
     sizes, values = of(graph, rows)
@@ -62,7 +63,8 @@ def _of_one_type(graph, rows):
     for array in (graph.edge_weight, graph.edge_features):
         if array is not None:
             array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
-            values = _mixed(values + _of_edges(graph, graph.with_edge_values().edge_src_ids, array))  # kept by that copy
+            sources = graph.with_edge_values().edge_src_ids  # kept by that copy
+            values = _mixed(values + _of_edges(graph, sources, array))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]
@@ -143,7 +145,8 @@ def _of_edges(graph, sources, array):
 
 def _words(labels):
     """Labels of several columns or of floats as (n, k), a multiple of 4 bytes each; of NaNs one."""
-    labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
+    labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else \
+        np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
     return labels if labels.ndim == 2 else labels[:, None]
 
 
@@ -156,12 +159,13 @@ def _mixed(x):
 
 def _drawn(start, n):
     """The splitmix64 numbers `start` .. `start` + n, (n,) uint64."""
-    return _mixed(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return _mixed(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(GAMMA))
 
 
 def _codes(ids):
     seeds = _drawn(0, _N_CODES)
-    return (_mixed(np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + seeds) >> np.uint64(40)).astype(np.float64)
+    states = np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(GAMMA) + seeds
+    return (_mixed(states) >> np.uint64(40)).astype(np.float64)
 
 
 def _multiples(array):

@@ -185,8 +185,9 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Return the distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row numbers;
-    and whether each edge's reverse is one, too. Collective."""
+    """Return the distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row
+    numbers; and whether each edge's reverse is one, too. Collective.
+    """
     nodes, (sources, tails) = edges.nodes, edges.ends
     comm, n = nodes.comm, nodes.n_nodes
     offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])

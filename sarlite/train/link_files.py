@@ -105,7 +105,7 @@ def _named(file, ends):
 
 
 def _lines(file, expected, n):
-    """Yield the number and the n cells of each line; a header before the first one, of names of both ends, is no line."""
+    """Yield the number and the n cells of each line; a header before them, of names of both ends, is no line."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):

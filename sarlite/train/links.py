@@ -195,8 +195,8 @@ def _codes(split, n, of):
     """Splits by number, (n,) int64."""
     found = np.asarray(split)
     if found.shape != (n,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
-        raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each of "
-                          f"{n} {of}")
+        raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each "
+                          f"of {n} {of}")
     return found.astype(np.int64)
 
 

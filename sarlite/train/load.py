@@ -99,7 +99,8 @@ class Shard(NamedTuple):
     class_names : list of str, optional
         Of the classes, where labels were words.
     standing : bool
-        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one rank.
+        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one
+        rank.
     """
 
     graph: Any
@@ -263,9 +264,9 @@ def _lockstep(comm, options, summary):
     """Warn of parts whose blocks are uneven, where every round of the mode lasts as long as its largest block."""
     method = summary["method"]
     if options.made_mode.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
-        return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts are "
-                f"uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode sar does "
-                f"not mind")
+        return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "
+                "are uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode "
+                "sar does not mind")
     return None
 
 

@@ -99,9 +99,9 @@ class Trainer:
         not fit.
     """
 
-    def __init__(self, graph: Graph | NodeType | GraphSet | LinkGraph, model: Any, x: Any, labels: Any, train: Any, val: Any = (),
-                 test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None,
-                 scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
+    def __init__(self, graph: Graph | NodeType | GraphSet | LinkGraph, model: Any, x: Any, labels: Any, train: Any,
+                 val: Any = (), test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random,
+                 batches: Any = None, scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
                  loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
                  clip_norm: float | None = None, label_inputs: LabelInputs | None = None,
                  numerics: Any = "fast") -> None:

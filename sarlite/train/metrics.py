@@ -1,6 +1,7 @@
 """Metrics over all ranks, exactly: the same number, bit for bit, however the rows are divided.
 
-Hits and counts are whole numbers; sums of errors are made of whole numbers too (`ExactSums`); ROC-AUC counts pairs (`auc`).
+Hits and counts are whole numbers; sums of errors are made of whole numbers too (`ExactSums`); ROC-AUC counts pairs
+(`auc`).
 """
 
 import math
@@ -30,7 +31,7 @@ class Metric:
     least = 1
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add rows: the model's (n, n_outputs), and their labels in the task's form. Every rank adds at least once, if no rows."""
+        """Add rows of the output, (n, n_outputs), and their labels in the task's form. Every rank adds, if no rows."""
         raise NotImplementedError
 
     def counts(self) -> Array:
@@ -68,12 +69,14 @@ class F1(Metric):
 
     Notes
     -----
-    Of several labels a row, macro counts one that neither occurs nor is predicted as 0; such a class it leaves out. So does scikit-learn.
+    Of several labels a row, macro counts one that neither occurs nor is predicted as 0; such a class it leaves out. So
+    does scikit-learn.
     """
 
     def __init__(self, average: str) -> None:
         self.average, self.several = average, False
-        self.found: Any = 0.0  # (2, n_outputs) of tp and 2 tp + fp + fn, which is how often predicted, and how often true
+        # (2, n_outputs) of tp, and of 2 tp + fp + fn, which is how often predicted, and how often true
+        self.found: Any = 0.0
 
     def add(self, output: Array, labels: Array) -> None:
         self.several, n = labels.ndim == 2, output.shape[1]
@@ -119,7 +122,8 @@ class _OfScores(Metric):
 class RocAuc(_OfScores):
     """The share of (positive, negative) pairs that are in order, ties as half; of several labels the mean, as OGB's.
 
-    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of the logits.
+    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of
+    the logits.
 
     See `auc.pairs`. Of another number of classes than 2 `add` raises a ConfigError.
     """
@@ -210,7 +214,8 @@ class ExactSums:
             whole = (mantissas * 2.0**53).astype(np.int64)
             places = (exponents - self._LEAST + self._EXPONENTS * np.arange(values.shape[1])).reshape(-1)
             for bins, half in zip(self.bins, (whole >> self._LOW, whole & ((1 << self._LOW) - 1))):
-                bins += np.bincount(places, half.reshape(-1), bins.size).astype(np.int64).reshape(bins.shape)  # exact: below 2^53
+                found = np.bincount(places, half.reshape(-1), bins.size)  # exact: below 2^53
+                bins += found.astype(np.int64).reshape(bins.shape)
 
     def means(self, comm: Communicator, n: int) -> list[float]:
         """Return the columns' sums over all ranks divided by `n`, each rounded once. Collective."""
@@ -276,8 +281,9 @@ def _hits(k: int) -> Callable[[], Metric]:
     return lambda: LinkRank(lambda ranks: ranks <= k, k)
 
 
-_CLASSES: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy, "micro-f1": lambda: F1("micro"), "macro-f1": lambda: F1("macro"),
-                                             "roc-auc": RocAuc}
+_CLASSES: dict[str, Callable[[], Metric]] = {
+    "accuracy": Accuracy, "micro-f1": lambda: F1("micro"), "macro-f1": lambda: F1("macro"), "roc-auc": RocAuc,
+}  # fmt: skip
 METRICS: dict[str, dict[str, Callable[[], Metric]]] = {
     "classify": _CLASSES, "multilabel": {"roc-auc": RocAuc, **_CLASSES},
     "regress": {"rmse": lambda: MeanError(np.square, math.sqrt), "mae": lambda: MeanError(np.abs, float)},

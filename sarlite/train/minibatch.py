@@ -61,7 +61,7 @@ def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
 
 
 def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
-    """Return the loaders of minibatches; of rows alone where the model needs no neighbours, or of graphs. Collective."""
+    """Return the loaders of minibatches, of graphs, or of rows where the model needs no neighbours. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.size, "seed": run.training.seed}
     own = {name: getattr(asked, name) for name in ("sampler", "sample_ahead", "batches")}

@@ -1,6 +1,7 @@
 """The model of a run: its class by name or by file, made with the options that it takes.
 
-A file's class keeps a contract: `model_class` tells it. What fails in the file is a ConfigError that quotes the file, not sarlite.
+A file's class keeps a contract: `model_class` tells it. What fails in the file is a ConfigError that quotes the file,
+not sarlite.
 """
 
 import importlib.util
@@ -36,23 +37,26 @@ def model_class(spec: str) -> Any:
     -----
     The contract of a class in a file:
 
-    - `Class(n_in, n_out, *, rng, dtype, ...)` makes an `nn.Module` from the numbers of features and classes, an `nn.Random` and
-      np.float32 or np.float64. Every rank makes the same one: all that is random comes from `rng`. The flags of group "model" that
-      were given come as further keywords, as hidden=64; one that the class does not take is refused.
-    - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it alike.
-    - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side, S = D^-1/2 A D^-1/2,
-      made once before training (`propagated`); it aggregates nothing. For minibatches the class says so too: `powers = ()`.
-    - `Class.relational` (optional, False): the model takes relational graphs, as rgcn: `Class(n_in, n_out, nodes, *, rng, dtype, ...)`
-      with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with x a dict of Tensors by type, those
-      that have features.
+    - `Class(n_in, n_out, *, rng, dtype, ...)` makes an `nn.Module` from the numbers of features and classes, an
+      `nn.Random` and np.float32 or np.float64. Every rank makes the same one: all that is random comes from `rng`. The
+      flags of group "model" that were given come as further keywords, as hidden=64; one that the class does not take is
+      refused.
+    - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it
+      alike.
+    - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side,
+      S = D^-1/2 A D^-1/2, made once before training (`propagated`); it aggregates nothing. For minibatches the class
+      says so too: `powers = ()`.
+    - `Class.relational` (optional, False): the model takes relational graphs, as rgcn: `Class(n_in, n_out, nodes, *,
+      rng, dtype, ...)` with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with
+      x a dict of Tensors by type, those that have features.
     - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
     - `model.first_layer()` (optional): a list of the modules and parameters of the first layer. Without it a weight
       decay of the first layer alone is refused.
     - `model.takes` (optional): the number of columns of h, of a relational model by node type. A `Trainer` refuses
       others.
-    - `Class.edge_weights`, `Class.edge_features` (optional): True uses the data's where they are and --edge-weights or --edge-features
-      do not say; without them such data are refused. They are `graph.edge_weight` and `graph.edge_features`. A class that takes
-      `edge_features` gets their number.
+    - `Class.edge_weights`, `Class.edge_features` (optional): True uses the data's where they are and --edge-weights or
+      --edge-features do not say; without them such data are refused. They are `graph.edge_weight` and
+      `graph.edge_features`. A class that takes `edge_features` gets their number.
 
     Raises
     ------
@@ -231,14 +235,15 @@ def errors_of(spec: str) -> Iterator[None]:
 
 
 def _quoted(error, path):
-    """Return the traceback's lines of the file and the error; None where it did not come through the file, or is sarlite's own failure."""
+    """The traceback's lines of the file and the error; None where it came past the file, or is sarlite's own."""
     every = traceback.extract_tb(error.__traceback__)
     places = [k for k, frame in enumerate(every) if _same(frame.filename, path)]
     if isinstance(error, SyntaxError) and _same(error.filename, path):
         return "".join(traceback.format_exception_only(error)).rstrip()
     if not places:
         return None
-    if not isinstance(error, SarliteError) and any(frame.filename.startswith(_SARLITE) for frame in every[places[-1] + 1:]):
+    ours = any(frame.filename.startswith(_SARLITE) for frame in every[places[-1] + 1:])
+    if ours and not isinstance(error, SarliteError):
         return None
     lines = [*traceback.format_list([every[k] for k in places[-_MOST_LINES:]]), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()

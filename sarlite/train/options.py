@@ -90,7 +90,8 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                         "test, or time=COLUMN: the latest rows are tested on"),
         "link-relation": (None, str, "for relational data: relation to predict, as user.buys.item, several with commas "
                           "between, or all [the only relation]"),
-        "decoder": (None, tuple(DECODERS), "how the rows of a link's ends become a score or label [dot; for labels mlp]"),
+        "decoder": (None, tuple(DECODERS),
+                    "how the rows of a link's ends become a score or label [dot; for labels mlp]"),
         "link-width": (None, int, f"width of a node's row that the model makes and the decoder takes [{LINKS.width}]"),
         "link-val": (None, share_or_file, "links to validate on, which bring no messages: a share of the edges, or a "
                      f"file of links, source and destination [{LINKS.val}]"),

@@ -1,4 +1,4 @@
-"""What the best model makes of each split's rows, counted for a run's page: a confusion matrix, or a histogram of scores or errors."""
+"""What the best model makes of each split's rows, for a run's page: a confusion matrix, or a histogram."""
 
 from typing import Any
 
@@ -48,11 +48,11 @@ class Histogram(Metric):
 
 
 def outcome(trainer: Any, best: Best, n_classes: int, names: Any = None) -> dict[str, Any] | None:
-    """Count the best model's rows by split, by true and predicted class, or by score: of links, of labels, of targets' errors.
+    """Count the best model's rows by split: by true and predicted class, or by the score of a link or a label, or by
+    the error of a value. Collective.
 
-    Return the counts of the best model's output by split, JSON-able; None of more than `MOST_CLASSES` classes. Collective.
-
-    The trainer's model is the best one from here on. Takes one evaluation.
+    Return the counts, JSON-able; None of more than `MOST_CLASSES` classes. The trainer's model is the best one from
+    here on. Takes one evaluation.
     """
     task, comm = trainer.task.name, trainer.comm
     if task == "classify":
@@ -65,17 +65,20 @@ def outcome(trainer: Any, best: Best, n_classes: int, names: Any = None) -> dict
         told, shape = {"kind": "histogram", "edges": edges.tolist(), "series": of}, (len(of), BINS)
     if best.state:
         trainer.model.load_state_dict(best.state)
-    metrics = {name: Confusion(n_classes) if task == "classify" else Histogram(series, shape[0], edges) for name in trainer.rows}
+    metrics = {name: Confusion(n_classes) if task == "classify" else Histogram(series, shape[0], edges)
+               for name in trainer.rows}
     with trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
         trainer.score(metrics)
     sums = comm.allreduce(np.stack([metric.counts() for metric in metrics.values()]))
-    return {**told, "splits": {name: own.reshape(shape).astype(int).tolist() for name, own in zip(metrics, sums) if own.any()}}
+    return {**told,
+            "splits": {name: own.reshape(shape).astype(int).tolist() for name, own in zip(metrics, sums) if own.any()}}
 
 
 def _histogram(trainer, comm):
     """The names of series, what tells them of rows, and the bins' edges."""
     if trainer.task.name == "link":
-        return ["links", "negatives"], lambda output, labels: (_share(output[:, 0]), _share(output[:, 1:])), np.linspace(0, 1, BINS + 1)
+        return (["links", "negatives"], lambda output, labels: [_share(output[:, 0]), _share(output[:, 1:])],
+                np.linspace(0, 1, BINS + 1))
     if trainer.task.name == "multilabel":
         return (["label 1", "label 0"], lambda output, labels: [_share(output[labels == value]) for value in (1, 0)],
                 np.linspace(0, 1, BINS + 1))

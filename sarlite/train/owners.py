@@ -10,7 +10,7 @@ PIECE_BYTES = 1 << 21
 
 
 class Attempts:
-    """What rank 0 does between messages that others wait for: after the first action that fails it takes no more. `end` is collective."""
+    """What rank 0 does between messages that others wait for: after the first action that fails it takes no more."""
 
     def __init__(self, comm):
         self._comm, self._error = comm, None
@@ -25,7 +25,7 @@ class Attempts:
         return None
 
     def end(self):
-        """Raise on every rank where an action failed."""
+        """Raise on every rank where an action failed. Collective."""
         raise_together(self._comm, self._error)
 
 
@@ -54,9 +54,10 @@ class Owners:
 
     Notes
     -----
-    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each. Memory:
-    16 bytes a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time: two small
-    allgathers a piece for each width of rows; then what travels, rank 0 being the only one that others wait for.
+    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each.
+    Memory: 16 bytes a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time:
+    two small allgathers a piece for each width of rows; then what travels, rank 0 being the only one that others wait
+    for.
     """
 
     def __init__(self, comm, ids, name):
@@ -75,7 +76,7 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows):
-        """Return a list of (low, high, sizes): which of this rank's ids, ascending, are in each piece, and how many of each rank."""
+        """(low, high, sizes) of each piece: which of this rank's ids, ascending, it has, and how many of each rank."""
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
         if step not in self._kept:
@@ -94,14 +95,14 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in pieces on rank 0, None as often elsewhere; `rows` are this rank's, by its ids."""
+        """Yield the rows of all ranks by ascending id, in pieces on rank 0, None as often elsewhere."""
         for low, high, sizes in self._pieces(rows):
             ids = self._collect(self._ascending[low:high], sizes)
             found = self._collect(rows[self._order[low:high]], sizes)
             yield None if found is None else found[np.argsort(ids)]
 
     def scatter(self, whole, rows):
-        """Fill this rank's `rows`, by its ids, from rank 0's `tensorfile.Stored`, which has all by ascending id; None elsewhere.
+        """Fill this rank's `rows` from rank 0's `tensorfile.Stored`, which has all by ascending id; None elsewhere.
 
         Raises
         ------
@@ -117,7 +118,7 @@ class Owners:
         attempt.end()
 
     def check(self, whole):
-        """Raise a CheckpointError on every rank where the checkpoint's ids, a `Stored` on rank 0 or None, are not the ranks', ascending."""
+        """Raise a CheckpointError where a checkpoint's ids, a `Stored` on rank 0 or None, are not the ranks'."""
         attempt, begin, last = Attempts(self.comm), 0, None
         attempt(lambda: self._check_kind(whole))
         for piece in self.gather(self.ids):
@@ -128,7 +129,8 @@ class Owners:
 
     def _check_kind(self, whole):
         if whole is not None and (whole.dtype, len(whole.shape)) != (np.int64, 1):
-            raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {whole.dtype} {whole.shape}, but must be one int64 a row")
+            raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {whole.dtype} {whole.shape}, but must be "
+                                  "one int64 a row")
 
     def _compare(self, whole, begin, last, piece):
         """Compare a piece with the checkpoint's ids from `begin` on, and return its last id."""
@@ -145,7 +147,8 @@ class Owners:
     def _check_end(self, whole, begin, last):
         """The checkpoint has no more ids."""
         if whole is not None and begin < whole.shape[0]:
-            raise CheckpointError(f"{self.name!r}: id {self._ascends(whole, begin, begin + 1, last)[0]} is nobody's here")
+            (more,) = self._ascends(whole, begin, begin + 1, last)
+            raise CheckpointError(f"{self.name!r}: id {more} is nobody's here")
 
     def _ascends(self, whole, begin, end, last):
         there = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
@@ -168,7 +171,7 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids, piece, sizes, like):
-        """This rank's rows of rank 0's piece, by ascending id, or any where it has none; `ids` are those of the ranks, in rank order."""
+        """This rank's rows of rank 0's piece, by ascending id, or any where it has none; `ids` are in rank order."""
         if self.comm.rank:
             mine = np.empty((sizes[self.comm.rank], *like.shape[1:]), like.dtype)
             if len(mine):

@@ -1,7 +1,8 @@
-"""Features propagated once before training, for models that then need no neighbours; kept on disk where a folder is named.
+"""Features propagated once before training, for models that then need no neighbours; a folder may keep them.
 
-The folder has hopK.npy for each power K, (n_nodes, n_features) in the data's original node order, so that any number of ranks reads its own
-rows, and a meta.json: the data's identity, self loops, dtype and powers, a sha256 of each file and of itself.
+The folder has hopK.npy for each power K, (n_nodes, n_features) in the data's original node order, so that any number of
+ranks reads its own rows, and a meta.json: the data's identity, self loops, dtype and powers, a sha256 of each file and
+of itself.
 """
 
 import contextlib
@@ -63,7 +64,8 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
     if folder is None:
         return _joined(_hops(graph, x, powers), x, powers)
     loops = bool(sum(comm.allgather(0 if graph.added_loops is None else 1)))
-    facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype), "numerics": numerics.name()}
+    facts = {"format": FORMAT, "data": data, "added_self_loops": loops, "dtype": str(x.dtype),
+             "numerics": numerics.name()}
     folder = Path(folder)
     if not comm.bcast(together(comm, lambda: comm.rank == 0 and os.path.lexists(folder / META))):
         _keep(comm, folder, facts, graph, x, powers)

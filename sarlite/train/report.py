@@ -21,13 +21,12 @@ LINE_SECONDS = 5.0
 
 def write_metrics(file, record):
     """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
-    record = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()}
-    file.write(json.dumps(record, allow_nan=False) + "\n")
+    file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
 def events(folder, check=False):
-    """Return what writes an epoch's record to a folder as TensorBoard reads it, flushed; without a folder what does nothing.
+    """Return what writes an epoch's record to a folder as TensorBoard reads it; without a folder what does nothing.
 
     Where it is only to `check` nothing is made.
 
@@ -56,8 +55,8 @@ def events(folder, check=False):
 class Progress:
     """tqdm on a terminal and in a notebook, else one line an interval; on standard error, with the time that is left.
 
-    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an epoch,
-    `metric` its key in records.
+    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an
+    epoch, `metric` its key in records.
     """
 
     def __init__(self, kind, start, epochs, steps=1, metric="accuracy"):
@@ -65,13 +64,14 @@ class Progress:
         self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
         self.start, self.epoch, self.begun = start, start, time.monotonic()
         if bar := progress.bar_class(kind, sys.stderr):
-            self.bar = bar(total=epochs * steps, initial=start * steps, dynamic_ncols=True, unit="epoch" if steps == 1 else "step")
+            self.bar = bar(total=epochs * steps, initial=start * steps, dynamic_ncols=True,
+                           unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
         """Tell of a step within an epoch: `done` are its steps so far."""
         if done < self.steps:  # the last one is told with the epoch
-            self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}", self.epoch + done / self.steps,
-                       [f"loss {loss:.4f}"])
+            self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
+                       self.epoch + done / self.steps, [f"loss {loss:.4f}"])
 
     def update(self, record):
         """Tell of an epoch that is done."""
@@ -122,8 +122,8 @@ MOST_PAIRS = 64
 
 
 def pictured(comm, graph):
-    """Return bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of the destination, of the
-    source), for a run's page; nothing of one rank, of many, and on a grid. Collective.
+    """Return for a run's page bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of
+    the destination, of the source); nothing of one rank, of many, and on a grid. Collective.
     """
     if not 1 < comm.size <= MOST_PAIRS or _grid_of(comm, graph):
         return {}
@@ -132,7 +132,8 @@ def pictured(comm, graph):
         own["edges"] = edges_by_owner(graph.plan, comm.rank, comm.size)[0]
     ranks = comm.allgather(own)
     phases = sorted({phase for rank in ranks for phase, _ in rank["sent"]} - {"setup"})
-    pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks] for phase in phases}
+    pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks]
+             for phase in phases}
     tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
     return {"sent_pairs": pairs, **tiles}
 
@@ -142,8 +143,8 @@ def _grid_of(comm, graph):
     grids = graph.graph.grids if isinstance(graph, NodeType) else [getattr(graph, "grid", None)]
     if not grids or grids[0] is None:
         return {}
-    n_bytes = sum(grid.structure_bytes for grid in grids)
-    return {"grid": {"rows": grids[0].n_rows, "columns": grids[0].n_columns, "structure_bytes": comm.allgather(n_bytes)}}
+    n_bytes = comm.allgather(sum(grid.structure_bytes for grid in grids))
+    return {"grid": {"rows": grids[0].n_rows, "columns": grids[0].n_columns, "structure_bytes": n_bytes}}
 
 
 def _evaluations(graph):
@@ -211,8 +212,8 @@ def _grid(found):
     """The row of a run on a grid of ranks."""
     if found:
         rows, columns = found["rows"], found["columns"]
-        yield "grid", (f"{rows} x {columns}: {rows} groups of {columns} ranks; each rank has the structure of its group, "
-                       f"{_mib(max(found['structure_bytes']))} at most")
+        yield "grid", (f"{rows} x {columns}: {rows} groups of {columns} ranks; each rank has the structure of its "
+                       f"group, {_mib(max(found['structure_bytes']))} at most")
 
 
 def _links(counts):
@@ -225,11 +226,14 @@ def _minibatches(batches, size, counted):
     """The rows of a run on minibatches, of their steps and their caches; none of another run."""
     if not batches:
         return
-    uneven = "" if counted["imbalance"] is None or size == 1 else f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
+    uneven = ""
+    if counted["imbalance"] is not None and size > 1:
+        uneven = f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
     yield "steps", f"{counted['steps']:,} of at most {batches.size:,} seeds{uneven}"
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
-        yield "caches", f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, {_mib(counted['bytes_pushed'])}"
+        yield "caches", (f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, "
+                         f"{_mib(counted['bytes_pushed'])}")
 
 
 def _message_flow(counted):
@@ -246,7 +250,8 @@ def _relations(counted):
     """A row for each weight of a relation: how it was evaluated, and what either way costs a step."""
     for found in counted.get("relations", ()):
         bytes_ = ", ".join(f"{way} {_mib(found[f'{way}_bytes'])}" for way in ("inside", "first"))
-        yield "relation", f"{'.'.join(found['relation'])}, {found['n_in']} to {found['n_out']}: weight {found['name']} ({bytes_} a step)"
+        yield "relation", (f"{'.'.join(found['relation'])}, {found['n_in']} to {found['n_out']}: "
+                           f"weight {found['name']} ({bytes_} a step)")
 
 
 _OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}
@@ -255,8 +260,10 @@ _PATIENT = "; none better for {}, so they ended"
 
 def _scores(scores, task):
     """The metric of each split."""
-    found = {name: scores[f"{split}_{task.key}"] for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
-    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}" for name, value in found.items())
+    found = {name: scores[f"{split}_{task.key}"]
+             for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
+    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"
+                     for name, value in found.items())
 
 
 def _smoothed(found):
@@ -288,17 +295,18 @@ def _remote(live, options, size):
     if size == 1:
         return "none: one part"
     bound = promise(options.mode, options.prefetch, size)
-    note = f"mode {options.mode} promises no bound" if bound is None else f"mode {options.mode} promises at most {bound}"
+    note = f"mode {options.mode} promises " + ("no bound" if bound is None else f"at most {bound}")
     return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
 
 
 def summary(run, size, data, counted, best, times):
     """Return what `table` shows, as a dict that JSON can hold."""
-    versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(), "numpy": np.__version__}
-    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data, "seconds": times,
-                    "best": {"epoch": best.epoch, "scores": best.scores}, "metric": best.task.metric, "counted": counted,
-                    "versions": versions, "processor": platform.machine(),
-                    "instruction_set": kernels.instruction_set()})
+    versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
+                "numpy": np.__version__}
+    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+                    "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
+                    "metric": best.task.metric, "counted": counted, "versions": versions,
+                    "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
 
 
 def _finite(value):

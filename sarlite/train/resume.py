@@ -12,11 +12,11 @@ from sarlite.train.metrics import METRICS
 from sarlite.train.options import GRAPH_OPTIONS, LINK_OPTIONS
 
 OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "tensorboard", "propagated", "dry_run", "memory_limit")
-"""Options of one run alone: a checkpoint does not keep them, and none is taken from a checkpoint. It names no path to write to."""
-LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual", "activation",
-           "n_bases", "embedding", "batch_norm", "hops", "teleport", "identity_decay", "label_inputs", "dtype", "task", "loss", "metric",
-           "optimizer", "seed", "self_loops", "normalize_features", "edge_weights", "edge_features", "numerics", "rows",
-           *LINK_OPTIONS, *GRAPH_OPTIONS)
+"""Options of one run alone: a checkpoint neither keeps nor gives them. So it names no path to write to."""
+LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual",
+           "activation", "n_bases", "embedding", "batch_norm", "hops", "teleport", "identity_decay", "label_inputs",
+           "dtype", "task", "loss", "metric", "optimizer", "seed", "self_loops", "normalize_features", "edge_weights",
+           "edge_features", "numerics", "rows", *LINK_OPTIONS, *GRAPH_OPTIONS)
 """Options that a resumed run has from the run before: with others its state would mean something else."""
 
 
@@ -30,7 +30,7 @@ def stored(options):
 
 
 def base(path):
-    """Return the options of the run that wrote a checkpoint; nothing where it cannot be read, which `checkpoint.read` will tell."""
+    """Return the options of the run that wrote a checkpoint; none where it cannot be read: `checkpoint.read` tells."""
     try:
         options = checkpoint.load_metadata(path)["options"]
     except (SarliteError, KeyError):
@@ -54,12 +54,16 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epoch": (_whole, "a whole number"),
     "step": (_whole, "a whole number"),
     "best": (lambda best: isinstance(best, dict) and _whole(best.get("epoch")) and isinstance(best.get("scores"), dict)
-             and all(map(_score, best["scores"].values())) and type(best.get("decided", True)) is bool, "an epoch and scores"),
+             and all(map(_score, best["scores"].values())) and type(best.get("decided", True)) is bool,
+             "an epoch and scores"),
     "options": (lambda options: isinstance(options, dict), "options by name"),
-    "data": (lambda data: isinstance(data, dict) and _whole(data.get("classes")), "an identity with a number of classes"),
+    "data": (lambda data: isinstance(data, dict) and _whole(data.get("classes")),
+             "an identity with a number of classes"),
     "task": (lambda task: isinstance(task, str) and task in METRICS, f"one of {', '.join(METRICS)}"),
-    "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()), "true or false by name"),
-    "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names), "a list of names"),
+    "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
+             "true or false by name"),
+    "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
+                    "a list of names"),
 }
 """Of the metadata of a run's checkpoint each field: whether a value can be, and what is said of others."""
 _NEEDED = ("epoch", "best", "options", "data")
@@ -74,7 +78,8 @@ def check_run(path, metadata):
         if name in metadata and not fits(metadata[name]):
             raise CheckpointError(f"checkpoint {path}: {name}: {str(metadata[name])[:80]!r} is not {expected}")
     if metadata["best"]["epoch"] > metadata["epoch"]:
-        raise CheckpointError(f"checkpoint {path}: best: epoch {metadata['best']['epoch']} is after epoch {metadata['epoch']}")
+        raise CheckpointError(f"checkpoint {path}: best: epoch {metadata['best']['epoch']} is after epoch "
+                              f"{metadata['epoch']}")
 
 
 def check_options(config, metadata):
@@ -94,8 +99,8 @@ def check_options(config, metadata):
         if there != here and not (name == "model" and same_class(there, here)):
             raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
     if metadata["epoch"] > config.epochs:
-        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}; --epochs "
-                          "counts from the first one")
+        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}; "
+                          "--epochs counts from the first one")
 
 
 def check_data(config, metadata, here):

@@ -14,7 +14,18 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import checkpoint, link_splits, minibatch, part_sizes, planning, propagated, report, resume, smoothing, trace
+from sarlite.train import (
+    checkpoint,
+    link_splits,
+    minibatch,
+    part_sizes,
+    planning,
+    propagated,
+    report,
+    resume,
+    smoothing,
+    trace,
+)
 from sarlite.train.combinations import Run, refuse, uncounted
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
@@ -111,7 +122,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         planning.check(comm, partial(_sizes, comm, run, part, sharing, there, trainer), part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task, "used": used}
+    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
+             "used": used}
     if part.class_names:
         about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
@@ -142,7 +154,7 @@ def new_model(comm, run, part, rng):
 
 
 def _links(run, part):
-    """What makes the part of a run that predicts links, and what files tell of these, for the data's identity. Collective."""
+    """What makes the part of a run that predicts links, and what files tell of these, for the data's identity."""
     comm, training, linked = part.graph.comm, run.training, _linked(run, part)
     splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
     told = {"links": link_splits.digest(comm, *splits), "negatives": link_splits.digest(comm, *samplers)}
@@ -159,8 +171,8 @@ def _labels(run, part):
     def make():
         summary = {**part.summary, "classes": found.n_outputs, "task": found.task}
         links = run.links.of_labels(linked, found)
-        return with_links(part, links)._replace(task=found.task, n_classes=found.n_outputs, class_names=found.class_names,
-                                                summary=summary)
+        return with_links(part, links)._replace(task=found.task, n_classes=found.n_outputs,
+                                                class_names=found.class_names, summary=summary)
 
     return make, {"classes": found.n_outputs, "edge_labels": found.digest(part.graph.comm)}
 
@@ -291,8 +303,8 @@ def _used(run, graph):
 def _warn_of_batch_norm(comm, run, model):
     normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
     if run.training.mfg and normalizes and comm.rank == 0:
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not the "
-              "full graph's", file=sys.stderr, flush=True)
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
+              "the full graph's", file=sys.stderr, flush=True)
 
 
 # ---- what `planning` takes

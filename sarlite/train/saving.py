@@ -62,7 +62,7 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """This rank's votes: a signal each, then, of rank 0, that a checkpoint is due, and that a file could not be written."""
+        """This rank's votes: a signal each; of rank 0 that a checkpoint is due, and that a file cannot be written."""
         root = self.comm.rank == 0
         every = self._output.every_seconds
         due = root and every is not None and time.monotonic() - self._due >= every
@@ -109,7 +109,8 @@ class Saving:
         self.signum = self.signum or noted
 
     def _write(self, best, trial=False, **options):
-        scores = {name: value if value is not None and math.isfinite(value) else None for name, value in self.best.scores.items()}
+        scores = {name: value if value is not None and math.isfinite(value) else None
+                  for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
         about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
         self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
@@ -122,7 +123,8 @@ class Saving:
     def _announce(self, slow):
         """Have a signal answered at once where the end of the epoch may be long in coming."""
         if self.comm.rank == 0:
-            self.interrupts.answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n" if slow else ""
+            answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
+            self.interrupts.answer = answer if slow else ""
 
     def leave(self, complete=False):
         """Tell how the interrupted run goes on, or that it is complete, and exit."""

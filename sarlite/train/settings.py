@@ -74,7 +74,8 @@ def graph_of(options: Any, cls: Any = None) -> Options:
     mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
     joined = options.batch_size or options.mfg or getattr(cls, "relational", False)
     fetch = options.numerics == "exact" and not joined
-    return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns, options.rows)
+    return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns,
+                   options.rows)
 
 
 def model_of(options: Any, cls: Any = None) -> ModelSpec:
@@ -84,7 +85,7 @@ def model_of(options: Any, cls: Any = None) -> ModelSpec:
 
 
 class Batches(NamedTuple):
-    """Minibatches of `size` seeds a step. The other fields are as for `NeighborLoader`; None is what it takes by default."""
+    """Minibatches of `size` seeds a step; the other fields are as for `NeighborLoader`, by default or None its own."""
 
     size: int
     fanouts: list[int] | None = None
@@ -220,5 +221,5 @@ def output_of(options: Any) -> Output:
     """Return what the options say that a run leaves."""
     every_seconds = seconds(options.checkpoint_every)
     every_epochs = None if every_seconds is not None else int(options.checkpoint_every) or None
-    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.tensorboard, options.progress,
-                  options.json)
+    return Output(every_epochs, every_seconds, options.trace, options.trace_epochs or 3, options.tensorboard,
+                  options.progress, options.json)

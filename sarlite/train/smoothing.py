@@ -17,8 +17,8 @@ def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Pa
     """Correct and smooth the best model's output, and write what comes out into the run's folder. Collective.
 
     The smoothed scores are kept where the validation accuracy is not lower than before; else the model's probabilities
-    stay. So the file holds the smoothed scores, or the probabilities, in the data's node order. The trainer's model is the
-    best one from here on.
+    stay. So the file holds the smoothed scores, or the probabilities, in the data's node order. The trainer's model is
+    the best one from here on.
 
     Returns
     -------
@@ -54,4 +54,5 @@ def smoothed(trainer: Any, smooth: CorrectAndSmooth, logits: Array) -> tuple[Arr
 def _accuracies(trainer, scores):
     hits = [np.count_nonzero(scores[rows].argmax(1) == trainer.labels[rows]) for rows in trainer.rows.values()]
     sums = trainer.comm.allreduce(np.array(hits))
-    return {f"{name}_accuracy": int(n) / count if count else None for n, (name, count) in zip(sums, trainer.counts.items())}
+    return {f"{name}_accuracy": int(n) / count if count else None
+            for n, (name, count) in zip(sums, trainer.counts.items())}

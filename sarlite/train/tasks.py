@@ -33,7 +33,8 @@ def _of_values(loss):
 def _candidates(output, rows):
     """The chosen rows of scores: a link, and its negatives."""
     if output.ndim != 2 or output.shape[1] < 2:
-        raise ShapeError(f"links: the model's output is {output.shape}, but must be a link's score and its negatives' a row")
+        raise ShapeError(f"links: the model's output is {output.shape}, but must be a link's score and its negatives' "
+                         "a row")
     return ops.take(output, rows)
 
 
@@ -80,14 +81,14 @@ class Task:
         Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values); of links the
         zeros of `links.split_links`.
     loss : str, optional
-        Of `LOSSES`; of values the mean over rows and columns. By default the task's own: cross entropy, binary cross entropy with logits,
-        squared error; of links binary cross entropy, the mean over links and negatives. "cross-entropy" of links is
-        that of the link among its negatives; "bpr" and "margin" the means of log(1 + exp(d)) and max(0, 1 + d), d a
-        negative's score less its link's.
+        Of `LOSSES`; of values the mean over rows and columns. By default the task's own: cross entropy, binary cross
+        entropy with logits, squared error; of links binary cross entropy, the mean over links and negatives.
+        "cross-entropy" of links is that of the link among its negatives; "bpr" and "margin" the means of log(1 +
+        exp(d)) and max(0, 1 + d), d a negative's score less its link's.
     metric : str, optional
-        Of `METRICS`, which evaluation tells of each split, and the best epoch is found by. By default accuracy; ROC-AUC; RMSE;
-        of links ROC-AUC, that of all links against all negatives, as is "ap". "mrr" and "hits@k" are of each link's
-        rank among its own negatives.
+        Of `METRICS`, which evaluation tells of each split, and the best epoch is found by. By default accuracy;
+        ROC-AUC; RMSE; of links ROC-AUC, that of all links against all negatives, as is "ap". "mrr" and "hits@k" are of
+        each link's rank among its own negatives.
 
     Attributes
     ----------
@@ -120,7 +121,8 @@ class Task:
         if self.name == "link":
             return _check_zeros(labels, n_dst)
         if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
-            raise ShapeError(f"labels are {labels.dtype} {labels.shape}, but of task {self.name} numbers, (n, n_outputs)")
+            raise ShapeError(f"labels are {labels.dtype} {labels.shape}, but of task {self.name} numbers, (n, "
+                             "n_outputs)")
         for split, own in rows.items():
             found = targets.wrong(labels[own], self.name, np.ones(len(own), bool), 0)
             if found:
@@ -128,24 +130,26 @@ class Task:
 
     def n_classes(self, labels: Array, rows: Mapping[str, Array]) -> int:
         """Return the largest class of this rank's splits + 1; 0 of another task, whose loss compares shapes."""
-        return max((int(labels[own].max()) + 1 for own in rows.values() if len(own)), default=0) if self.name == "classify" else 0
+        if self.name != "classify":
+            return 0
+        return max((int(labels[own].max()) + 1 for own in rows.values() if len(own)), default=0)
 
     def check_width(self, n_outputs: int) -> None:
         """Raise a ConfigError where the metric is none of so many outputs."""
         if self.metric == "roc-auc" and self.name == "classify" and n_outputs != 2:
-            raise ConfigError(f"metric roc-auc is of several labels, or of 2 classes, but there are {n_outputs} classes",
-                              "metric")
+            raise ConfigError("metric roc-auc is of several labels, or of 2 classes, but there are "
+                              f"{n_outputs} classes", "metric")
 
     def check_candidates(self, n: int) -> None:
         """Raise a ConfigError where the metric means nothing of so many candidates: a link and its negatives."""
         metric = self.make_metric()
         if metric and n <= metric.least:
-            raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation there "
-                              f"are {n - 1}", "metric")
+            raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation "
+                              f"there are {n - 1}", "metric")
 
 
 class OwnLoss(Task):
-    """Of a loss of one's own, a mean over the rows that it is given: labels are what it takes, and there is no metric."""
+    """Of a loss of one's own, a mean over the rows that it is given: labels are what it takes. There is no metric."""
 
     def __init__(self, loss: Callable[[Tensor, Array], Tensor]) -> None:
         super().__init__()
@@ -164,7 +168,8 @@ class OwnLoss(Task):
 
 def _one_of(what: str, word: Any, known: Any) -> Any:
     if word not in known:
-        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}", what.split()[0])
+        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}",
+                          what.split()[0])
     return word
 
 
@@ -175,9 +180,11 @@ def _check_zeros(labels, n_dst):
 
 def _check_classes(labels, rows, n_dst):
     if labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype}, but classes are integers from 0: labels.astype(np.int64), or give a task or a loss")
+        raise DataError(f"labels are {labels.dtype}, but classes are integers from 0: labels.astype(np.int64), or give "
+                        "a task or a loss")
     if labels.ndim != 1:
-        raise ShapeError(f"labels have shape {labels.shape}, but classes are ({n_dst},), one each row, or give a task or a loss")
+        raise ShapeError(f"labels have shape {labels.shape}, but classes are ({n_dst},), one each row, or give a task "
+                         "or a loss")
     for name, split in rows.items():
         wrong = split[labels[split] < 0]
         if len(wrong):

@@ -16,8 +16,9 @@ from sarlite.errors import CheckpointError, needs, reading, regular, writing
 from sarlite.files import AnyPath, whole
 from sarlite.types import Array
 
-_DTYPES = {"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "F16": "<f2", "U16": "<u2", "I16": "<i2",
-           "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}  # fmt: skip, in the order in which safetensors' own writer puts tensors
+# in the order in which safetensors' own writer puts tensors
+_DTYPES = {"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "F16": "<f2",
+           "U16": "<u2", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}  # fmt: skip
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _NO_SUM = b"0" * 64
 _SUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -63,7 +64,7 @@ class Writer:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["Writer"]:
-        """Write what is `add`ed to a file that appears whole, as the context ends, or not at all; options as of `files.whole`.
+        """Write what is `add`ed to a file that appears whole at the end, or not at all; options as of `files.whole`.
 
         Raises
         ------
@@ -106,13 +107,17 @@ def _header(file):
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file, or an open one by its descriptor, with the checksum in it, and return it; memory: the header and a megabyte.
+    """Compare a file, or an open one by its descriptor, with the checksum in it, and return the checksum.
 
     Raises
     ------
     ValueError
         It has none, or another.
     OSError
+
+    Notes
+    -----
+    Memory: the header and a megabyte.
     """
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
         file.seek(0)
@@ -147,9 +152,10 @@ class Stored:
         self.dtype, self.shape, self._file, self._begin = np.dtype(dtype), shape, file, begin
 
     def rows(self, begin: int, end: int) -> Array:
-        """Return the rows `begin` .. `end`, those that it has, as a new array; CheckpointError where it cannot be read."""
+        """Return the rows `begin` .. `end` that there are, as a new array; CheckpointError where it cannot be read."""
         end = min(end, self.shape[0])
-        return self._read((max(end - begin, 0), *self.shape[1:]), begin * self.dtype.itemsize * math.prod(self.shape[1:]))
+        return self._read((max(end - begin, 0), *self.shape[1:]),
+                          begin * self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def whole(self) -> Array:
         """Return all of it, as a new array; raises as `rows`."""

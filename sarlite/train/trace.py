@@ -1,8 +1,8 @@
 """`--trace FILE`: a timeline of every rank in the Trace Event format, which ui.perfetto.dev and chrome://tracing open.
 
-A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, step, primitive of the tape, block, wait), `fetch`
-and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of their own ("push 2"). Spans of
-`compute` say the thread's processor time too.
+A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, step, primitive of the tape, block,
+wait), `fetch` and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of
+their own ("push 2"). Spans of `compute` say the thread's processor time too.
 """
 
 import json
@@ -104,7 +104,8 @@ def _events(rank, spans):
         lane = 0 if track == "compute" else _lane(lanes[track], begin, end)
         tid = 1000 * (1 + TRACKS.index(track)) + lane  # Perfetto takes process and thread 0 for the idle ones
         names[tid] = f"{track} {lane + 1}" if lane else track
-        events.append({"name": name, "ph": "X", "pid": 1 + rank, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000, "args": args})
+        events.append({"name": name, "ph": "X", "pid": 1 + rank, "tid": tid, "ts": begin / 1000,
+                       "dur": (end - begin) / 1000, "args": args})
     about = [("process_name", 1000, {"name": f"rank {rank}"}), ("process_sort_index", 1000, {"sort_index": rank})]
     for tid in sorted(names):
         about += [("thread_name", tid, {"name": names[tid]}), ("thread_sort_index", tid, {"sort_index": tid})]

@@ -22,7 +22,7 @@ from sarlite.train.tasks import Task
 
 
 def check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, numerics, others):
-    """Raise a ConfigError that names an argument of another kind than `Trainer` takes, or that goes with no other one."""
+    """Raise a ConfigError that names an argument of another kind than `Trainer` takes, or that goes with no other."""
     loss, sources = others["loss"], {name: others[name] for name in ("batches", "scoring")}
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
@@ -67,7 +67,8 @@ def _check_links(graph, task, others):
         if others["batches"] is not None and not isinstance(others["batches"], LinkLoader):
             raise ConfigError(f"batches is a {type(others['batches']).__name__}, but of links a LinkLoader")
     elif task is not None and task.name == "link":
-        raise ConfigError(f"task link is of a LinkGraph, as split_links makes it, but graph is a {type(graph).__name__}")
+        raise ConfigError("task link is of a LinkGraph, as split_links makes it, but graph is a "
+                          f"{type(graph).__name__}")
 
 
 def check_takes(model, x):
@@ -91,7 +92,8 @@ def _check_numerics(numerics, loss, *sources):
                           "divided")
     for source in sources:
         if getattr(source, "divided", ""):
-            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of ranks")
+            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of "
+                              "ranks")
 
 
 def rows_of(graph, x, labels, task, splits):
