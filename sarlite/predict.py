@@ -26,7 +26,7 @@ from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.link_edges import Ends
+from sarlite.train.link_edges import Linked
 from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
@@ -132,75 +132,74 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
-    ends, several = [(Ends(0, part.graph.n_nodes, part.target, part.names.get(part.target)),)], None
+    of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if part.task == "link":
-        linked = together(comm, lambda: run.links.linked(part.graph, part.names))
-        ends, several, part = linked.ends, linked.several, part._replace(graph=linked.nodes)
-        together(comm, lambda: _check_several(config, several, ends))
+        of = together(comm, lambda: run.links.linked(part.graph, part.names))
+        part = part._replace(graph=of.nodes)
+        together(comm, lambda: _check_several(config, of))
     if options.task == "link":
-        splits = run.links.splits(linked)
+        splits = run.links.splits(of)
         told = link_splits.digest(comm, *splits)
-        together(comm, lambda: _check_links(config, meta, told, several))
+        together(comm, lambda: _check_links(config, meta, told, of.several))
         filtered = (config.top is not None or config.rank) and not config.known
-        known = [np.empty(0, np.int64)] * len(ends)
-        if filtered:
-            known = known_links(linked, *splits, run.training.seed)
-        part = part._replace(graph=without_links(linked, *splits, run.training.seed))
+        known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
+        part = part._replace(graph=without_links(of, *splits, run.training.seed))
     if config.links is not None:
         with_negatives = options.task == "link" and not config.rank
-        wanted = asked.pairs(comm, config.links, ends, several, part.graph, at_once, with_negatives)
+        wanted = asked.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
-        own = ends if config.top is not None else ends[:1]
+        own = of.ends if config.top is not None else of.ends[:1]
         wanted = [asked.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
     with errors_of(options.model), using(named(run.training.numerics, comm)), no_grad():
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.top is not None:
-            rows = _top(part.graph, model.decoder, found, wanted, ends, several, known, config)
+            rows = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
             ((places, own, n, ids),) = wanted
             rows = Predicted(places, n, ids, [array[own] for array in _arrays(config, options.task, found)])
         elif config.rank:
-            array = _ranks(part.graph, model.decoder, found, wanted.graph, ends, several, known)
+            array = _ranks(part.graph, model.decoder, found, wanted.graph, of, known)
             rows = Predicted(wanted.places, wanted.n, wanted.ids, [array])
             _tell_ranks(comm, array[:, 1])
         else:
             rows = _scored(comm, config, wanted, _arrays(config, options.task, found))
-    predicted.write(comm, config, options.task, rows, ends, several, meta.get("class_names"))
+    predicted.write(comm, config, options.task, rows, of, meta.get("class_names"))
 
 
-def _check_several(config, several, ends):
+def _check_several(config, of):
     """Raise a ConfigError where something is asked of several relations that is not done yet."""
-    if several and config.top is not None and config.out.endswith(".npy"):
+    if of.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations is a table")
-    sources = {own[0].node_type for own in ends}
-    if several and config.nodes is not None and len(sources) > 1:
+    sources = {own[0].node_type for own in of.ends}
+    if of.several and config.nodes is not None and len(sources) > 1:
         raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, "
                           f"{', '.join(sorted(sources))}")
 
 
-def _of_relation(decoder, number, several):
-    """What scores pairs of a relation: of several the decoder is told which."""
-    return (lambda head, tail: decoder(head, tail, np.full(len(head), number))) if several else decoder
+def _by_relation(decoder, of):
+    """What scores pairs of each relation: of several the decoder is told which."""
+    if not of.several:
+        return [decoder]
+    return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]
 
 
-def _ranks(graph, decoder, h, pairs, ends, several, known):
+def _ranks(graph, decoder, h, pairs, of, known):
     """What `ranks` returns of pairs, within each one's relation. Collective."""
     heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
-    for at, own in enumerate(ends):
-        of, one = pairs.relations == at if several else slice(None), _of_relation(decoder, at, several)
-        found[of] = ranks(graph, one, h, heads[of], tails[of], own[1], known[at])
+    for at, one in enumerate(_by_relation(decoder, of)):
+        rows = pairs.relations == at if of.several else slice(None)
+        found[rows] = ranks(graph, one, h, heads[rows], tails[rows], of.ends[at][1], known[at])
     return found
 
 
-def _top(graph, decoder, h, wanted, ends, several, known, config):
+def _top(graph, decoder, h, wanted, of, known, config):
     """The likeliest destinations, relation after relation. Collective."""
     n, places, ids, arrays, table = 0, [], [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
-    for at, own in enumerate(wanted):
+    for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
         if table:
             ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
-        one = _of_relation(decoder, at, several)
-        arrays.append(top(graph, one, h, own.rows, ends[at][1], known[at], config.top))
+        arrays.append(top(graph, one, h, own.rows, of.ends[at][1], known[at], config.top))
         places.append(n + own.places)
         n += own.n
     arrays = [np.concatenate(each) for each in zip(*arrays)]

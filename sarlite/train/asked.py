@@ -1,6 +1,6 @@
 """What predictions are asked of: the nodes or the pairs of a file, and where those of this rank stand in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from sarlite.comm import Communicator, together
 from sarlite.data import textfile
 from sarlite.errors import DataError
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Ends
+from sarlite.train.link_edges import Ends, Linked
 from sarlite.train.link_files import read_links, read_negatives
 from sarlite.train.negatives import AT_ONCE, RowNumbers
 from sarlite.types import Array
@@ -124,15 +124,15 @@ class Pairs(NamedTuple):
         return dict(zip(found, (sums / max(self.n, 1)).tolist()))
 
 
-def pairs(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None, graph: Any,
-          at_once: int, with_negatives: bool) -> Pairs:
+def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, with_negatives: bool) -> Pairs:
     """Return the pairs of a file whose sources this rank owns, and its negatives where it has some and they are wanted.
     Collective.
 
     Parameters
     ----------
-    file, ends, several
-        As `read_links` takes them.
+    file : path
+        As `read_links` takes it.
+    of : Linked
     graph : Graph or NodeType
         What the encoder computes on.
     at_once : int
@@ -152,18 +152,18 @@ def pairs(comm: Communicator, file: str, ends: Sequence[tuple[Ends, Ends]], seve
     """
 
     def read():
-        found = read_links(file, ends, several)
+        found = read_links(file, of.ends, of.several)
         more, per_link = found[:0, :2], None
         if with_negatives and file.endswith(".pt"):
-            more, per_link = read_negatives(file, ends[0])
+            more, per_link = read_negatives(file, of.ends[0])
         return np.concatenate([found, np.pad(more, ((0, 0), (0, 1)))]), len(found), per_link
 
     every, *told = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
     n_links, per_link, n = comm.bcast((*told, None if every is None else len(every)))
-    first = np.array([[one.first, other.first, 0] for one, other in ends])
+    first = np.array([[one.first, other.first, 0] for one, other in of.ends])
     places, rows, own = _own(comm, graph.dst_ids, n, at_once,
                              None if every is None else lambda some: every[some] + first[every[some, 2]], 3)
-    tails, relations = RowNumbers(comm, graph.dst_ids)(own[:, 1]), own[:, 2].copy() if several else None
+    tails, relations = RowNumbers(comm, graph.dst_ids)(own[:, 1]), own[:, 2].copy() if of.several else None
     made = LinkGraph(graph, rows, tails[:, None], at_once=AT_ONCE, relations=relations)
     return Pairs(places, made, n_links, None if every is None else every[:n_links], per_link)
 

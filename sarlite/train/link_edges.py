@@ -1,7 +1,7 @@
 """The edges whose ends are links: those of a graph of one kind, or of one relation, with ids that count through both
 ends' types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +93,12 @@ class Linked(NamedTuple):
     relations: list[Any]
     nodes: Any
     ends: list[tuple[Ends, Ends]]
+
+    @classmethod
+    def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Any]) -> "Linked":
+        """Return no links, but nodes of one type, as `ends[0][0]`."""
+        own = Ends(0, graph.n_nodes, node_type, names.get(node_type))
+        return cls(graph, None, [None], graph, [(own, own)])
 
     @property
     def several(self) -> list[str] | None:

@@ -12,7 +12,7 @@ from sarlite.comm import Communicator, together
 from sarlite.data import node_rows, result_table, scratch
 from sarlite.errors import ConfigError, writing
 from sarlite.files import try_whole
-from sarlite.train.link_edges import Ends
+from sarlite.train.link_edges import Linked
 from sarlite.train.recommend import NOBODY
 from sarlite.types import Array
 
@@ -54,9 +54,9 @@ def check_paths(config: Any, task: str) -> None:
             try_whole(path)
 
 
-def write(comm: Communicator, config: Any, task: str, found: Predicted, ends: Sequence[tuple[Ends, ...]],
-          several: list[str] | None, class_names: list[str] | None) -> None:
-    """Write predictions into --out; `ends` are of each relation, of nodes one of (Ends,). Collective.
+def write(comm: Communicator, config: Any, task: str, found: Predicted, of: Linked,
+          class_names: list[str] | None) -> None:
+    """Write predictions into --out, of nodes or of links of `of`. Collective.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def write(comm: Communicator, config: Any, task: str, found: Predicted, ends: Se
         On every rank: a file cannot be written. What stood there before is intact.
     """
     if not config.out.endswith(".npy"):
-        return _write_table(comm, config, task, found, ends, several, class_names)
+        return _write_table(comm, config, task, found, of, class_names)
     for path, array in zip(paths(config, task), found.arrays):
         node_rows.write(comm, path, found.places, array, found.n)
         if comm.rank == 0:
@@ -72,7 +72,7 @@ def write(comm: Communicator, config: Any, task: str, found: Predicted, ends: Se
             print(f"{path}: {found.n:,} rows of {width}, {array.dtype}", flush=True)
 
 
-def _write_table(comm, config, task, found, ends, several, class_names):
+def _write_table(comm, config, task, found, of, class_names):
     """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
     with ExitStack() as held:
         made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -81,14 +81,14 @@ def _write_table(comm, config, task, found, ends, several, class_names):
         for file, array in zip(files, found.arrays):
             node_rows.write(comm, file, found.places, array, found.n)
         links = config.links is not None or config.top is not None
-        headings = ("source", *(["relation"] if several else []), "destination") if links else ("id",)
+        headings = ("source", *(["relation"] if of.several else []), "destination") if links else ("id",)
 
         def write():
             *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
             of_rows, labels = found.ids, labels[0] if labels else None
             if config.top is not None:
                 of_rows, labels, numbers = _pairs(found.ids, labels, numbers)
-            columns = partial(_named_columns, of_rows, ends, several, links)
+            columns = partial(_named_columns, of_rows, of, links)
             result_table.write(config.out, columns, labels, numbers, task, class_names,
                                config.embeddings is not None, headings)
             print(f"{config.out}: {len(numbers):,} rows", flush=True)
@@ -96,18 +96,18 @@ def _write_table(comm, config, task, found, ends, several, class_names):
         together(comm, lambda: write() if comm.rank == 0 else None)
 
 
-def _named_columns(ids, ends, several, links, first, last):
+def _named_columns(ids, of, links, first, last):
     """The columns that say what some rows are of: nodes, or source, destination and between them maybe the relation."""
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
-        return [_named(numbers, ends[0][0])]
-    if not several:
-        return [_named(column, end) for column, end in zip(numbers.T, ends[0])]
+        return [_named(numbers, of.ends[0][0])]
+    if not of.several:
+        return [_named(column, end) for column, end in zip(numbers.T, of.ends[0])]
     found = np.empty((len(numbers), 3), object)
-    for at, (source, to) in enumerate(ends):
-        of = numbers[:, 2] == at
-        found[of] = np.array([_named(numbers[of, 0], source), [several[at]] * of.sum(), _named(numbers[of, 1], to)],
-                             object).T
+    for at, (name, (source, to)) in enumerate(zip(of.several, of.ends)):
+        rows = numbers[:, 2] == at
+        found[rows] = np.array([_named(numbers[rows, 0], source), [name] * rows.sum(), _named(numbers[rows, 1], to)],
+                               object).T
     return found.T.tolist()
 
 
