@@ -152,7 +152,7 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, w
     """
 
     def read():
-        found = read_links(file, of.ends, of.several)
+        found = read_links(file, of)
         more, per_link = found[:0, :2], None
         if with_negatives and file.endswith(".pt"):
             more, per_link = read_negatives(file, of.ends[0])

@@ -86,8 +86,8 @@ class Folder:
                 raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
                                   f"or --resume a run's checkpoint", ARGUMENT)
             return
-        for name, is_ours in ((CONFIG, _is_config), (METRICS, _is_metrics), (SUMMARY, _is_summary)):
-            if os.path.lexists(self.path / name) and not is_ours(self.path / name):
+        for name, is_ours in _OURS.items():
+            if os.path.lexists(self.path / name) and not _reads(is_ours, self.path / name):
                 raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced",
                                   ARGUMENT)
 
@@ -174,28 +174,30 @@ def _lock(path):
     return handle
 
 
-def _is_config(path):
+def _reads(is_ours, path):
     try:
-        with regular(path).open("rb") as file:
-            return file.read(len(MARK)) == MARK.encode()
-    except OSError:
+        return is_ours(regular(path))
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
+
+
+def _is_config(path):
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
 
 
 def _is_metrics(path):
-    try:
-        with regular(path).open("rb") as file:
-            line = file.readline(1 << 16)
-        return not line or _epoch(line) is not None
-    except OSError:
-        return False
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    return not line or _epoch(line) is not None
 
 
 def _is_summary(path):
-    try:
-        return regular(path).stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
+    return path.stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
+
+
+_OURS = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
+"""Whether a run wrote a file."""
 
 
 def _epoch(line):

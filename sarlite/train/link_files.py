@@ -12,13 +12,13 @@ from sarlite.data import ogb, textfile
 from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
-from sarlite.train.link_edges import Ends
+from sarlite.train.link_edges import Ends, Linked
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
 
 
-def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] | None) -> Array:
+def read_links(file: str, of: Linked) -> Array:
     """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the
     relation's number.
 
@@ -27,17 +27,16 @@ def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] 
     file : path
         Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line,
         parted by commas; the first line may be a header, of names such as source, relation and destination.
-    ends : list by relation of (Ends, Ends)
-    several : list of str, optional
-        Names of several relations, as user.buys.item.
+    of : Linked
 
     Raises
     ------
     DataError
         Naming the file and the line or the pair: it cannot be read, or an id is no node, or a name no relation.
     """
+    several = of.several
     if several is None:
-        pairs = read_pairs(file, ends[0])
+        pairs = read_pairs(file, of.ends[0])
         return np.column_stack([pairs, np.zeros(len(pairs), np.int64)])
     cells_of, numbers_of = [], []
     for number, (source, relation, to) in _lines(file, "cells, expected three: source, relation and destination", 3):
@@ -47,7 +46,7 @@ def read_links(file: str, ends: Sequence[tuple[Ends, Ends]], several: list[str] 
         numbers_of.append(several.index(relation))
     found = np.empty((len(cells_of), 3), np.int64)
     found[:, 2] = numbers_of
-    for at, own in enumerate(ends):
+    for at, own in enumerate(of.ends):
         places = np.flatnonzero(found[:, 2] == at)
         for column, end in enumerate(own):
             words = [cells_of[place][column] for place in places]

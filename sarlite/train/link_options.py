@@ -158,5 +158,5 @@ def _by_relation(linked, given):
     """The links of a file by relation, on rank 0; what is no file are none."""
     found = np.empty((0, 3), np.int64)
     if isinstance(given, str) and not linked.graph.comm.rank:
-        found = read_links(given, linked.ends, linked.several)
+        found = read_links(given, linked)
     return {one: found[found[:, 2] == at, :2] for at, one in enumerate(linked.relations)}
