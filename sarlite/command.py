@@ -13,6 +13,11 @@ from sarlite.errors import ConfigError
 Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices, help
 
 
+def flag(option: str) -> str:
+    """Return the flag of an option, "--batch-size" of "batch_size"."""
+    return "--" + option.replace("_", "-")
+
+
 def add_options(group: Any, options: Options, metavars: Mapping[str, str],
                 shown: Callable[[str, Any], str] | None = None) -> None:
     """Add options to a parser or a group of one; `shown` tells the default of an option at the end of its help."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.guard import guard
+from sarlite.command import flag
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
 from sarlite.kernels import instruction_set
 from sarlite.train import config as options
@@ -59,8 +60,7 @@ def agree_on_options(comm: Communicator, config: Any) -> None:
     for rank, other in enumerate(found := comm.allgather(vars(config))):
         for name, value in found[0].items():
             if name not in _OWN and other[name] != value:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{flag} is {value!r} on rank 0, but {other[name]!r} on rank {rank}")
+                raise ConfigError(f"{flag(name)} is {value!r} on rank 0, but {other[name]!r} on rank {rank}")
 
 
 def _train():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
+from sarlite.command import flag
 from sarlite.errors import ConfigError
 from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
@@ -188,7 +189,7 @@ def refuse(run: Run) -> None:
     """Raise a ConfigError where what is known of a run does not go together."""
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
-            raise ConfigError(message.format(**_words(run), option=_flag(option), other=_flag(other)))
+            raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
 
 
 def uncounted(run: Run) -> str:
@@ -219,13 +220,9 @@ def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
             if value and found[name] != value:
                 continue
             if name in given and found[name] is not None:
-                raise ConfigError(f"{given[name]}{value and ' '}{value} means nothing without {_flag(needed)}")
+                raise ConfigError(f"{given[name]}{value and ' '}{value} means nothing without {flag(needed)}")
             found[name] = None
     return found
-
-
-def _flag(what):
-    return "--" + what.replace("_", "-")
 
 
 def _words(run):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sarlite import command
-from sarlite.command import Parser, byte_size, every, fanouts, share_or_file, suggestion
+from sarlite.command import Parser, byte_size, every, fanouts, flag, share_or_file, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
 from sarlite.kernels.native import MAX_THREADS
@@ -60,8 +60,8 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         merged[name] = _typed(name, value, where)
         _check_range(f"{where}{key} = {value!r}", name, merged[name])
     for name, value in flags.items():
-        _check_range(f"{_flag(name)} {value}", name, value)
-    given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: _flag(name) for name in flags}
+        _check_range(f"{flag(name)} {value}", name, value)
+    given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: flag(name) for name in flags}
     found = only_needed({**merged, **flags}, given)
     if ".py:" in found["model"] and "model" not in given and before:
         raise ConfigError(f"the run before has --model {found['model']}, but a checkpoint names no code to run: "
@@ -111,11 +111,11 @@ def _with_flags(error):
     begin = ranks.end() if ranks else 0
     if error.argument is not None:
         option = _OPTION_OF.get(error.argument, error.argument)
-        text = text[:begin] + _flag(option) + text[begin + len(error.argument):]
+        text = text[:begin] + flag(option) + text[begin + len(error.argument):]
     for hint in error.hints:
         name, _, value = hint.partition("=")
-        flags = {"True": _flag(name), "False": _flag("no_" + name)}
-        text = text.replace(hint, flags.get(value) or f"{_flag(name)} {value}")
+        flags = {"True": flag(name), "False": flag("no_" + name)}
+        text = text.replace(hint, flags.get(value) or f"{flag(name)} {value}")
     return text
 
 
@@ -174,10 +174,6 @@ def _word(default):
     if isinstance(default, bool):
         return "yes" if default else "no"
     return str(default)
-
-
-def _flag(name):
-    return "--" + name.replace("_", "-")
 
 
 _AT_LEAST = {

@@ -1,5 +1,6 @@
 """What the best model makes of each split's rows, for a run's page: a confusion matrix, or a histogram."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,39 +13,30 @@ from sarlite.types import Array
 MOST_CLASSES, BINS = 64, 20
 
 
-class Confusion(Metric):
-    """Rows by true class (first axis) and predicted class."""
+class Counts(Metric):
+    """Sums of counts of rows; `of` returns those of some rows, (output, labels) -> array of one shape each time."""
 
-    def __init__(self, n_classes: int) -> None:
-        self.found = np.zeros((n_classes, n_classes))
-
-    def add(self, output: Array, labels: Array) -> None:
-        n = len(self.found)
-        self.found += np.bincount(n * labels.astype(np.int64) + output[:, :n].argmax(1), minlength=n * n).reshape(n, n)
-
-    def counts(self) -> Array:
-        return self.found.reshape(-1)
-
-
-class Histogram(Metric):
-    """Values of each series by bin; what is outside of the edges is in the outer bins.
-
-    Parameters
-    ----------
-    series : callable (output, labels) -> list of array
-    n_series : int
-    edges : (BINS + 1,) array
-    """
-
-    def __init__(self, series: Any, n_series: int, edges: Array) -> None:
-        self.series, self.edges, self.found = series, edges, np.zeros((n_series, BINS))
+    def __init__(self, of: Callable[[Array, Array], Array]) -> None:
+        self.of, self.found = of, np.zeros(())
 
     def add(self, output: Array, labels: Array) -> None:
-        for own, values in zip(self.found, self.series(output, labels)):
-            own += np.histogram(np.clip(values, self.edges[0], self.edges[-1]), self.edges)[0]
+        self.found = self.found + self.of(output, labels)
 
     def counts(self) -> Array:
-        return self.found.reshape(-1)
+        return self.found
+
+
+def confusion(n_classes: int) -> Callable[[Array, Array], Array]:
+    """Return what counts rows by true class (first axis) and predicted class."""
+    shape = n_classes, n_classes
+    return lambda output, labels: np.bincount(
+        n_classes * labels.astype(np.int64) + output[:, :n_classes].argmax(1), minlength=n_classes**2).reshape(shape)
+
+
+def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> Callable[[Array, Array], Array]:
+    """Return what counts values of each series by bin; the outer bins have what is outside of the edges."""
+    return lambda output, labels: np.stack([np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+                                            for values in series(output, labels)])
 
 
 def outcome(trainer: Any, best: Best, n_classes: int, names: Any = None) -> dict[str, Any] | None:
@@ -59,19 +51,17 @@ def outcome(trainer: Any, best: Best, n_classes: int, names: Any = None) -> dict
         if not 2 <= n_classes <= MOST_CLASSES:
             return None
         told: dict[str, Any] = {"kind": "confusion", "classes": names}
-        shape = (n_classes, n_classes)
+        count = confusion(n_classes)
     else:
         of, series, edges = _histogram(trainer, comm)
-        told, shape = {"kind": "histogram", "edges": edges.tolist(), "series": of}, (len(of), BINS)
+        told, count = {"kind": "histogram", "edges": edges.tolist(), "series": of}, histogram(series, edges)
     if best.state:
         trainer.model.load_state_dict(best.state)
-    metrics = {name: Confusion(n_classes) if task == "classify" else Histogram(series, shape[0], edges)
-               for name in trainer.rows}
+    metrics = {name: Counts(count) for name in trainer.rows}
     with trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
         trainer.score(metrics)
-    sums = comm.allreduce(np.stack([metric.counts() for metric in metrics.values()]))
-    return {**told,
-            "splits": {name: own.reshape(shape).astype(int).tolist() for name, own in zip(metrics, sums) if own.any()}}
+    sums = comm.allreduce(np.stack([metric.counts() for metric in metrics.values()]).astype(np.float64))
+    return {**told, "splits": {name: own.astype(int).tolist() for name, own in zip(metrics, sums) if own.any()}}
 
 
 def _histogram(trainer, comm):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sarlite.comm import launch
+from sarlite.command import flag
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
@@ -118,10 +119,9 @@ def same_class(there, here):
 
 
 def _flag(name, value):
-    name = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name}" if value is None else f"--{name} {value}"
+        return flag(name if value else f"no_{name}")
+    return flag(name) if value is None else f"{flag(name)} {value}"
 
 
 def _said(value):
