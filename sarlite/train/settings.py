@@ -46,8 +46,8 @@ def settings(options: Any, cls: Any = None) -> Settings:
         A value cannot be, as the thing says that it is of.
     """
     model = model_of(options, cls)
-    return Settings(source_of(options, model.cls), graph_of(options, model.cls), model, batches_of(options), training_of(options),
-                    output_of(options), LinkOptions(**told(options, LINK_OPTIONS)),
+    return Settings(source_of(options, model.cls), graph_of(options, model.cls), model, batches_of(options),
+                    training_of(options), output_of(options), LinkOptions(**told(options, LINK_OPTIONS)),
                     GraphOptions(**told(options, GRAPH_OPTIONS)))
 
 
