@@ -300,8 +300,12 @@ def _computed(comm, config, run, part, tensors, meta):
         checkpoint.restore_model(comm, model, tensors, meta)
     data = identity(part.graph, part.rows, n_out) if training.propagated else None
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
-    if training.label_inputs:
-        x = _with_labels(comm, training, part, x, n_out)
+    if training.label_inputs:  # all labels of the training nodes are shown, as in evaluation
+        rows = {name: np.flatnonzero(getattr(part.rows, name)) for name in SPLITS}
+        shown = ShownLabels.of(LabelInputs(training.label_inputs, n_out), part.graph, x, np.asarray(part.rows.labels),
+                               rows, training.seed)
+        shown.show_all()
+        x = shown.x
     runs = model.encoder if part.task == "link" and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers():
@@ -311,16 +315,6 @@ def _computed(comm, config, run, part, tensors, meta):
         # scores are as many as pairs, and rows as wide as --link-width
         check_output(output, type(runs).__name__, part.graph.n_dst, 0 if part.task == "link" else n_out)
         return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
-
-
-def _with_labels(comm, training, part, x, n_classes):
-    """The input of a model that sees labels: all of the training nodes', as in evaluation."""
-    train = np.flatnonzero(part.rows.train)
-    others = np.flatnonzero(np.asarray(part.rows.val) | np.asarray(part.rows.test))
-    inputs, ids = LabelInputs(training.label_inputs, n_classes), np.asarray(part.graph.dst_ids)
-    shown = ShownLabels(inputs, comm, x, train, ids[train], np.asarray(part.rows.labels)[train], others, training.seed)
-    shown.show_all()
-    return shown.x
 
 
 class _Layers:

@@ -1,13 +1,13 @@
 """Labels as inputs: masked label prediction (Shi et al., 2020; SAR 4.2)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.errors import DataError, number, whole
+from sarlite.errors import ConfigError, DataError, number, whole
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.batch import Batch
 from sarlite.tape import Tensor
@@ -73,6 +73,15 @@ class ShownLabels:
         self._columns = x.shape[1] + labels
         self._classes = np.full(len(x), -1, np.int64)
         self._classes[rows] = labels
+
+    @classmethod
+    def of(cls, inputs: LabelInputs, graph: Any, x: Array, labels: Array, rows: Mapping[str, Array],
+           seed: int) -> "ShownLabels":
+        """Return those of a graph's rows, of which `rows` tells the numbers by split. Collective; raises, too, a
+        ConfigError where labels are no classes."""
+        train, others = rows["train"], np.concatenate([rows["val"], rows["test"]])
+        classes = together(graph.comm, lambda: _classes(labels, train))
+        return cls(inputs, graph.comm, x, train, np.asarray(graph.dst_ids)[train], classes, others, seed)
 
     def _check(self, labels, others):
         number("label inputs: the share", self.inputs.share, below=1, positive=True)
@@ -152,3 +161,10 @@ class ShownLabels:
     def show_all(self) -> None:
         """Show the labels of all training rows."""
         self.x[self.rows, self._columns] = 1
+
+
+def _classes(labels, rows):
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
+                          "integers")
+    return labels[rows].astype(np.int64)

@@ -32,7 +32,6 @@ from sarlite.train.trainer_arguments import (
     check_output,
     check_takes,
     checked_loss,
-    classes_of,
     each_input,
     rows_of,
 )
@@ -122,7 +121,10 @@ class Trainer:
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
         together(self.comm, lambda: check_label_inputs(label_inputs, self.task, model, self.x))
-        self.shown = None if label_inputs is None else self._show_labels(label_inputs, rng.seed)
+        self.shown = None
+        if label_inputs is not None:  # x gets columns for labels, which change: x is no constant any more
+            self.shown = ShownLabels.of(label_inputs, graph, self.x.data, self.labels, self.rows, rng.seed)
+            self.x = Tensor(self.shown.x)
         together(self.comm, lambda: check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
         widths = [(name, x.shape[1:], str(x.dtype)) for name, x in each_input(self.x)]
@@ -325,15 +327,6 @@ class Trainer:
         largest, mean = self.comm.allreduce(seconds.copy(), "max"), self.comm.allreduce(seconds) / self.comm.size
         imbalance = float(np.median(largest / mean)) if len(seconds) else None
         return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
-
-    def _show_labels(self, label_inputs, seed):
-        """Make x wider by columns for labels, which change: it is no constant any more."""
-        train, others = self.rows["train"], np.concatenate([self.rows["val"], self.rows["test"]])
-        labels = together(self.comm, lambda: classes_of(self.labels, train))
-        ids = self.graph.dst_ids[train]
-        shown = ShownLabels(label_inputs, self.comm, self.x.data, train, ids, labels, others, seed)
-        self.x = Tensor(shown.x)
-        return shown
 
 
 def _constants(x):

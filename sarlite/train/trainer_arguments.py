@@ -1,7 +1,5 @@
 """What a `Trainer` is given, and what its model returns, checked."""
 
-import numpy as np
-
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
@@ -131,14 +129,6 @@ def check_label_inputs(label_inputs, task, model, x):
     if isinstance(x, dict):
         raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
                           "graph's nodes")
-
-
-def classes_of(labels, rows):
-    """Return the classes of some rows, which alone label inputs see."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
-                          "integers")
-    return labels[rows].astype(np.int64)
 
 
 def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
