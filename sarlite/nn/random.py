@@ -71,7 +71,7 @@ class Random:
         -----
         h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), with h = splitmix64 and names as `word`.
         """
-        return self._chain(purpose, node_type, self.step, layer)
+        return key(self.seed, purpose, node_type, self.step, layer)
 
     def uniform(self, ids: Any, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
@@ -90,7 +90,8 @@ class Random:
         -----
         Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 from the state h(key ^ ids[r]). The
         key is the key of step 0. """
-        own, columns = self._chain(purpose, node_type, 0, layer), np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
+        own = key(self.seed, purpose, node_type, 0, layer)
+        columns = np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
         ids = np.asarray(ids).astype(np.int64).view(np.uint64)
         out = np.empty((len(ids), n_feat), dtype)
         some = max(_CHUNK // max(n_feat, 1), 1)
@@ -99,6 +100,3 @@ class Random:
             bits = splitmix64(states[:, None] + columns) >> np.uint64(11)
             out[start:start + some] = (bits * 2.0**-52 - 1) * bound
         return out
-
-    def _chain(self, purpose, node_type, step, layer):
-        return key(self.seed, purpose, node_type, step, layer)

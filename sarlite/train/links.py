@@ -284,7 +284,8 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
             if other.relation in edges.others and not isinstance(of, DrawnSplits):
                 chosen &= (split != TRAIN) | (of(ids[heads], tails) == TRAIN)
         if undirected:
-            chosen &= (ids[heads] < tails) == _coin(ids[heads], tails, seed)
+            coin = (variates(ids[heads], tails, seed) & np.uint64(1)).astype(bool)
+            chosen &= (ids[heads] < tails) == coin
         rows.append(np.stack([heads, tails, tail_rows, split, np.full(len(heads), at)])[:, chosen])
 
     heads, tails, tail_rows, split, relations = np.concatenate(rows, 1)
@@ -379,7 +380,3 @@ def _of_ends(one, other, split_of, seed, disjoint):
 def _targets(one, other, seed, disjoint):
     """Whether each pair is a target if it is of training."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)
-
-
-def _coin(one, other, seed):
-    return (variates(one, other, seed) & np.uint64(1)).astype(bool)
