@@ -70,11 +70,11 @@ class CorrectAndSmooth:
             alpha, normalization = getattr(self, f"{step}_alpha"), getattr(self, f"{step}_normalization")
             whole(f"{step}_iterations", getattr(self, f"{step}_iterations"))
             if not 0 <= alpha <= 1:
-                raise ConfigError(f"{step}_alpha is {alpha}, but must be in [0, 1]")
+                raise ConfigError(f"{step}_alpha is {alpha}, but must be in [0, 1]", f"{step}_alpha")
             if normalization not in NORMALIZATIONS:
                 raise ConfigError(f"{step}_normalization {normalization!r} is not one of {', '.join(NORMALIZATIONS)}")
         if self.scale is not None and not (math.isfinite(self.scale) and self.scale >= 0):
-            raise ConfigError(f"scale is {self.scale}, but must be 0 or more")
+            raise ConfigError(f"scale is {self.scale}, but must be 0 or more", "scale")
 
     def __call__(self, graph: Graph, probabilities: Any, labels: Any, train: Any, edge_weight: Any = None) -> Array:
         """Return the smoothed scores of this rank's rows. The largest score of a row is its class. Collective.

@@ -20,7 +20,16 @@ from sarlite.graph.partition import METHODS
 from sarlite.kernels.native import MAX_THREADS
 from sarlite.train import resume
 from sarlite.train.combinations import Run, only_needed, refuse
-from sarlite.train.options import GROUPS, KEYWORDS, LINK_OPTIONS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTIONS
+from sarlite.train.options import (
+    GROUPS,
+    KEYWORDS,
+    LINK_OPTIONS,
+    METAVARS,
+    MINIBATCH_OPTIONS,
+    MODEL_OPTIONS,
+    OPTIONS,
+    SMOOTHING_OPTIONS,
+)
 from sarlite.types import Path as AnyPath
 
 __all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "add_taken", "naming_flags", "parse", "parser",
@@ -101,8 +110,8 @@ def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
     return named
 
 
-_OPTION_OF = {field: option for option, field in LINK_OPTIONS.items() if field not in OPTIONS}
-"""Of fields of `LinkOptions` that have another name than the option."""
+_OPTION_OF = {field: option for option, field in {**LINK_OPTIONS, **SMOOTHING_OPTIONS}.items() if field not in OPTIONS}
+"""Of fields of `LinkOptions` and `CorrectAndSmooth` that have another name than the option."""
 
 
 def _with_flags(error):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,6 +125,13 @@ def test_bad_input_is_refused():
     node = np.flatnonzero(TRAIN)[2]
     with pytest.raises(DataError, match=f"label inputs: node {node} is in the training split and in another"):
         trainer(graph, val=overlap)
+    for rows, labels, kind, words in (({"val": [1]}, [0, 1, 2], DataError, "node 7 is in the training split"),
+                                      ({"test": [0]}, [0, 1, 2], DataError, "node 5 is in the training split"),
+                                      ({}, [0.0, 1.0, 2.0], ConfigError, "labels are float64 of shape")):
+        splits = {name: np.array(rows.get(name, []), np.int64) for name in ("val", "test")} | {"train": np.arange(2)}
+        with pytest.raises(kind, match=words):
+            ShownLabels.of(LabelInputs(0.5, 3), SimpleNamespace(comm=Solo(), dst_ids=[5, 7, 9]), np.ones((3, 1)), np.array(labels),
+                           splits, 0)
     with pytest.raises(DataError, match="label 3 of 3 classes"):
         ShownLabels(LabelInputs(0.5, 3), Solo(), np.ones((4, 1)), np.arange(4), np.arange(4), np.arange(4), np.arange(0), 0)
     for share in (0.0, 1.0, float("nan")):

@@ -7,14 +7,23 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from sarlite import report
 from sarlite.charts import ticks
+from sarlite.train.outcome import confusion, histogram
 from tests.helpers import tasks
 from tests.helpers.training_runs import train_here
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def test_rows_are_counted_by_class_and_by_bin():
+    output = np.array([[2, 1, 0], [0, 3, 1], [0, 1, 2.0], [0, 5, 1]])
+    assert confusion(3)(output, np.array([0, 0, 2, 1])).tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 1]]
+    count = histogram(lambda output, labels: [output[:, 0], output[labels == 1, 1]], np.arange(4.0))
+    assert count(np.array([[-5, 0.5], [1.5, 9], [3, 2]]), np.array([0, 1, 1])).tolist() == [[1, 1, 1], [0, 0, 2]]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from sarlite.optim import schedule
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
 from sarlite.train import config
-from sarlite.train.load import FIRST_BYTES, Source, load
+from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
 from sarlite.train.loop import fit
 from sarlite.train.model import ModelSpec
 from sarlite.train.run import make_trainer, new_model
@@ -21,6 +21,13 @@ from tests.helpers.relational_runs import SPEC
 from tests.helpers.training_runs import DATA, train_here
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def test_rows_fetched_ahead_are_as_the_options_say_or_as_the_machine_takes(monkeypatch):
+    monkeypatch.setattr("sarlite.train.load.default_prefetch", lambda comm, n_threads: 10 + n_threads)
+    for flags, expected in (["--threads", "3"], 13), (["--prefetch", "2"], 2), (["--prefetch", "0"], 0):
+        options = config.parse(flags)
+        assert prefetched(Solo(), settings(options).graph, options).prefetch == expected
 
 
 def test_options_that_are_not_given_ask_for_what_the_values_have_by_default():
