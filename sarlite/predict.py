@@ -19,7 +19,7 @@ from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
-from sarlite.train import asked, checkpoint, link_splits, predicted, propagated, resume
+from sarlite.train import checkpoint, link_splits, predictions, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
@@ -31,7 +31,7 @@ from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
 from sarlite.train.options import MODEL_OPTIONS
-from sarlite.train.predicted import Predicted
+from sarlite.train.predictions import Asked
 from sarlite.train.recommend import ranks, top
 from sarlite.train.run import new_model
 from sarlite.train.settings import settings
@@ -123,7 +123,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
     options = together(comm, lambda: _options(config, meta))
     run = together(comm, lambda: settings(options))
-    together(comm, lambda: predicted.check_paths(config, options.task) if comm.rank == 0 else None)
+    together(comm, lambda: predictions.check_paths(config, options.task) if comm.rank == 0 else None)
     tick()
     kinds = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
@@ -146,25 +146,24 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
         part = part._replace(graph=without_links(of, *splits, run.training.seed))
     if config.links is not None:
         with_negatives = options.task == "link" and not config.rank
-        wanted = asked.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
+        wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
         own = of.ends if config.top is not None else of.ends[:1]
-        wanted = [asked.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
+        wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
     with errors_of(options.model), using(named(run.training.numerics, comm)), no_grad():
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.top is not None:
-            rows = _top(part.graph, model.decoder, found, wanted, of, known, config)
+            wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
-            ((places, own, n, ids),) = wanted
-            rows = Predicted(places, n, ids, [array[own] for array in _arrays(config, options.task, found)])
+            (wanted,) = wanted
+            arrays = [array[wanted.rows] for array in _arrays(config, options.task, found)]
         elif config.rank:
-            array = _ranks(part.graph, model.decoder, found, wanted.graph, of, known)
-            rows = Predicted(wanted.places, wanted.n, wanted.ids, [array])
-            _tell_ranks(comm, array[:, 1])
+            arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
+            _tell_ranks(comm, arrays[0][:, 1])
         else:
-            rows = _scored(comm, config, wanted, _arrays(config, options.task, found))
-    predicted.write(comm, config, options.task, rows, of, meta.get("class_names"))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, options.task, found))
+    predictions.write(comm, config, options.task, wanted, arrays, of, meta.get("class_names"))
 
 
 def _check_several(config, of):
@@ -195,24 +194,24 @@ def _ranks(graph, decoder, h, pairs, of, known):
 
 def _top(graph, decoder, h, wanted, of, known, config):
     """The likeliest destinations, relation after relation. Collective."""
-    n, places, ids, arrays, table = 0, [], [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
+    n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
         if table:
             ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
         arrays.append(top(graph, one, h, own.rows, of.ends[at][1], known[at], config.top))
-        places.append(n + own.places)
+        arrays[-1] = n + own.places, own.rows, *arrays[-1]
         n += own.n
-    arrays = [np.concatenate(each) for each in zip(*arrays)]
-    return Predicted(np.concatenate(places), n, np.concatenate(ids) if table else None, arrays)
+    places, rows, *arrays = (np.concatenate(each) for each in zip(*arrays))
+    return Asked(places, rows, n, np.concatenate(ids) if table else None), arrays
 
 
 def _scored(comm, config, pairs, arrays):
-    """The predictions for pairs. Where the file has negatives, too, what evaluators say is told. Collective."""
+    """The pairs and their scores. Where the file has negatives, too, what evaluators say is told. Collective."""
     if pairs.per_link is None:
-        return Predicted(pairs.places, pairs.n, pairs.ids, arrays)
-    _tell(comm, f"negatives of {config.links}", pairs.judged(arrays[0]))
+        return pairs, arrays
+    _tell(comm, f"negatives of {config.links}", pairs.judged(comm, arrays[0]))
     own = pairs.places < pairs.n
-    return Predicted(pairs.places[own], pairs.n, pairs.ids, [arrays[0][own]])
+    return pairs._replace(places=pairs.places[own]), [arrays[0][own]]
 
 
 def _tell_ranks(comm, found):
@@ -344,7 +343,7 @@ class _Layers:
 
 
 def _arrays(config, task, found):
-    """What goes into each of `predicted.paths`."""
+    """What goes into each of `predictions.paths`."""
     if task == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or task == "regress":

@@ -20,16 +20,7 @@ from sarlite.graph.partition import METHODS
 from sarlite.kernels.native import MAX_THREADS
 from sarlite.train import resume
 from sarlite.train.combinations import Run, only_needed, refuse
-from sarlite.train.options import (
-    GROUPS,
-    KEYWORDS,
-    LINK_OPTIONS,
-    METAVARS,
-    MINIBATCH_OPTIONS,
-    MODEL_OPTIONS,
-    OPTIONS,
-    SMOOTHING_OPTIONS,
-)
+from sarlite.train.options import GROUPS, KEYWORDS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTION_OF, OPTIONS
 from sarlite.types import Path as AnyPath
 
 __all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "add_taken", "naming_flags", "parse", "parser",
@@ -110,16 +101,12 @@ def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
     return named
 
 
-_OPTION_OF = {field: option for option, field in {**LINK_OPTIONS, **SMOOTHING_OPTIONS}.items() if field not in OPTIONS}
-"""Of fields of `LinkOptions` and `CorrectAndSmooth` that have another name than the option."""
-
-
 def _with_flags(error):
     """The text of an error, with flags in place of arguments."""
     ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
     begin = ranks.end() if ranks else 0
     if error.argument is not None:
-        option = _OPTION_OF.get(error.argument, error.argument)
+        option = OPTION_OF.get(error.argument, error.argument)
         text = text[:begin] + flag(option) + text[begin + len(error.argument):]
     for hint in error.hints:
         name, _, value = hint.partition("=")

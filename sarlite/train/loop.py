@@ -26,15 +26,7 @@ from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
-from sarlite.train.trainer_arguments import (
-    check_arguments,
-    check_label_inputs,
-    check_output,
-    check_takes,
-    checked_loss,
-    each_input,
-    rows_of,
-)
+from sarlite.train.trainer_arguments import check_arguments, check_output, check_takes, checked_loss, each_input, rows_of
 from sarlite.types import Array
 
 
@@ -110,8 +102,8 @@ class Trainer:
         self.comm, self.model = graph.comm, model
         self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
         others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, numerics,
-                                                    others))
+        together(self.comm, lambda: check_arguments(graph, model, self.x, rng, optimizer, schedule, task, clip_norm,
+                                                    numerics, others))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         self.task = (task or Task()) if loss is None else OwnLoss(loss)
         splits = {"train": train, "val": val, "test": test}
@@ -120,7 +112,6 @@ class Trainer:
         self.counts = dict(zip(self.rows, counts.tolist()))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
-        together(self.comm, lambda: check_label_inputs(label_inputs, self.task, model, self.x))
         self.shown = None
         if label_inputs is not None:  # x gets columns for labels, which change: x is no constant any more
             self.shown = ShownLabels.of(label_inputs, graph, self.x.data, self.labels, self.rows, rng.seed)

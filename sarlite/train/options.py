@@ -228,6 +228,8 @@ LINK_OPTIONS = {
 """Options of links, with the names of `LinkOptions`' fields."""
 GRAPH_OPTIONS = {"readout": "readout", "readout_width": "width"}
 """Options of sets of graphs, with the names of `GraphOptions`' fields."""
+OPTION_OF = {field: option for option, field in {**LINK_OPTIONS, **SMOOTHING_OPTIONS}.items() if field not in OPTIONS}
+"""Of fields of `LinkOptions` and `CorrectAndSmooth` that have another name than the option."""
 METAVARS = {
     "data": "SPEC", "model": "MODEL", "config": "FILE.toml", "dropout": "SHARE", "input-dropout": "SHARE",
     "attention-dropout": "SHARE", "lr": "RATE", "lr-schedule": "SCHEDULE", "weight-decay": "RATE",

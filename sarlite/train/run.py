@@ -14,30 +14,21 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import (
-    checkpoint,
-    link_splits,
-    minibatch,
-    part_sizes,
-    planning,
-    propagated,
-    report,
-    resume,
-    smoothing,
-    trace,
-)
+from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, trace
 from sarlite.train.combinations import Run, refuse, uncounted
 from sarlite.train.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
+from sarlite.train.link_splits import digest
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.saving import Saving, restore
 from sarlite.train.settings import settings
+from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
 
@@ -157,7 +148,7 @@ def _links(run, part):
     """What makes the part of a run that predicts links, and what files tell of these, for the data's identity."""
     comm, training, linked = part.graph.comm, run.training, _linked(run, part)
     splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
-    told = {"links": link_splits.digest(comm, *splits), "negatives": link_splits.digest(comm, *samplers)}
+    told = {"links": digest(comm, *splits), "negatives": digest(comm, *samplers)}
     if linked.several:
         told["relations"] = ", ".join(linked.several)  # in the order of the decoder's rows
     return lambda: with_links(part, run.links.of_graph(linked, splits, samplers, training.metric, training.seed)), told
@@ -272,7 +263,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         trace.write(comm, run.output.trace, recorded)
     if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
-    smoothed = smoothing.after_training(trainer, saving.best, smooth, folder) if smooth else None
+    smoothed = after_training(trainer, saving.best, smooth, folder) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}

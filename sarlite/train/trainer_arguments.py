@@ -19,7 +19,7 @@ from sarlite.train.step import Loss, not_finite
 from sarlite.train.tasks import Task
 
 
-def check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, numerics, others):
+def check_arguments(graph, model, x, rng, optimizer, schedule, task, clip_norm, numerics, others):
     """Raise a ConfigError that names an argument of another kind than `Trainer` takes, or that goes with no other."""
     loss, sources = others["loss"], {name: others[name] for name in ("batches", "scoring")}
     if not callable(model):
@@ -49,6 +49,7 @@ def check_arguments(graph, model, rng, optimizer, schedule, task, clip_norm, num
     if isinstance(graph, GraphSet) and others["label_inputs"] is not None:
         raise ConfigError("label_inputs are of nodes, but graph is a GraphSet")
     _check_links(graph, task, others)
+    _check_label_inputs(others["label_inputs"], task, model, x)
     _check_numerics(numerics, loss, *sources.values())
 
 
@@ -115,13 +116,13 @@ def rows_of(graph, x, labels, task, splits):
     return found
 
 
-def check_label_inputs(label_inputs, task, model, x):
+def _check_label_inputs(label_inputs, task, model, x):
     """Raise a ConfigError where label inputs are none, or go with something that they do not."""
     if label_inputs is None:
         return
     if not isinstance(label_inputs, LabelInputs):
         raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
-    if task.name != "classify":
+    if task is not None and task.name != "classify":
         raise ConfigError(f"label_inputs are classes, but the task is {task.name}")
     if hasattr(model, "powers"):
         raise ConfigError("label_inputs: the model has powers, so it trains on features that were propagated "
