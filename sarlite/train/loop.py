@@ -26,7 +26,7 @@ from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.tasks import OwnLoss, Task
-from sarlite.train.trainer_arguments import check_arguments, check_output, check_takes, checked_loss, each_input, rows_of
+from sarlite.train.trainer_arguments import check_arguments, check_output, check_takes, checked_loss, each_x, rows_of
 from sarlite.types import Array
 
 
@@ -118,7 +118,7 @@ class Trainer:
             self.x = Tensor(self.shown.x)
         together(self.comm, lambda: check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
-        widths = [(name, x.shape[1:], str(x.dtype)) for name, x in each_input(self.x)]
+        widths = [(name, x.shape[1:], str(x.dtype)) for name, x in each_x(self.x)]
         agree(self.comm, widths, "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
         self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
@@ -144,7 +144,7 @@ class Trainer:
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         model = f"{type(self.model).__name__} of {self.model.n_parameters:,} values"
-        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in each_input(self.x)) or "no features"
+        inputs = ", ".join(f"{name} {x.dtype} {x.shape}" for name, x in each_x(self.x)) or "no features"
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 

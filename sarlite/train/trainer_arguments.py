@@ -75,7 +75,7 @@ def check_takes(model, x):
     takes = getattr(model, "takes", None)
     if takes is None or isinstance(takes, dict) != isinstance(x, dict):
         return
-    for (name, rows), n in zip(each_input(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
+    for (name, rows), n in zip(each_x(x), [takes.get(key) for key in x] if isinstance(x, dict) else [takes]):
         if n is not None and rows.shape[1:] != (n,):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
@@ -102,11 +102,11 @@ def rows_of(graph, x, labels, task, splits):
         raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
                           "gives it")
     sources = [nodes.graph.of(name) for name in x] if isinstance(x, dict) else [graph]
-    inputs = [(name, rows, nodes.n_src) for (name, rows), nodes in zip(each_input(x), sources)]
+    inputs = [(name, rows, nodes.n_src) for (name, rows), nodes in zip(each_x(x), sources)]
     for name, given, n in (*inputs, ("labels", labels, graph.n_dst)):
         if given.shape[:1] != (n,):
             raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
-    for name, rows in each_input(x):
+    for name, rows in each_x(x):
         if rows.dtype.kind not in "fiub":
             raise ShapeError(f"{name} is {rows.dtype}, but features are numbers, as by x.astype(np.float32)")
         if (error := not_finite(rows, name=name)) is not None:
@@ -157,6 +157,6 @@ def check_output(output, model, n_rows, n_classes):
         raise ShapeError(f"the model {model} returned shape {output.shape}, but {needed}")
 
 
-def each_input(x):
+def each_x(x):
     """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
