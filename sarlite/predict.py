@@ -199,10 +199,10 @@ def _top(graph, decoder, h, wanted, of, known, config):
         if table:
             ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
         arrays.append(top(graph, one, h, own.rows, of.ends[at][1], known[at], config.top))
-        arrays[-1] = n + own.places, own.rows, *arrays[-1]
+        arrays[-1] = n + own.places, *arrays[-1]
         n += own.n
-    places, rows, *arrays = (np.concatenate(each) for each in zip(*arrays))
-    return Asked(places, rows, n, np.concatenate(ids) if table else None), arrays
+    places, *arrays = (np.concatenate(each) for each in zip(*arrays))
+    return Asked(places, n, np.concatenate(ids) if table else None), arrays
 
 
 def _scored(comm, config, pairs, arrays):

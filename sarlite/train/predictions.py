@@ -28,12 +28,14 @@ class Asked(NamedTuple):
 
     Attributes
     ----------
-    places, rows : (k,) int64
-        Where they stand in the file, of pairs from n on as its negatives; local rows of the nodes or of the sources.
+    places : (k,) int64
+        Where they stand in the file; pairs from n on are its negatives.
     n : int
         Nodes or pairs of the file, without negatives.
     ids : (n,) or (n, 3) int64, or None
         On rank 0 the file's: nodes, or sources, destinations and numbers of relations. None: all nodes, by id.
+    rows : (k,) int64, optional
+        Of the nodes, their local rows.
     graph : LinkGraph, optional
         Of the pairs, one candidate a row.
     per_link : int, optional
@@ -41,9 +43,9 @@ class Asked(NamedTuple):
     """
 
     places: Array
-    rows: Array
     n: int
     ids: Array | None
+    rows: Any = None
     graph: LinkGraph | None = None
     per_link: int | None = None
 
@@ -71,16 +73,8 @@ class Asked(NamedTuple):
 def nodes(comm: Communicator, file: str | None, end: Ends, graph: Any, at_once: int) -> Asked:
     """Return the nodes of a file that this rank owns, by default all of one end of links, by id. Collective.
 
-    Parameters
-    ----------
-    comm : Communicator
-    file : path, optional
-        An id of the data a line, or .npy; of nodes with names text of a name a line.
-    end : Ends
-    graph : Graph or NodeType
-        What the encoder computes on.
-    at_once : int
-        Ids that are sent at a time.
+    The file has an id of the data a line, or is .npy; of nodes with names it has a name a line. The encoder computes on
+    `graph`. Rank 0 sends `at_once` ids at a time.
 
     Raises
     ------
@@ -90,11 +84,11 @@ def nodes(comm: Communicator, file: str | None, end: Ends, graph: Any, at_once: 
     ids = np.asarray(graph.dst_ids) - end.first
     if file is None:
         rows = np.flatnonzero((ids >= 0) & (ids < end.n))
-        return Asked(ids[rows], rows, end.n, None)
+        return Asked(ids[rows], end.n, None, rows)
     found = together(comm, lambda: _read_nodes(file, end) if comm.rank == 0 else None)
     n = comm.bcast(None if found is None else len(found))
     places, rows, _ = _own(comm, ids, n, at_once, None if found is None else lambda some: found[some, None].copy())
-    return Asked(places, rows, n, found)
+    return Asked(places, n, found, rows)
 
 
 def _read_nodes(file, end):
@@ -112,25 +106,10 @@ def _read_nodes(file, end):
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, with_negatives: bool) -> Asked:
-    """Return the pairs of a file whose sources this rank owns, and its negatives where it has some and they are wanted.
-    Collective.
+    """Return the pairs of a file whose sources this rank owns, and the negatives that OGB's `.pt` may have, where they
+    are wanted. Collective; raises as `read_links`.
 
-    Parameters
-    ----------
-    file : path
-        As `read_links` takes it.
-    of : Linked
-    graph : Graph or NodeType
-        What the encoder computes on.
-    at_once : int
-        Pairs that are sent at a time.
-    with_negatives : bool
-        Of OGB's `.pt`, which may have some.
-
-    Raises
-    ------
-    DataError
-        On every rank, as `read_links`.
+    The encoder computes on `graph`. Rank 0 sends `at_once` pairs at a time.
 
     Notes
     -----
@@ -152,7 +131,7 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, w
                              None if every is None else lambda some: every[some] + first[every[some, 2]], 3)
     tails, relations = RowNumbers(comm, graph.dst_ids)(own[:, 1]), own[:, 2].copy() if of.several else None
     made = LinkGraph(graph, rows, tails[:, None], at_once=AT_ONCE, relations=relations)
-    return Asked(places, rows, n_links, None if every is None else every[:n_links], made, per_link)
+    return Asked(places, n_links, None if every is None else every[:n_links], graph=made, per_link=per_link)
 
 
 def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callable[[slice], Array] | None,
