@@ -14,10 +14,6 @@ from sarlite.train.step import Loss, mean_over_rows
 from sarlite.types import Array
 
 
-def _cross_entropy(output, labels, rows, count):
-    return ops.cross_entropy(output, labels, rows, count)
-
-
 def _of_values(loss):
     """A share of a loss's mean over the values of all ranks' rows."""
 
@@ -63,7 +59,7 @@ def _contrastive(output, labels, rows, count):
 
 
 LOSSES: dict[str, dict[str, Loss]] = {
-    "classify": {"cross-entropy": _cross_entropy},
+    "classify": {"cross-entropy": ops.cross_entropy},
     "multilabel": {"bce": _of_values(ops.bce_with_logits)},
     "regress": {"squared": _of_values(ops.mse), "absolute": _of_values(ops.mae)},
     "link": {"bce": _bce_of_links, "cross-entropy": _contrastive, "bpr": _of_differences(ops.bce_with_logits),
