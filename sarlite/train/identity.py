@@ -123,13 +123,11 @@ def difference(there, here):
     names = [name for name in ("nodes", "edges", "features", "classes") if there.get(name) != here[name]]
     if names:
         return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
-    if there.get("links") != here.get("links"):
-        return "files tell other splits of links"
-    if there.get("edge_labels") != here.get("edge_labels"):
-        return "the table of edges' labels tells others"
-    if there.get("negatives") != here.get("negatives"):
-        return "files tell other negatives of links"
-    return None if there.get("digest") == here["digest"] else "of the same size, but other values"
+    return next((words for name, words in _OTHERS.items() if there.get(name) != here.get(name)), None)
+
+
+_OTHERS = {"links": "files tell other splits of links", "edge_labels": "the table of edges' labels tells others",
+           "negatives": "files tell other negatives of links", "digest": "of the same size, but other values"}
 
 
 def _of_edges(graph, sources, array):
