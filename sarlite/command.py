@@ -31,39 +31,6 @@ def add_options(group: Any, options: Options, metavars: Mapping[str, str],
         group.add_argument("--" + name, help=f"{text} {shown(name, default)}".rstrip(), **keywords)
 
 
-def parse_own(argv: Sequence[str] | None, parser: "Parser", own: Options, metavars: Mapping[str, str],
-              needed: Sequence[str], add_taken: Callable[["Parser"], None]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a command's own options with their defaults, and the given ones of the options that it takes from another.
-
-    Parameters
-    ----------
-    parser : Parser
-        With `argument_default=argparse.SUPPRESS`.
-    own : dict
-        The command's own options.
-    metavars : dict
-        For each own option that has no choices and is no bool.
-    needed : sequence of str
-        Options that must be given.
-    add_taken : callable
-        Adds the other command's options to the parser.
-
-    Raises
-    ------
-    ConfigError
-        An unknown flag, a bad value, or a needed option that is missing.
-    """
-    add_options(parser, own, metavars)
-    add_taken(parser)
-    given = vars(parser.parse_args(argv))
-    for name in needed:
-        if name.replace("-", "_") not in given:
-            flags = [f"--{name}" for name in needed]
-            told = f"{', '.join(flags[:-1])} and {flags[-1]}"
-            raise ConfigError(f"--{name} is missing: {parser.prog.rpartition('.')[2]} needs {told}")
-    return {name: given.pop(name.replace("-", "_"), default) for name, (default, _, _) in own.items()}, given
-
-
 SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "weight-decay", "dataset": "data",
             "hidden-size": "hidden", "hidden-channels": "hidden", "n-hidden": "hidden", "num-hidden": "hidden",
             "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads",

@@ -17,7 +17,7 @@ import numpy as np
 
 from sarlite.comm import Solo, threads
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser, aligned, byte_size, count, parse_own, readable
+from sarlite.command import aligned, byte_size, count, readable
 from sarlite.data import load
 from sarlite.data.part import Rows
 from sarlite.data.tables import SPLITS
@@ -87,10 +87,9 @@ TAKEN = ("data", "model", "self-loops", *options.GROUPS["model"], "task", "optim
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Namespace]:
     """Return the options of `OWN`, by names with underscores, and those of `train.config.OPTIONS`."""
-    parser = Parser(prog="python -m sarlite.estimate", usage="%(prog)s [options]", argument_default=argparse.SUPPRESS,
-                    description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; "
-                                "nothing is trained.")
-    found, given = parse_own(argv, parser, OWN, METAVARS, (), lambda parser: options.add_taken(parser, TAKEN))
+    found, given = options.parse_further(
+        argv, OWN, METAVARS, (), TAKEN, prog="python -m sarlite.estimate", usage="%(prog)s [options]",
+        description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
     own = argparse.Namespace(**{name.replace("-", "_"): value for name, value in found.items()})
     own.ranks = own.ranks or [16, 64, 256, 1024]
     if own.nodes is not None and "data" in given:

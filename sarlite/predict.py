@@ -10,7 +10,6 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import together
-from sarlite.command import Parser, parse_own
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
@@ -68,10 +67,9 @@ def parse(argv=None):
     ConfigError
         An unknown flag, a bad value, or a file that is not named.
     """
-    parser = Parser(prog="python -m sarlite.predict", usage="%(prog)s --checkpoint FILE --out FILE.csv [options]",
-                    argument_default=argparse.SUPPRESS, description=__doc__)
-    own, given = parse_own(argv, parser, OWN, _METAVARS, ("checkpoint", "out"),
-                           lambda parser: training.add_taken(parser, TAKEN))
+    own, given = training.parse_further(
+        argv, OWN, _METAVARS, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
+        usage="%(prog)s --checkpoint FILE --out FILE.csv [options]", description=__doc__)
     if not own["out"].endswith((".npy", *result_table.SUFFIXES)):
         raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
                           "its format")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from sarlite.comm import together
-from sarlite.command import Parser, parse_own
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
 from sarlite.propagation.smoothing import check_probabilities
@@ -39,13 +38,11 @@ def parse(argv=None):
     ConfigError
         An unknown flag, a bad value, or a file that is not named.
     """
-    parser = Parser(prog="python -m sarlite.smooth",
-                    usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]",
-                    argument_default=argparse.SUPPRESS, description=__doc__)
-    loops = (False, bool, "add the self loops that are missing, of weight 1")
-    data = (None, *training.OPTIONS["data"][1:])
-    own, given = parse_own(argv, parser, OWN, dict.fromkeys(OWN, "FILE.npy"), ("data", *OWN),
-                           lambda parser: training.add_taken(parser, TAKEN, {"self-loops": loops, "data": data}))
+    others = {"self-loops": (False, bool, "add the self loops that are missing, of weight 1"),
+              "data": (None, *training.OPTIONS["data"][1:])}
+    own, given = training.parse_further(
+        argv, OWN, dict.fromkeys(OWN, "FILE.npy"), ("data", *OWN), TAKEN, others, prog="python -m sarlite.smooth",
+        usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]", description=__doc__)
     return argparse.Namespace(**vars(training.resolve({**given, "correct_and_smooth": True})), **own)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sarlite import command
-from sarlite.command import Parser, byte_size, every, fanouts, flag, share_or_file, suggestion
+from sarlite.command import Options, Parser, byte_size, every, fanouts, flag, share_or_file, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
 from sarlite.graph.partition import METHODS
 from sarlite.kernels.native import MAX_THREADS
@@ -23,8 +23,8 @@ from sarlite.train.combinations import Run, only_needed, refuse
 from sarlite.train.options import GROUPS, KEYWORDS, METAVARS, MINIBATCH_OPTIONS, MODEL_OPTIONS, OPTION_OF, OPTIONS
 from sarlite.types import Path as AnyPath
 
-__all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "add_taken", "naming_flags", "parse", "parser",
-           "read_toml", "resolve", "to_toml"]  # fmt: skip
+__all__ = ["GROUPS", "MINIBATCH_OPTIONS", "OPTIONS", "add_options", "naming_flags", "parse", "parse_further",
+           "parser", "read_toml", "resolve", "to_toml"]  # fmt: skip
 R = TypeVar("R")
 _MAX_BYTES = 1 << 20  # of a configuration file
 
@@ -142,10 +142,39 @@ def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None
     command.add_options(group, options, METAVARS, _shown)
 
 
-def add_taken(parser: Parser, names: Sequence[str], others: Mapping[str, tuple[Any, Any, str]] | None = None) -> None:
-    """Add some of the training command's options to another command's parser; `others` take the place of theirs."""
+def parse_further(argv: Sequence[str] | None, own: Options, metavars: Mapping[str, str], needed: Sequence[str],
+                  taken: Sequence[str], others: Options | None = None, **words: str) -> tuple[dict[str, Any], ...]:
+    """Return a further command's own options with their defaults, and the given ones of those that it takes from here.
+
+    Parameters
+    ----------
+    own : dict
+        As `GROUPS` has options; `metavars` are of them.
+    taken : sequence of str
+        Of `OPTIONS`.
+    needed : sequence of str
+        Own or taken options that must be given.
+    others : dict, optional
+        Options that stand in place of taken ones.
+    **words
+        As for `Parser`.
+
+    Raises
+    ------
+    ConfigError
+        An unknown flag, a bad value, or a needed option that is missing.
+    """
+    p = Parser(argument_default=argparse.SUPPRESS, **words)
+    command.add_options(p, own, metavars)
     specs = {name.replace("_", "-"): spec for name, spec in OPTIONS.items()} | dict(others or {})
-    add_options(parser, {name: specs[name] for name in names})
+    add_options(p, {name: specs[name] for name in taken})
+    given = vars(p.parse_args(argv))
+    missing = next((name for name in needed if name.replace("-", "_") not in given), None)
+    if missing:
+        *first, last = map(flag, needed)
+        raise ConfigError(f"{flag(missing)} is missing: {p.prog.rpartition('.')[2]} needs {', '.join(first)} and "
+                          f"{last}")
+    return {name: given.pop(name.replace("-", "_"), default) for name, (default, _, _) in own.items()}, given
 
 
 def _shown(name, default):
