@@ -84,7 +84,7 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
     Raises
     ------
     ConfigError
-        On every rank together, where the file could not be written.
+        On every rank together, where the file cannot be written.
     """
     ranks = comm.allgather(trace.spans)
 
