@@ -31,6 +31,13 @@ class InEdges(NamedTuple):
     def n_dst(self):
         return len(self.indptr) - 1
 
+    def some(self, kept):
+        """Return the edges where `kept`, (n_edges,) bools, and the index into edge values of each."""
+        counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.indptr])
+        indptr, places = np.concatenate([[0], np.cumsum(counts)]), np.flatnonzero(kept)
+        edges = InEdges(indptr, self.indices[places], added_loops=self.added_loops)
+        return edges, places if self.numbers is None else self.numbers[places]
+
     def sorted(self):
         """Return the same edges with each row's edges in the order of their sources; equal edges keep their order."""
         if is_sorted(self.indptr, self.indices):

@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in ("task link", "edge_labels") for other in ("remote hec", "remote local")),
     *((option, other, "{option} does not go with {other}: of links it is not done yet")
       for option in ("task link", "edge_labels") for other in (
-        "eval_fanouts", "mfg", "columns", "label_inputs", "correct_and_smooth")),
+        "eval_fanouts", "mfg", "label_inputs", "correct_and_smooth")),
     ("link_relation", "plain data",
      "{option} {link_relation}: --data {data} is of one kind, whose edges are one relation"),
     *((option, "class of propagated rows",

@@ -10,11 +10,9 @@ from sarlite.comm.routing import ask, send
 from sarlite.data.tables import NODE
 from sarlite.errors import ConfigError
 from sarlite.graph.edges import destinations
-from sarlite.graph.part import InEdges, owners
-from sarlite.sar.graph.construct import make
+from sarlite.graph.part import owners
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
-from sarlite.sar.schedule.schedule import Options
 from sarlite.types import Array
 
 
@@ -118,9 +116,8 @@ def linked(graph: Any, relation: Any) -> Linked:
             raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
         if relation is not None:
             raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
-        if graph.bipartite or graph.grid is not None:
-            raise ConfigError(f"links: {'bipartite graphs' if graph.bipartite else 'graphs with columns'} are not done "
-                              "yet")
+        if graph.bipartite:
+            raise ConfigError("links: bipartite graphs are not done yet")
         both = Ends(0, graph.n_nodes)
         return Linked(graph, None, [None], graph, [(both, both)])
     if relation is None and len(graph.relations) > 1:
@@ -150,21 +147,7 @@ def _of_graph(graph, *ends):
     places = slice(None) if edges.numbers is None else edges.numbers
     sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
     return LinkEdges(None, graph, sources, destinations(edges.indptr), places, *ends, {},
-                     lambda kept: _with_edges(graph, edges, places, kept[None]))
-
-
-def _with_edges(graph, edges, places, kept):
-    """The graph of some of its edges. Collective."""
-    there, rows = graph.schedule, destinations(edges.indptr)[kept]
-    backward = "push" if there.reverse is None else "fetch" if there.reverses_attention else None
-    options = Options(there.mode, there.transport.prefetch, backward, rows=there.rows)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=graph.n_dst))])
-    part = InEdges(indptr, edges.indices[kept], added_loops=edges.added_loops)
-    made = make(Graph, there.transport.comm, part, graph.dst_ids, None, graph.edge_ids[places][kept], None, options,
-                graph.profile, graph.kept.state)
-    made.mistakable, made.names = graph.mistakable, graph.names
-    values = [None if array is None else array[places][kept] for array in (graph.edge_weight, graph.edge_features)]
-    return made if all(array is None for array in values) else made.with_edge_values(*values)
+                     lambda kept: graph.keeping(kept[None], edges))
 
 
 def _of_relation(graph, nodes, ids, relation, *ends):

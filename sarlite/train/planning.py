@@ -109,9 +109,9 @@ def compare(comm: Communicator, sizes: Sizes, limit: Limit, settings: Mapping[Se
             reason = re.sub(r"^(rank \d+: )+", "", str(error))
         if reason:
             left_out[setting] = reason
-    waited, rows = _waited_edges(comm, sizes) if rates else 0, []
+    rows = []
     for setting, own in found.items():
-        edges = waited if MODES[setting.mode].in_step else 0
+        edges = _waited_edges(comm, sizes, MODES[setting.mode]) if rates and MODES[setting.mode].in_step else 0
         ranks = comm.allgather((own, limit.n_bytes, seconds_of(own.step, rates, edges) if rates else None))
         costs, limits, seconds = (list(each) for each in zip(*ranks))
         needs = limit.needs([other.peak_bytes for other in costs])
@@ -120,13 +120,13 @@ def compare(comm: Communicator, sizes: Sizes, limit: Limit, settings: Mapping[Se
     return rows, left_out
 
 
-def _waited_edges(comm, sizes):
-    """The edges for whose time the slowest rank waits where ranks go in step; of several exchanges, 0. Collective."""
+def _waited_edges(comm, sizes, mode):
+    """The edges for whose time the slowest rank waits in a mode of ranks in step; of several exchanges, 0. Collective."""
     found, prefetch = sizes.exchanged.get("edges"), sizes.run.graph.prefetch
     if found is None or found.size == 1 or found.size != comm.size:
         return 0.0
     tiles = np.array(comm.allgather(found.n_edges[0]), float)
-    ranges = MODES["broadcast"].n_ranges(found.needs) if prefetch else 1
+    ranges = mode.n_ranges(found.needs) if prefetch else 1
     return in_step(tiles, prefetch, ranges) - float(tiles.sum(1).max())
 
 

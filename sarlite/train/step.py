@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, DataError, number, raise_together
+from sarlite.errors import DataError, number, raise_together
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
@@ -19,36 +19,6 @@ from sarlite.types import Array
 
 _PIECE = 1 << 18
 Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
-
-
-def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all
-    ranks' rows.
-
-    Parameters
-    ----------
-    loss : callable
-        (output, targets) -> scalar Tensor. It sees the chosen rows alone, and is not called where there are none.
-
-    Returns
-    -------
-    callable
-        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
-        len(rows) / count.
-    """
-
-    def share(output, targets, rows, count):
-        chosen = ops.take(output, rows)
-        if not len(rows):
-            return chosen.sum()  # 0, but the backward pass goes all the way: other ranks wait for it
-        found = loss(chosen, targets[rows])
-        if not isinstance(found, Tensor) or found.size != 1:
-            words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
-                              "rows that it gets")
-        return found * (len(rows) / count)
-
-    return share
 
 
 class Riders:

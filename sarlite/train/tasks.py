@@ -10,7 +10,7 @@ from sarlite.data import targets
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.tape import Tensor, ops
 from sarlite.train.metrics import LOWER, METRICS, Metric
-from sarlite.train.step import Loss, mean_over_rows
+from sarlite.train.step import Loss
 from sarlite.types import Array
 
 
@@ -142,6 +142,36 @@ class Task:
         if metric and n <= metric.least:
             raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation "
                               f"there are {n - 1}", "metric")
+
+
+def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
+    """Return loss(output, targets), a mean over the rows that it is given, as a rank's share of the mean over all
+    ranks' rows.
+
+    Parameters
+    ----------
+    loss : callable
+        (output, targets) -> scalar Tensor. It sees the chosen rows alone, and is not called where there are none.
+
+    Returns
+    -------
+    callable
+        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
+        len(rows) / count.
+    """
+
+    def share(output, targets, rows, count):
+        chosen = ops.take(output, rows)
+        if not len(rows):
+            return chosen.sum()  # 0, but the backward pass goes all the way: other ranks wait for it
+        found = loss(chosen, targets[rows])
+        if not isinstance(found, Tensor) or found.size != 1:
+            words = f"a Tensor of shape {found.shape}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
+                              "rows that it gets")
+        return found * (len(rows) / count)
+
+    return share
 
 
 class OwnLoss(Task):

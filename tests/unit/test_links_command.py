@@ -29,15 +29,18 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
     flags = ["--decoder", "complex", "--link-test", 0.3, "--epochs", 3, "--negatives", 2]
     one = trained(tmp_path / "1", *flags)
     other = trained(tmp_path / "3", *flags, "--ranks", 3, "--partition", "random", "--mode", "oneshot")
+    grid = trained(tmp_path / "4", *flags, "--ranks", 4, "--columns", 2, "--backward", "fetch")
     for name in ("loss", "val_loss", "train_roc_auc", "val_roc_auc", "test_roc_auc"):
-        np.testing.assert_allclose([m[name] for m in other], [m[name] for m in one], rtol=1e-11, err_msg=name)
+        for curve in (other, grid):
+            np.testing.assert_allclose([m[name] for m in curve], [m[name] for m in one], rtol=1e-11, err_msg=name)
     draw = np.random.default_rng(0).integers(0, 300, (500, 2))
     np.savetxt(tmp_path / "links.csv", draw, "%d", ",", header="source,destination", comments="")
     found = [predict_here(tmp_path / run, tmp_path / f"{run}.npy", "--links", tmp_path / "links.csv", "--ranks", n)[0]
-             for run, n in (("1", 1), ("1", 3), ("3", 2))]
+             for run, n in (("1", 1), ("1", 3), ("3", 2), ("4", 2))]
     assert found[0].shape == (500,) and len(set(found[0].tolist())) > 400
     np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
-    np.testing.assert_allclose(found[2], found[0], rtol=1e-9)
+    for other in found[2:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
     rows, _ = predict_here(tmp_path / "1", tmp_path / "rows.npy", "--embeddings", 2)
     relation = checkpoint.read(Solo(), tmp_path / "1" / "checkpoint.safetensors", ("best.", "model."))[0]["best.decoder.relation"]
     h, t = (rows[draw[:, k], :4] + 1j * rows[draw[:, k], 4:] for k in (0, 1))

@@ -5,9 +5,9 @@ Its gradient is added to that of all rows in place, where a slice's would be an 
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.tape import Tensor
-from sarlite.tape.engine import Owned, apply, primitive, same_layout
+from sarlite.tape.backward import added
+from sarlite.tape.engine import Owned, apply, primitive
 from sarlite.tape.table_rows import TableRows
 
 
@@ -27,10 +27,8 @@ def _vjp(g, needs, residuals, into, n):
     if dx is None:
         dx = np.empty(shape, g.dtype)
         dx[:n], dx[n:] = g, 0
-    elif same_layout(dx[:n], g):
-        kernels.add(dx[:n], g, dx[:n])
     else:
-        dx[:n] += g
+        added(dx[:n], g, dx[:n])
     return (dx,)
 
 

@@ -129,6 +129,24 @@ class Graph(LayerGraph):
             indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
+    def keeping(self, kept: Array, edges: InEdges | None = None) -> "Graph":
+        """Return the graph with some of its edges, and the values on these. Collective.
+
+        Parameters
+        ----------
+        kept : (n_edges,) bool
+            Which edges stay, in the order of `in_edges`.
+        edges : InEdges, optional
+            What `in_edges` has returned.
+        """
+        part, numbers = (edges or self.in_edges()).some(kept)
+        sources = (self.src_ids, self.n_src) if self.bipartite else (None, None)
+        made = construct.make(type(self), self.schedule.transport.comm, part, self.dst_ids, sources[0],
+                              self.edge_ids[numbers], sources[1], self.options, self.profile, self.kept.state)
+        made.mistakable, made.names = self.mistakable, self.names
+        values = [None if array is None else array[numbers] for array in (self.edge_weight, self.edge_features)]
+        return made if all(array is None for array in values) else made.with_edge_values(*values)
+
     def out_edges(self) -> tuple[Array, Array]:
         """Return the edges from this rank's source rows, by source. Collective.
 

@@ -10,7 +10,6 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, raise_together
-from sarlite.graph.edges import destinations
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
 from sarlite.sar.columns import Grid
@@ -195,14 +194,11 @@ class HeteroGraph(RelationalLayer):
         """
         edges, ids, values = dict(self._edges), self.edge_ids, dict(self.edge_values)
         for relation, mask in kept.items():
-            own = edges[relation]
-            counts = np.bincount(destinations(own.indptr)[mask], minlength=own.n_dst)
-            edges[relation] = InEdges(np.concatenate([[0], np.cumsum(counts)]), own.indices[mask])
-            numbers = slice(None) if own.numbers is None else own.numbers
-            ids[relation] = ids[relation][numbers][mask]
+            edges[relation], numbers = edges[relation].some(mask)
+            ids[relation] = ids[relation][numbers]
             if relation in values:
                 weight, features, negative = values[relation]
-                weight, features = (None if a is None else a[numbers][mask] for a in (weight, features))
+                weight, features = (None if a is None else a[numbers] for a in (weight, features))
                 values[relation] = EdgeValues(weight, features, negative)
         made = HeteroGraph(self._comm, edges, self.node_ids, ids, self.options, self.profile)
         made.names, made.edge_values = self.names, values
