@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import harness
 
-from sarlite.tape import engine
+from sarlite.tape import recording
 
 
-class Clock(engine.Observer):
+class Clock(recording.Observer):
     """Milliseconds in each primitive of the tape, forward and backward.
 
     Primitives do not call each other but in aggregations.
@@ -55,7 +55,7 @@ def breakdown(trainer, epochs):
             return step(*args)
 
     trainer.optimizer.step = timed_step
-    with engine.observed(clock):
+    with recording.observed(clock):
         begin = time.perf_counter()
         for epoch in range(1, epochs + 1):
             trainer.step(epoch)

@@ -9,7 +9,8 @@ from torch.autograd.function import once_differentiable
 from sarlite import nn
 from sarlite.errors import ConfigError
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import Owned, apply, primitive
+from sarlite.tape.engine import apply
+from sarlite.tape.primitives import Owned, primitive
 
 
 class TorchModule(torch.nn.Module):

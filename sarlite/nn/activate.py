@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import Owned, Tensor, apply, primitive, written_over
+from sarlite.tape.engine import Tensor, apply, written_over
 from sarlite.tape.numerics import by_numerics
+from sarlite.tape.primitives import Owned, primitive
 
 
 class Statistics(NamedTuple):

@@ -8,7 +8,8 @@ from sarlite.errors import ShapeError
 from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import div
 from sarlite.tape.elementwise import unary
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
+from sarlite.tape.engine import Operand, Tensor, apply
+from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
 from sarlite.types import Array, Axis
 

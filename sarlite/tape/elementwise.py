@@ -10,7 +10,8 @@ from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import plain
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive
+from sarlite.tape.engine import Operand, Tensor, apply
+from sarlite.tape.primitives import Owned, primitive
 
 
 def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:

@@ -28,37 +28,10 @@ import numpy.typing as npt
 from sarlite.errors import DataError, ShapeError
 from sarlite.kernels import Rows
 from sarlite.tape.arraylike import ArrayLike
-from sarlite.tape.backward import accumulate, carry, pull, reachable, same_layout
-from sarlite.tape.primitives import (
-    PRIMITIVES,
-    Changes,
-    Node,
-    Owned,
-    Primitive,
-    primitive,
-    watched,
-)
-from sarlite.tape.recording import (
-    Application,
-    Observer,
-    grad_enabled,
-    no_grad,
-    note_read,
-    now,
-    observed,
-    retained,
-    retaining,
-    set_grad,
-    state,
-    watch_reads,
-)
+from sarlite.tape.backward import accumulate, carry
+from sarlite.tape.primitives import PRIMITIVES, Changes, Node, watched
+from sarlite.tape.recording import Application, note_read, now, retaining, state
 from sarlite.types import Array
-
-__all__ = [
-    "PRIMITIVES", "Application", "Node", "Observer", "Operand", "Owned", "Primitive", "Tensor", "apply", "as_array",
-    "grad_enabled", "no_grad", "now", "observed", "primitive", "pull", "reachable", "retained", "same_layout",
-    "set_grad", "watch_reads", "written_over",
-]  # fmt: skip
 
 
 class Tensor(ArrayLike):

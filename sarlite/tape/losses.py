@@ -10,7 +10,8 @@ from sarlite.tape import numerics, reduce
 from sarlite.tape.arithmetic import div, mul, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.engine import Operand, Tensor, apply, as_array
+from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.rows import row_numbers
 from sarlite.tape.shaping import take
 from sarlite.types import Array

@@ -8,7 +8,8 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Owned, Tensor, apply, primitive
+from sarlite.tape.engine import Tensor, apply
+from sarlite.tape.primitives import Owned, primitive
 from sarlite.types import Array
 
 # ---- layer norm

@@ -8,7 +8,8 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.tape import reduce
 from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, primitive, written_over
+from sarlite.tape.engine import Operand, Tensor, apply, written_over
+from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.shaping import reshape
 
 # ---- a @ b, and c + a @ b

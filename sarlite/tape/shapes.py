@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.tape.engine import Observer, observed
-from sarlite.tape.recording import Application
+from sarlite.tape.recording import Application, Observer, observed
 
 
 class Record(NamedTuple):

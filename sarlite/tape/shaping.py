@@ -8,8 +8,9 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.tape.arithmetic import astype
-from sarlite.tape.engine import Operand, Owned, Tensor, apply, as_array, primitive
+from sarlite.tape.engine import Operand, Tensor, apply, as_array
 from sarlite.tape.numerics import known
+from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.reduce import is_float, scatter_rows
 from sarlite.tape.row_gradient import RowGradient
 from sarlite.types import Array, Axis

@@ -15,7 +15,7 @@ from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, writing
 from sarlite.files import try_whole, write_whole
 from sarlite.profile import Profile, Span, Trace
-from sarlite.tape.engine import Observer, observed
+from sarlite.tape.recording import Observer, observed
 from sarlite.types import Path as AnyPath
 
 TRACKS = ("compute", "fetch", "push", "sample", "lookup")

@@ -18,7 +18,7 @@ from sarlite.errors import ConfigError
 from sarlite.minibatch.push import PHASE
 from sarlite.sar.cost import expected, fetched, pushed
 from sarlite.sar.schedule.messages import row_bytes, templates_of
-from sarlite.tape.engine import Observer, observed
+from sarlite.tape.recording import Observer, observed
 from sarlite.tape.shapes import record
 from sarlite.train import small
 from sarlite.train.costs import Cost, Segment, Setting

@@ -11,7 +11,7 @@ from sarlite import Graph, Solo, Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.errors import ShapeError
 from sarlite.models import GCN
 from sarlite.nn import Activation
-from sarlite.tape import apply, engine, ops
+from sarlite.tape import apply, ops, recording
 from sarlite.tape.primitives import PRIMITIVES
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,7 +63,7 @@ def test_a_step_of_unequal_widths_holds_what_the_docs_say(buffers, widths):
     assert 0.8 < held / (2048 * 4 * buffers.promised("gcn", widths, remote)) < 1.1
 
 
-class Alive(engine.Observer):
+class Alive(recording.Observer):
     """Counts, as each vjp begins, the matrices that forward made and that are still there."""
 
     def __init__(self):
@@ -87,7 +87,7 @@ def test_nothing_lives_longer_than_backward_needs_it(buffers):
                       values.standard_normal((50, 6), np.float32), values.integers(0, 4, 50), slice(None),
                       optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
     alive = Alive()
-    with engine.observed(alive):
+    with recording.observed(alive):
         trainer.step()
     assert alive.counts == [("cross_entropy", 4), ("add", 3), ("aggregate", 3), ("matmul", 3), ("activate", 3), ("aggregate", 2),
                             ("matmul", 2), ("activate", 2), ("matmul", 1)]  # fmt: skip
@@ -215,7 +215,7 @@ def test_what_was_written_over_is_refused_where_backward_needs_it(make, other):
 @pytest.mark.parametrize("grad", [True, False])
 def test_what_was_written_over_is_refused_where_forward_reads_it(grad):
     graph, activation = Graph.from_edges([0, 1], [1, 0], 2), Activation(3, bias=False, rng=nn.Random(0))
-    with engine.set_grad(grad):
+    with recording.set_grad(grad):
         for over in (lambda h: activation(h, graph, overwrite=True), lambda h: ops.matmul(np.ones((2, 2)), np.ones((2, 3)), h)):
             h = Tensor(np.ones((2, 3)), requires_grad=True) + 1.0
             view, detached, early = h[1:], h.detach(), h * 2.0

@@ -10,7 +10,7 @@ from sarlite.models import RGAT, RGCN
 from sarlite.nn.decoders import DECODERS
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
-from sarlite.tape.engine import no_grad
+from sarlite.tape.recording import no_grad
 from sarlite.train.link_loader import LinkLoader
 from sarlite.train.links import labelled_links, split_links
 from sarlite.train.tasks import Task

@@ -12,7 +12,7 @@ from sarlite import Graph, Tensor, fn, kernels, models, nn
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.graph.partition import partition
-from sarlite.tape import engine
+from sarlite.tape import recording
 from tests.helpers.references import EDGES, FEATURES, check_equality, one_rank
 from tests.helpers.strategies import values
 
@@ -198,7 +198,7 @@ def test_a_run_goes_on_with_its_rows(tmp_path, here):
         here(tmp_path / "other", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "float32", "--epochs", 4)
 
 
-class Heads(engine.Observer):
+class Heads(recording.Observer):
     """How many tensors of a row and head there are while the heads are averaged."""
 
     def __init__(self, shape):
@@ -212,6 +212,6 @@ class Heads(engine.Observer):
 
 def test_a_gat_lets_go_of_wide_rows_before_it_averages_heads():
     graph, model = WHOLE.shard(Solo(), **NARROW), models.GAT(FEATURES.shape[1], 3, layers=1, out_heads=2, rng=nn.Random(0))
-    with engine.observed(heads := Heads((WHOLE.n_dst, 2, 3))):
+    with recording.observed(heads := Heads((WHOLE.n_dst, 2, 3))):
         model(graph, Tensor(FEATURES.astype(np.float32)))
     assert heads.n == 1, "what attention returned alone"

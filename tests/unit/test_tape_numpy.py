@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from sarlite.errors import DataError, ShapeError
-from sarlite.tape import Tensor, engine, gradcheck, ops
+from sarlite.tape import Tensor, gradcheck, ops, recording
 
 X = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.75]])
 COLUMN = np.array([[2.0], [0.5]])
@@ -110,7 +110,7 @@ def test_shapes_are_no_reads_and_values_are():
     x.volatile = True
     for f, seen in ((np.shape, False), (np.zeros_like, False), (lambda x: np.where(x > 0, x, 0), False), (np.exp, False),
                     (np.isnan, True), (np.argmax, True), (lambda x: np.allclose([x], [X]), True)):  # fmt: skip
-        with engine.watch_reads() as reads:
+        with recording.watch_reads() as reads:
             f(x)
         assert reads.seen == seen
 

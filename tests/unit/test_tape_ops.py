@@ -8,7 +8,7 @@ import pytest
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops, reduce
+from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops, primitives, recording, reduce
 from tests.helpers.tape_cases import CASES, RNG, draw
 
 
@@ -57,7 +57,7 @@ def test_vjp_leaves_its_gradient_alone(name):
     np.testing.assert_array_equal(g, before)
 
 
-class Names(engine.Observer):
+class Names(recording.Observer):
     def __init__(self):
         self.found = set()
 
@@ -68,7 +68,7 @@ class Names(engine.Observer):
 def test_every_primitive_has_a_case():
     own = {name for name, entry in PRIMITIVES.items() if entry.vjp and entry.forward.__module__.startswith("sarlite.tape")}
     names = Names()
-    with engine.observed(names):
+    with recording.observed(names):
         for f, _, inputs in CASES.values():
             f(*map(Tensor, inputs))
     assert own - names.found == set()
@@ -94,15 +94,15 @@ def _checking(entry):
     def vjp(g, needs, residuals, into=(), **params):
         results = entry.vjp(g, needs, residuals, **({"into": into} if entry.adds else {}), **params)
         arrays = [r for r in results if isinstance(r, np.ndarray) and not any(r is a for a in into)]
-        if entry.owned is not engine.Owned.NO:
+        if entry.owned is not primitives.Owned.NO:
             for i, array in enumerate(arrays):
                 others = [*(a for a in arrays[:i] if a is not g), *engine._arrays(residuals)[0]]  # g may come more than once
-                if entry.owned is engine.Owned.YES:
+                if entry.owned is primitives.Owned.YES:
                     others += [a for a in arrays[:i] if a is g]
-                if entry.owned is engine.Owned.YES and not g.flags.writeable:
+                if entry.owned is primitives.Owned.YES and not g.flags.writeable:
                     others.append(g)
                 assert not any(np.shares_memory(array, other) for other in others if isinstance(other, np.ndarray))
-                assert array.flags.writeable or entry.owned is engine.Owned.AS_G
+                assert array.flags.writeable or entry.owned is primitives.Owned.AS_G
         return results
 
     return vjp

@@ -7,7 +7,7 @@ import pytest
 
 from sarlite import Graph, fn, nn
 from sarlite.errors import ShapeError
-from sarlite.tape import Tensor, engine, no_grad, ops
+from sarlite.tape import Tensor, engine, no_grad, ops, primitives, recording
 
 
 def leaf(*shape, dtype=np.float64):
@@ -54,15 +54,15 @@ def test_retain_graph():
 
 def test_a_vjp_knows_whether_it_runs_again():
     seen = []
-    engine.primitive("spy of test_tape_recording", lambda needs, x: (x * 1, ()),
-                     lambda g, needs, residuals: (seen.append(engine.retained()) or g,))  # fmt: skip
+    primitives.primitive("spy of test_tape_recording", lambda needs, x: (x * 1, ()),
+                     lambda g, needs, residuals: (seen.append(recording.retained()) or g,))  # fmt: skip
     try:
         out = engine.apply("spy of test_tape_recording", leaf(3)).sum()
         out.backward(retain_graph=True)
         out.backward()
-        assert seen == [True, False] and not engine.retained()
+        assert seen == [True, False] and not recording.retained()
     finally:
-        del engine.PRIMITIVES["spy of test_tape_recording"]
+        del primitives.PRIMITIVES["spy of test_tape_recording"]
 
 
 # ---- leaves that change
@@ -200,7 +200,7 @@ def test_new_data_must_fit():
 # ---- observers
 
 
-class Log(engine.Observer):
+class Log(recording.Observer):
     def __init__(self):
         self.lines = []
 
@@ -227,8 +227,8 @@ class Span:
 
 def test_observers_see_each_primitive():
     x, outer, inner = leaf(3), Log(), Log()
-    with engine.observed(outer):
-        with engine.observed(inner):
+    with recording.observed(outer):
+        with recording.observed(inner):
             out = x * 2.0
         out.sum().backward()
         with no_grad():
@@ -246,14 +246,14 @@ def test_observers_see_each_primitive():
 
 def test_spans_end_where_a_primitive_fails():
     log = Log()
-    with engine.observed(log), pytest.raises(ValueError):
+    with recording.observed(log), pytest.raises(ValueError):
         leaf(3) + np.ones(2)
     assert log.lines == ["begin add", "end add"]
 
 
 def test_observers_are_of_one_thread():
     log = Log()
-    with engine.observed(log):
+    with recording.observed(log):
         thread = threading.Thread(target=lambda: leaf(3).exp())
         thread.start()
         thread.join()
@@ -277,11 +277,11 @@ def volatile(*shape):
 ])  # fmt: skip
 def test_reading_volatile_values_is_noticed(read):
     x = volatile(3, 3)
-    with engine.watch_reads() as outer, engine.watch_reads() as reads:
+    with recording.watch_reads() as outer, recording.watch_reads() as reads:
         assert not reads.seen
         read(x)
     assert reads.seen and outer.seen
-    with engine.watch_reads() as reads:
+    with recording.watch_reads() as reads:
         read(leaf(3, 3))
     assert not reads.seen
 
@@ -296,14 +296,14 @@ def test_reading_volatile_values_is_noticed(read):
 ])  # fmt: skip
 def test_operations_do_not_count_as_reads(f):
     x = volatile(3, 3)
-    with engine.watch_reads() as reads:
+    with recording.watch_reads() as reads:
         f(x)
     assert not reads.seen
 
 
 def test_reads_are_of_one_thread():
     x = volatile(3)
-    with engine.watch_reads() as reads:
+    with recording.watch_reads() as reads:
         thread = threading.Thread(target=lambda: x.data)
         thread.start()
         thread.join()

@@ -17,7 +17,7 @@ from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor, ops
-from sarlite.tape.engine import grad_enabled
+from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
 
 Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives

@@ -4,7 +4,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.sar.aggregate import Operator
-from sarlite.tape.engine import retained
+from sarlite.tape.recording import retained
 
 WIDENED_ROWS = 4096
 """Rows of a gradient that are made float32 again at a time."""

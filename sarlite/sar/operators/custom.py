@@ -11,6 +11,7 @@ from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import fn
 from sarlite.sar.operators.replay import Program, Recording
 from sarlite.tape import Tensor, engine, ops
+from sarlite.tape.recording import grad_enabled, set_grad
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small
 
@@ -44,7 +45,7 @@ class Custom(Operator):
         self.zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
         self.probe_needs = [t.requires_grad for t in tensors]
         recording = self.record(self.zeros)
-        if engine.grad_enabled():
+        if grad_enabled():
             other = self.record_others()
             if other is None or recording.program.difference(other.program):
                 recording = self.record(self.zeros)
@@ -78,7 +79,7 @@ class Custom(Operator):
         """
         found = self.program.changed_array()
         if not found and not self.keep:
-            with engine.set_grad(True):
+            with set_grad(True):
                 found = self.program.difference(self.record(self.zeros).program)
         if found:
             name = getattr(self.message, "__name__", type(self.message).__name__)
@@ -144,7 +145,7 @@ class Custom(Operator):
         edge_ids = src_ids * self.n_nodes
         edge_ids += dst_ids
         ids = (src_ids, dst_ids, edge_ids)
-        with engine.set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
+        with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
             return Recording(self.message, self.names, arrays, self.needs, ids)
 
     def scatter(self, block, d_edges, d_rows):

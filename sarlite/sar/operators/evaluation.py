@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
 from sarlite.tape import Tensor, numerics
-from sarlite.tape.engine import grad_enabled
 from sarlite.tape.numerics import by_numerics
+from sarlite.tape.recording import grad_enabled
 
 WAYS = ("product", "first", "inside")
 """A (X W); (A X) W; or x_j W inside of the message, so that x travels, once for all relations out of its type."""

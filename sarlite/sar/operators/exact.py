@@ -13,7 +13,7 @@ from sarlite.errors import ConfigError
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.sums import Sum, columns_of
-from sarlite.tape.engine import retained
+from sarlite.tape.recording import retained
 
 
 class OnGrid:

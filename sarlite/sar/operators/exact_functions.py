@@ -9,7 +9,7 @@ from sarlite import kernels
 from sarlite.sar.operators.custom import Custom
 from sarlite.sar.operators.exact import OnGrid, by_row, whole
 from sarlite.sar.operators.replay import Recording
-from sarlite.tape import engine
+from sarlite.tape.recording import retained, set_grad
 
 
 class AllEdges:
@@ -83,7 +83,7 @@ class ExactCustom(OnGrid, Custom):
         arrays += [np.asarray(a)[edges.labels] for a in self.arrays[n_src + n_dst :]]
         src_ids, dst_ids = src_ids[order], self.dst_ids[edges.dst]
         self.arrays = None
-        with engine.set_grad(self.keep):
+        with set_grad(self.keep):
             ids = src_ids, dst_ids, src_ids * self.n_nodes + dst_ids
             recording = Recording(self.message, self.names, arrays, self.needs, ids)
         self.reducer.forward(edges, [out._data for out in recording.outputs])
@@ -95,7 +95,7 @@ class ExactCustom(OnGrid, Custom):
         self.g, n_src, n_dst = np.ascontiguousarray(g), len(self.names[0]), len(self.names[1])
         self.reducer.begin_backward(self.g)
         recording = self.recording
-        if not engine.retained():
+        if not retained():
             self.recording = None
         found = recording.pull(self.reducer.backward(self.edges, [out._data for out in recording.outputs]), self.sinks)
         d_edges = [np.ascontiguousarray(found.get(id(leaf), np.zeros_like(leaf._data))) if need else None

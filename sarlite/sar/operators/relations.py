@@ -14,7 +14,7 @@ from sarlite.sar import aggregate
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators.table import Call
 from sarlite.tape import Tensor, reduce
-from sarlite.tape.engine import retained
+from sarlite.tape.recording import retained
 from sarlite.tape.table_rows import TableRows
 
 

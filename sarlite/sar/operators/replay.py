@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.tape import Tensor, engine
+from sarlite.tape import Tensor, backward, primitives, recording
 from sarlite.tape.backward import carry
 
 
@@ -43,12 +43,12 @@ class Recording:
         self.leaves = [Tensor(a, need) for a, need in zip(arrays, needs)]
         for leaf in self.leaves[:n_src]:
             leaf.volatile = True
-        self.since = engine.now()
+        self.since = recording.now()
         views, start = [], 0
         for place, place_ids in zip(names, ids):
             views.append(EdgeRows(place_ids, zip(place, self.leaves[start : start + len(place)])))
             start += len(place)
-        with engine.watch_reads() as reads:
+        with recording.watch_reads() as reads:
             result = message(*views) if program is None else program.run(message, views, self.leaves, self.since)
         self.reads_src = reads.seen
         self.program, self.outputs = program, result if isinstance(result, tuple) else (result,)
@@ -58,7 +58,7 @@ class Recording:
                 raise ShapeError(f"a message must return tensors of one row an edge, not {found}")
 
     def nodes(self):
-        return engine.reachable([out.sink for out in self.outputs], self.since)
+        return backward.reachable([out.sink for out in self.outputs], self.since)
 
     def captured(self):
         """Sinks of before the run, oldest first: learnable values that the message uses."""
@@ -145,7 +145,7 @@ MOST_BYTES = 1 << 20
 """Of an array that is checked for changes in place."""
 
 
-class Program(engine.Observer):
+class Program(recording.Observer):
     """What a message does: its primitives in order, with all that they take beside the message's own rows.
 
     Two runs over the same rows do the same, unless something changed that the message closes over or reads.
@@ -159,7 +159,7 @@ class Program(engine.Observer):
         self._own = []  # so that no other tensor gets their ids
         for leaf in leaves:
             self._add(leaf)
-        with engine.observed(self):
+        with recording.observed(self):
             result = message(*views)
         outputs = result if isinstance(result, tuple) else (result,)
         self.steps.append(Step("its result", {}, tuple(map(self._known, outputs))))
@@ -187,7 +187,7 @@ class Program(engine.Observer):
 
     def reads(self, sinks):
         """Tensors that take no gradient through the message but whose values the message uses, beside `sinks`."""
-        changes = {id(sink.changes if isinstance(sink, engine.Node) else sink._changes) for sink in sinks}
+        changes = {id(sink.changes if isinstance(sink, primitives.Node) else sink._changes) for sink in sinks}
         found = [tensor for key, tensor in self.tensors.items() if key not in changes]
         return [tensor.detach() if tensor.requires_grad else tensor for tensor in found]
 

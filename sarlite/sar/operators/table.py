@@ -16,7 +16,7 @@ from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
-from sarlite.tape.engine import grad_enabled
+from sarlite.tape.recording import grad_enabled
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
