@@ -1,6 +1,7 @@
 """sarlite: exact full-batch training of graph neural networks on N ranks.
 
-The names are imported when they are first asked for, so that a program pays for what it uses: `sarlite.oracle` needs no tape and no layers.
+The names are imported when they are first asked for, so that a program pays for what it uses:
+`sarlite.oracle` needs no tape and no layers.
 """
 # ruff: noqa: E402 (the path comes before the imports)
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn", "no_grad", "optim",
-           "oracle"]  # fmt: skip
+__all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn",
+           "no_grad", "optim", "oracle"]  # fmt: skip
 
 lazy.names(__name__, {
     "Graph": "sarlite.sar.graph.graph", "GraphSet": "sarlite.sar.graph.graph_set",

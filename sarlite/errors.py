@@ -110,7 +110,7 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Turn an OSError of the block into a DataError, or another `kind`, that says which file cannot be written, and why.
+    """Turn an OSError of the block into a DataError, or another `kind`: which file cannot be written, and why.
 
     With an argument's name the message begins with this name.
     """

@@ -71,7 +71,8 @@ OWN = {
     "classes": (None, count, "number of classes"),
     "train": (0.1, float, "share of training nodes; validation and test have the same share each"),
     "halo": (None, float, "share of the other parts' nodes that a part needs [random parts: 1 - (1 - 1/ranks)^degree]"),
-    "memory": (None, byte_size, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks one does"),
+    "memory": (None, byte_size, "memory of each rank, such as 64GB: say which modes fit, and on how few ranks one "
+                                "does"),
     "gflops": (None, _rate, "speed of a rank's products, 10^9 operations a second [measured here]"),
     "gb-per-s": (None, _rate, "speed at which a rank reads edges' rows, 10^9 bytes a second [measured here]"),
     "network-gbit": (None, _rate,
@@ -89,7 +90,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Name
     """Return the options of `OWN`, by names with underscores, and those of `train.config.OPTIONS`."""
     found, given = options.parse_further(
         argv, OWN, METAVARS, (), TAKEN, prog="python -m sarlite.estimate", usage="%(prog)s [options]",
-        description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is trained.")
+        description="Bytes a rank and epoch, memory a rank and flops by mode, on any number of ranks; nothing is "
+                    "trained.")
     own = argparse.Namespace(**{name.replace("-", "_"): value for name, value in found.items()})
     own.ranks = own.ranks or [16, 64, 256, 1024]
     if own.nodes is not None and "data" in given:
@@ -334,8 +336,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         own, config = parse(argv)
         set_threads(1)
-        print(f"sarlite.estimate: {config.model} on {','.join(map(str, own.ranks))} ranks; a small trial of each mode is "
-              "run", file=sys.stderr, flush=True)
+        ranks = ",".join(map(str, own.ranks))
+        print(f"sarlite.estimate: {config.model} on {ranks} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
         rows, left_out = estimate(own, config, Progress())
         print("\n".join([table(rows), *left_out]))
         if own.plot:

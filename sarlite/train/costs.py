@@ -35,7 +35,8 @@ class Segment:
     sent, received : Counter of str
         Bytes by phase; of minibatches a step's are those of an average one.
     n_messages, packed_bytes : int
-        Messages that are sent; bytes of rows that are copied into messages, and of gradients that are added out of them.
+        Messages that are sent; bytes of rows that are copied into messages, and of gradients that are added out of
+        them.
     flops, touched_bytes : int
         Forward and backward: operations, and bytes of arrays that are read and written.
     row_bytes : int

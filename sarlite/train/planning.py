@@ -121,7 +121,7 @@ def compare(comm: Communicator, sizes: Sizes, limit: Limit, settings: Mapping[Se
 
 
 def _waited_edges(comm, sizes, mode):
-    """The edges for whose time the slowest rank waits in a mode of ranks in step; of several exchanges, 0. Collective."""
+    """The edges for whose time the slowest rank waits, where ranks go in step; of several exchanges, 0. Collective."""
     found, prefetch = sizes.exchanged.get("edges"), sizes.run.graph.prefetch
     if found is None or found.size == 1 or found.size != comm.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""What operations, bytes and messages take on this machine: a few small measurements, and the seconds that they make."""
+"""What operations, bytes and messages take on this machine: a few measurements, and the seconds that they make."""
 
 import time
 from collections.abc import Callable

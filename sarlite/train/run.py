@@ -110,7 +110,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
     if not auto and not uncounted(known):
-        planning.check(comm, partial(_sizes, comm, run, part, sharing, there, trainer), part, limit(part), _n_widths(model))
+        sizes = partial(_sizes, comm, run, part, sharing, there, trainer)
+        planning.check(comm, sizes, part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,

@@ -116,7 +116,8 @@ def _pushed(comm, caches):
     """By layer the rows that this rank pushed last, and that it got, by peer. Collective."""
     own = {layer: counts for layer, (counts, *_) in caches.pushed.items()}
     ranks, peers = comm.allgather(own), [q for q in range(comm.size) if q != comm.rank]
-    return {layer: ([sent[q] for q in peers], [ranks[q][layer][comm.rank] for q in peers]) for layer, sent in own.items()}
+    return {layer: ([sent[q] for q in peers], [ranks[q][layer][comm.rank] for q in peers])
+            for layer, sent in own.items()}
 
 
 def pushed_bytes(pushed: Pushed, dated: bool, shape: tuple[int, ...], dtype: Any) -> Array:
