@@ -337,7 +337,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         own, config = parse(argv)
         set_threads(1)
         ranks = ",".join(map(str, own.ranks))
-        print(f"sarlite.estimate: {config.model} on {ranks} ranks; a small trial of each mode is run", file=sys.stderr, flush=True)
+        print(f"sarlite.estimate: {config.model} on {ranks} ranks; a small trial of each mode is run", file=sys.stderr,
+              flush=True)
         rows, left_out = estimate(own, config, Progress())
         print("\n".join([table(rows), *left_out]))
         if own.plot:
