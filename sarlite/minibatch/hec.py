@@ -166,9 +166,10 @@ class Caches:
         The owners send these rows `delay` steps before.
         """
         if self.dated:
-            halo = [layer.halo - self.part.n_local for layer in sampled.layers]
-            self._asked[step] = [None if self.keeps(place) else self._asking.alltoall(self.part.slots(own))
-                                 for place, own in enumerate(halo)]
+            self._asked[step] = [
+                None if self.keeps(layer.number)
+                else self._asking.alltoall(self.part.slots(layer.halo - self.part.n_local))
+                for layer in sampled.layers]
 
     def done(self, step: int) -> None:
         """Let go of what `ask` noted for the rows that were sent in a step."""
@@ -281,17 +282,16 @@ class CachedLayer(Picks):
     rows : (n_src,) int
         The part's row of each local source row.
     caches : Caches
-    place, step : int
-        The layer's number, and the global step.
+    step : int
+        The global step.
     pushes : bool
         Whether the step is one of training.
     """
 
-    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, place: int, step: int,
-                 pushes: bool) -> None:
+    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, step: int, pushes: bool) -> None:
         super().__init__(part.edges, layer.picked, rows, rows[: layer.n_dst])
         self.part, self.layer = part, layer
-        self._caches, self._place, self._step, self._pushes = caches, place, step, pushes
+        self._caches, self._place, self._step, self._pushes = caches, layer.number, step, pushes
         self._graph: PickedGraph | None = None  # once it was entered
         self._values: Array | None = None  # of the halo rows that were found
 

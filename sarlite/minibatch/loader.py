@@ -370,14 +370,13 @@ class NeighborLoader(Loader):
             return batch
 
     def _batch(self, sampled, step, n_global, pushes):
-        graphs = [self._graph(layer, sampled.rows[: layer.n_src], place, step, pushes)
-                  for place, layer in enumerate(sampled.layers)]
+        graphs = [self._graph(layer, sampled.rows[: layer.n_src], step, pushes) for layer in sampled.layers]
         return Batch(self.graph, graphs, *batch_rows(self._part, sampled), step=step, n_global=n_global, x=self._table,
                      labels=self.labels, buffers=self._buffers[1])
 
-    def _graph(self, layer, rows, place, step, pushes):
+    def _graph(self, layer, rows, step, pushes):
         if self.caches:
-            return CachedLayer(self._part, layer, rows, self.caches, place, step, pushes)
+            return CachedLayer(self._part, layer, rows, self.caches, step, pushes)
         return layer_graph(self._part, layer, rows)
 
 
