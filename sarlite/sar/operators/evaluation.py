@@ -75,9 +75,7 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
     needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
     n_in, n_out = weight.shape
     found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
-    chosen, ways = forced, _ways(graph)
-    if chosen is None:
-        chosen = min(choices(*ways), key=found.__getitem__) if x.dtype.kind == "f" else ways[0]
+    chosen = forced or min(choices(*_ways(graph, x)), key=found.__getitem__)
     noted, key = graph.noted, (n_in, n_out, x.constant, forced, numerics.name())
     if noted is not None and key not in noted:
         inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
@@ -85,12 +83,14 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
     return chosen
 
 
-def _ways(graph):
+def _ways(graph, x):
     """The ways that there are. With narrow rows a relation has one: what is cheaper depends on the ranks, and each way
     rounds other rows.
     """
+    if graph.relation is None and x.dtype.kind != "f":
+        return ("product",)  # a sum of whole numbers may overflow
     if graph.relation is None:
-        return "product", "first"
+        return ("first",) if x.constant else ("product", "first")  # the sums of rows that never change are kept
     return ("first", "inside") if graph.schedule.rows == "float32" else ("first",)
 
 
