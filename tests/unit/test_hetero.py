@@ -96,6 +96,28 @@ def test_batches_of_relations_that_are_apart_are_refused(options, text):
     threads.run(2, work)
 
 
+def test_edges_that_stay_keep_their_weights():
+    """A weight below 0 is refused no longer, once its edge has gone; other relations' values stay."""
+    weights, (src, dst) = np.arange(1.0, 81), EDGES[CITES]
+    weights[7] = -1
+    kept, sums, degrees = np.arange(80) != 7, np.zeros((23, N_IN)), np.zeros(23)
+    np.add.at(sums, dst[kept], weights[kept, None] * X["paper"][src[kept]])
+    np.add.at(degrees, dst[kept], weights[kept])
+
+    def work(comm):
+        graph = make(comm, "random")
+        graph = graph.with_edge_values({CITES: weights[graph.edge_ids[CITES]]}, {TOPIC: np.ones((len(graph.edge_ids[TOPIC]), 2))})
+        numbers = graph.in_edges(CITES).numbers
+        ids = graph.edge_ids[CITES] if numbers is None else graph.edge_ids[CITES][numbers]
+        graph = graph.keeping({CITES: ids != 7})
+        papers = graph.node_ids["paper"]
+        out = graph.aggregate({CITES: fn.copy_src(X["paper"][papers])}, "mean")["paper"]
+        np.testing.assert_allclose(out.data, (sums / np.where(degrees, degrees, 1)[:, None])[papers], rtol=1e-12)
+        assert graph.edge_values[TOPIC].features.shape == (len(graph.edge_ids[TOPIC]), 2)
+
+    threads.run(2, work)
+
+
 @pytest.mark.parametrize("node_type, layers", [("place", 1), ("field", 1), ("author", 2)])
 def test_labels_of_a_type_that_nothing_or_one_relation_reaches(node_type, layers):
     nodes = make().of(node_type)

@@ -192,17 +192,16 @@ class HeteroGraph(RelationalLayer):
 
         The edges that stay are told by a mask each in the order of `in_edges`.
         """
-        edges, ids, values = dict(self._edges), self.edge_ids, dict(self.edge_values)
+        edges, ids, numbers = dict(self._edges), self.edge_ids, dict[Relation, Array]()
         for relation, mask in kept.items():
-            edges[relation], numbers = edges[relation].some(mask)
-            ids[relation] = ids[relation][numbers]
-            if relation in values:
-                weight, features, negative = values[relation]
-                weight, features = (None if a is None else a[numbers] for a in (weight, features))
-                values[relation] = EdgeValues(weight, features, negative)
+            edges[relation], numbers[relation] = edges[relation].some(mask)
+            ids[relation] = ids[relation][numbers[relation]]
         made = HeteroGraph(self._comm, edges, self.node_ids, ids, self.options, self.profile)
-        made.names, made.edge_values = self.names, values
-        return made
+        made.names = self.names
+        weights, features = ({relation: values[numbers.get(relation, slice(None))]
+                              for relation, own in self.edge_values.items() if (values := own[k]) is not None}
+                             for k in (0, 1))
+        return made.with_edge_values(weights, features) if self.edge_values else made
 
     def with_edge_values(self, weights: Mapping[Relation, Any] | None = None,
                          features: Mapping[Relation, Any] | None = None) -> "HeteroGraph":
