@@ -10,11 +10,13 @@ from sarlite.errors import ConfigError, DataError
 
 MISSING = frozenset(("", "nan", "null"))
 """Words that are no value, in small letters or capitals."""
+TRUTHS = {"true": 1.0, "false": 0.0}
+"""Words that are numbers where numbers are asked for, in small letters or capitals: Parquet has such columns as bool."""
 
 
 def numbers(where, column, cells, first=0):
-    """Return cells as an array of numbers, (n,) or (n, k), floats with NaN where there is none; a DataError names a
-    word that is no number by its row, counted from `first`.
+    """Return cells as an array of numbers, (n,) or (n, k), floats with NaN where there is none; `TRUTHS` says what true
+    and false are. A DataError names a word that is no number by its row, counted from `first`.
     """
     if isinstance(cells, np.ndarray):
         return cells
@@ -23,11 +25,11 @@ def numbers(where, column, cells, first=0):
             return np.fromiter(map(float, cells), np.float64, len(cells))
     except (ValueError, TypeError):  # the first word that is none is looked for
         pass
-    bad = next((at for at, word in enumerate(cells) if not missing(word) and not is_number(word)), None)
+    bad = next((at for at, word in enumerate(cells) if not _has_number(word, TRUTHS)), None)
     if bad is not None:
         raise DataError(f"{where}: row {first + bad}, column {column!r}: {cells[bad]!r} is no number; words become "
                         "numbers as columns of 0 and 1, as by pandas.get_dummies")
-    return np.array([np.nan if missing(word) else float(word) for word in cells], np.float64)
+    return np.array([np.nan if missing(word) else TRUTHS.get(word.strip().lower(), word) for word in cells], np.float64)
 
 
 def missing(word):
@@ -35,9 +37,13 @@ def missing(word):
     return word is None or word.strip().lower() in MISSING
 
 
-def are_numbers(cells):
-    """Tell whether cells are numbers but for missing ones; where all are missing, they are."""
-    return isinstance(cells, np.ndarray) or all(missing(word) or is_number(word) for word in cells)
+def are_numbers(cells, words=()):
+    """Tell whether cells are numbers, or of some small `words`, but for missing ones; where all are missing, they are."""
+    return isinstance(cells, np.ndarray) or all(_has_number(word, words) for word in cells)
+
+
+def _has_number(word, words):
+    return missing(word) or is_number(word) or word.strip().lower() in words
 
 
 def _whole(word):

@@ -13,7 +13,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.data import textfile
-from sarlite.data.cells import are_numbers, is_number
+from sarlite.data.cells import TRUTHS, are_numbers, is_number
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ROWS = 1 << 16
@@ -65,11 +65,11 @@ class Table:
             pieces.close()
 
     def numeric(self, columns):
-        """Return the columns, among some, whose first cells are numbers."""
+        """Return the columns, among some, whose first cells are numbers, or true and false."""
         if not columns:
             return []
         cells = map(self._first_or_words, columns) if self.typed else self.first(columns)
-        return [name for name, found in zip(columns, cells) if are_numbers(found)]
+        return [name for name, found in zip(columns, cells) if are_numbers(found, TRUTHS)]
 
     def _first_or_words(self, column):
         try:

@@ -21,7 +21,7 @@ class NodeColumns:
     id : str, optional
         The column of their ids; by default the first.
     features : sequence of str, optional
-        By default all columns of numbers that have no other use.
+        By default all columns of numbers, and of true and false, that have no other use.
     labels : sequence of str
         One column of classes, numbers or words; or of another task columns of numbers. A missing value is no label.
     split : str, optional

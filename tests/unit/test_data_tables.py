@@ -47,8 +47,7 @@ def check(found):
 
 
 def test_text_is_read_alike_in_either_memory(files, tmp_path):
-    nodes = {**NODES, "vip": [int(value) for value in NODES["vip"]]}
-    text(files / "n.tsv", nodes, "\t")
+    text(files / "n.tsv", NODES, "\t")  # with words True and False, as pandas writes columns of bool
     spec = f"edges:e.csv,{COLUMNS},nodes=n.tsv,{OF_NODES}"
     one = check(load(spec))
     (tmp_path / "runs").mkdir()
@@ -94,6 +93,15 @@ def test_numbers_missing_in_features(files):
     assert load(f"{spec},fill=mean", allow_empty=EMPTY).features.ravel().tolist() == [1, 3, 3, 3, 5, 3]
     found = load(f"{spec},fill=0", allow_empty=EMPTY)
     assert found.features.ravel().tolist() == [1, 0, 3, 0, 5, 0] and found.labels.tolist() == [0, -1, 1, 1, -1, 1]
+
+
+def test_words_true_and_false_are_numbers_where_numbers_are_asked_for(files):
+    (files / "b.csv").write_text("id,vip,a,b\nx,TRUE,false,1\ny,,True,0\nz,False,True,\n")
+    spec = "edges:f.csv,src=source,dst=target,nodes=b.csv,id=id"
+    (files / "f.csv").write_text("source,target\nx,y\n")
+    found = load(f"{spec},features=vip,fill=0,labels=a+b,task=multilabel", allow_empty=EMPTY)
+    assert found.features.tolist() == [[1], [0], [0]] and found.labels.tolist() == [[0, 1], [1, 0], [1, 255]]
+    assert load(f"{spec},features=b,fill=0,labels=a", allow_empty=EMPTY).class_names == ["True", "false"]  # words
 
 
 def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
