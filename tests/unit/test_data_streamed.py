@@ -114,7 +114,8 @@ def test_a_split_that_is_drawn_must_fit(folder, tmp_path, monkeypatch):
         load("edges:e.txt,labels=y.npy", folder=tmp_path, n_bytes=6000)
 
 
-def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
+@pytest.mark.parametrize("memory", [("--memory", "4GiB"), ()])
+def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path, memory):
     code = """
         import os, sys
         from sarlite.data import streams
@@ -126,12 +127,13 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
         streams.merged = die
         main(sys.argv[1:])
     """
-    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "4GiB"]
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *words], timeout=60, check=False)
+    words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d")]
+    killed = [sys.executable, "-c", textwrap.dedent(code), *words, "--memory", "4GiB"]
+    done = subprocess.run(killed, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".d.sort-") and (left / "indices").exists()
-    assert main(words) == 0 and os.listdir(tmp_path) == ["d"]
+    assert main([*words, *memory]) == 0 and os.listdir(tmp_path) == ["d"]
     format.open(tmp_path / "d", verify=True).check()
 
 
