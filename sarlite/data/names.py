@@ -26,7 +26,7 @@ from sarlite.data.numbering import digests
 from sarlite.data.tables import NODE
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
-from sarlite.graph.validation import first_true
+from sarlite.graph.validation import first_true, integers
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
@@ -78,9 +78,10 @@ class Names:
         self._bytes, self._ends, self._hashes, self._numbers = (arrays[name] for name in NAMES)
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
-        """Return the names of nodes, by original id: a list of str."""
+        """Return the names of nodes, by original id: a list of str; raises a DataError that has the first unknown id."""
+        nodes = integers(f"{self._directory}: names: ids", ids, stop=len(self._ends) - 1)
         with reading(self._directory, "names: bytes"):
-            return [self._name(node).decode() for node in np.asarray(ids).tolist()]
+            return [self._name(node).decode() for node in nodes.tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes by name, (n,) int64; raises a DataError that has the first unknown name."""

@@ -36,6 +36,11 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
         assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
         with pytest.raises(DataError, match="names: no node is named 'else'"):
             known.ids(["ü0", "else"])
+        for at, ids, told in ((1, [0, 120], 120), (0, [-1], -1)):
+            with pytest.raises(DataError, match=rf"names: ids: entry {at} is {told}, outside 0 <= id < 120"):
+                known.of(ids)
+        with pytest.raises(DataError, match="names: ids: expected an integer dtype, found float64"):
+            known.of([1.5])
     assert load("edges:e.txt,names=n.txt,labels=y.txt", undirected=True).equals(expected)
     capsys.readouterr()
     (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
