@@ -11,7 +11,7 @@ from sarlite.errors import ConfigError, DataError
 MISSING = frozenset(("", "nan", "null"))
 """Words that are no value, in small letters or capitals."""
 TRUTHS = {"true": 1.0, "false": 0.0}
-"""Words that are numbers where numbers are asked for, in small letters or capitals: Parquet has such columns as bool."""
+"""Words that are numbers where numbers are asked for, in small letters or capitals: bool, as Parquet has it."""
 
 
 def numbers(where, column, cells, first=0):
@@ -38,7 +38,7 @@ def missing(word):
 
 
 def are_numbers(cells, words=()):
-    """Tell whether cells are numbers, or of some small `words`, but for missing ones; where all are missing, they are."""
+    """Tell whether cells are numbers, or some of `words`, but for missing ones; where all are missing, they are."""
     return isinstance(cells, np.ndarray) or all(_has_number(word, words) for word in cells)
 
 

@@ -78,7 +78,7 @@ class Names:
         self._bytes, self._ends, self._hashes, self._numbers = (arrays[name] for name in NAMES)
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
-        """Return the names of nodes, by original id: a list of str; raises a DataError that has the first unknown id."""
+        """Return the names of nodes by original id, a list of str; raises a DataError that has the first unknown id."""
         nodes = integers(f"{self._directory}: names: ids", ids, stop=len(self._ends) - 1)
         with reading(self._directory, "names: bytes"):
             return [self._name(node).decode() for node in nodes.tolist()]

@@ -23,8 +23,8 @@ class Writer:
     Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
     whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is
     first renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process
-    left, `.NAME.tmp-*` and `.NAME.sort-*`, goes as the next one writes there. A data set that is replaced is locked from
-    the beginning of the context on: whoever replaces what it reads, opens it inside.
+    left, `.NAME.tmp-*` and `.NAME.sort-*`, goes as the next one writes there. A data set that is replaced is locked
+    from the beginning of the context on: whoever replaces what it reads, opens it inside.
 
     Parameters
     ----------
