@@ -165,7 +165,7 @@ def gather_rows(x, index):
     """Return x[index] for a float ndarray; the kernel refuses row numbers out of range."""
     out = np.empty((index.size, *x.shape[1:]), x.dtype)
     kernels.gather_rows(np.ascontiguousarray(x), np.ascontiguousarray(index).reshape(-1), out)
-    return out.reshape(*index.shape, *x.shape[1:])
+    return out.reshape((*index.shape, *x.shape[1:]))
 
 
 def _take(needs, x, index):

@@ -27,7 +27,7 @@ SAME = {
     "take": lambda x: np.take(x[:, 0], [1, 0, 1]), "take_flat": lambda x: np.take(x, [4, -1, 4, 0]),
     "take_table": lambda x: np.take(x, [[0, 5], [-6, 2]]), "take_rows": lambda x: np.take(x, [1, 1, 0], axis=0),
     "take_columns": lambda x: np.take(x, np.array([[2, 0], [-1, 1]]), 1), "take_bools": lambda x: np.take(x, [True, False, True]),
-    "take_one": lambda x: np.take(x, 2, axis=-1),
+    "take_one": lambda x: np.take(x, 2, axis=-1), "take_one_value": lambda x: np.take(x, 4) * np.take(x[:, 0], [0, 1]),
     "take_from_a_cube": lambda x: np.take(np.stack([x, X], 2), [[1], [0]], axis=1), "clip": lambda x: np.clip(x, -0.9, 1.0), "sum": np.sum,
     "sum_axis": lambda x: np.sum(x, 1),
     "mean": lambda x: np.mean(x, axis=0, keepdims=True), "max": lambda x: np.max(x, 1), "min": lambda x: np.min(x),
