@@ -86,4 +86,8 @@ def test_a_fast_run_is_repeated_bit_for_bit():
 def test_rows_without_columns(dtype):
     graph = Graph.from_edges([0, 1, 2], [1, 2, 0], 3)
     with using(named("exact", Solo())):
-        assert graph.aggregate(fn.copy_src(Tensor(np.zeros((3, 0), dtype))), "mean").shape == (3, 0)
+        for reducer in ("mean", "max"):
+            x = Tensor(np.zeros((3, 0), dtype), requires_grad=True)
+            out = graph.aggregate(fn.copy_src(x), reducer)
+            out.backward(out.data)
+            assert out.shape == x.grad.shape == (3, 0)

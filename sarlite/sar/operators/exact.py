@@ -185,8 +185,9 @@ class ExactExtremum(OnGrid, Extremum):
 
     def backward(self, block, rows, kept, d_rows):
         if self.on_grid is None:
-            left, levels, grids = self.g.astype(np.float64), [], self.grids[0].reshape(-1, self.g.shape[1])
-            for m in grids:
+            left, levels = self.g.astype(np.float64), []
+            for m in self.grids[0]:
+                m = m.reshape(self.g.shape[1])
                 levels.append((left + m) - m)
                 left = left - levels[-1]
             argument = np.concatenate([self.argument] * len(levels), 1)
