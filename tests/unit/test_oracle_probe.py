@@ -286,6 +286,12 @@ WHOLE = {
 }
 
 
+def test_a_mean_that_divides_by_one_too_many_is_no_wrong_edge():
+    reference = Reference("spmm", reduce="mean")
+    (case,) = probe.cases(reference, corpus.entry("loops-17").edges, width=17)
+    assert explained(spmm(case, degrees=case.edges.in_degrees + 1), reference, case)[0] == "all are 0.5 times what they should be"
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_wrong_results_are_told_apart(name):
     attributes, wrong, cause = WHOLE[name]
