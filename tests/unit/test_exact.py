@@ -80,6 +80,30 @@ def test_columns_have_the_same_hash(case, instruction_set):
     assert len({digest(1, case), *(digest(n, case, **way) for n, way in ways[: 2 if case == "gat heads" else 3])}) == 1
 
 
+RELATIONS = [("a", "first", "c"), ("b", "second", "c"), ("a", "third", "c")]
+
+
+def relational(comm, options):
+    """Sums over three relations into one type, and the gradients of the sources' rows."""
+    rng = np.random.default_rng(0)
+    edges = {relation: rng.integers(0, 30, (2, 200)) for relation in RELATIONS}
+    x = {name: rng.standard_normal((30, 4), np.float32) * np.float32(10) ** rng.integers(-9, 10, (30, 1)) for name in "abc"}
+    graph = HeteroGraph.from_edges(edges, dict.fromkeys("abc", 30), comm=comm, parts="contiguous", **options)
+    own = {name: Tensor(rows[graph.node_ids[name]], name < "c") for name, rows in x.items()}
+    with numerics.using(Exact(graph.comm)):
+        out = graph.aggregate({relation: fn.copy_src(own[relation[0]]) for relation in RELATIONS}, "sum")["c"]
+        out.backward(own["c"])
+    return out.data, own["a"].grad, own["b"].grad
+
+
+@pytest.mark.parametrize("ways", [[(1, {}), (2, {}), (3, {"mode": "broadcast"})],
+                                  [(1, {"backward": "fetch"}), (3, {"backward": "fetch", "mode": "sa"}), (2, {"columns": 2}),
+                                   (4, {"columns": 2, "backward": "fetch"})]], ids=["together", "apart"])
+def test_relations_have_one_hash_for_each_way_of_exchanging_them(ways):
+    found = [[np.concatenate(parts).tobytes() for parts in zip(*threads.run(n_ranks, relational, options))] for n_ranks, options in ways]
+    assert all(bits == found[0] for bits in found)
+
+
 @pytest.mark.parametrize("case", ["gat of edge values", "minibatch sage", "rgcn"])
 def test_fast_numerics_repeat_a_run_bit_for_bit(case):
     way = {"mode": "sar", "parts": "random", "prefetch": 1, "n_threads": 2, "numerics": "fast"}
