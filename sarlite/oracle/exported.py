@@ -17,7 +17,7 @@ from sarlite.oracle.corpus import Entry, corpus, named
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.levels import CERTIFIED, PROBE, Asking
 from sarlite.oracle.plain import Number
-from sarlite.oracle.reference import Reference, reference_of
+from sarlite.oracle.reference import Reference, described, reference_of
 from sarlite.oracle.report import Report
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
@@ -60,8 +60,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
     paths, options = [], {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
     for reference in references:
         reference.check_dtype(dtype)
-        label = _plain("-".join([reference.name,
-                                 *(str(v) for v in reference.attributes.values() if isinstance(v, str))]))
+        label = _plain(described(reference))
         shown(label)
         for entry in entries:
             for how, case in _cases(reference, entry, level, options):

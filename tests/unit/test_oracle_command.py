@@ -79,6 +79,17 @@ def test_exported_cases_and_results(tmp_path, capsys):
     assert main(["export", str(tmp_path)]) == 2 and "something else stands there" in capsys.readouterr().err
 
 
+def test_operations_that_differ_in_one_attribute_are_exported_apart(tmp_path):
+    apart = ["spmm reduce=sum", "spmm reduce=sum weighted=true", "attention kind=gat heads=3", "attention kind=gat masked=true",
+             "attention kind=gat"]  # fmt: skip
+    chosen = [word for operation in apart for word in ("--operation", operation)]
+    assert main(["export", str(tmp_path), *chosen, "--graphs", "components-2-3", "--level", "certified"]) == 0
+    paths = (tmp_path / "cases.txt").read_text().split()
+    assert len(set(paths)) == len(paths) == len(apart)
+    found = [sarcase.load(tmp_path / path).case for path in paths]
+    assert [(len(case.arrays), case.attributes.get("heads")) for case in found] == [(1, None), (2, None), (3, 3), (4, 2), (3, 2)]
+
+
 def test_a_program_is_checked_and_its_failure_replayed(tmp_path, program, capsys):
     check = ["check", "spmm", "reduce=mean", "--level", "probe", "--graphs", "clique-2-loops", "--command"]
     saved = tmp_path / "failure.sarcase"
