@@ -106,9 +106,11 @@ class Trial:
         where bounds are 0 or Inf.
         """
         report, first = self.report, asked[0]
-        report.checked[level] += 1
+        undecided = sum(int(np.isnan(d.ratio).sum()) for d in asked)
+        if not undecided or undecided < sum(d.ratio.size for d in asked):  # else nothing was compared
+            report.checked[level] += 1
         reason = "elements that no bound decides" if most else "elements that no probe decides"
-        report.skip(reason, f"{first.case.name}, {first.output}", sum(int(np.isnan(d.ratio).sum()) for d in asked))
+        report.skip(reason, f"{first.case.name}, {first.output}", undecided)
         if most:
             ratios = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in asked)
             report.ratio = max(report.ratio, *map(float, ratios))

@@ -31,6 +31,12 @@ def test_the_few_graphs_are_there():
     assert len(found) >= 5 and found == [graph.name for graph in named(corpus("all"), FEW)]
 
 
+def test_a_check_that_decides_no_element_is_no_check():
+    report = check(lambda case: np.full((case.n_dst, 4), 7, case.dtype), "gcn", level="probe", graphs=["loops-5-2"])
+    assert report.verdict is Verdict.UNSUPPORTED and not report.checked
+    assert "elements that no probe decides (20 times" in str(report) and "compared: nothing" in str(report)
+
+
 # ---- right functions
 
 
