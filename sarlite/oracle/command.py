@@ -26,7 +26,8 @@ it does not promise a case."""
 def parser() -> argparse.ArgumentParser:
     whole = Parser(prog="sarlite-oracle",
                    description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
-                   "1 something was, 2 a wrong call or file, 77 the program refused all cases.")
+                   "1 something was, 2 a wrong call or file, 77 nothing was checked: the program refused all cases, "
+                   "or no element was decided.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
 
     def add(run, help, epilog=None):

@@ -21,7 +21,7 @@ class Verdict(Enum):
     WRONG = "a result that no order of evaluation and no rounding explains"
     IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"
     NONDETERMINISTIC = "two answers to one input"
-    UNSUPPORTED = "the function refused what it was asked, and nothing was checked"
+    UNSUPPORTED = "nothing was checked: the function refused all cases, or no element was decided"
     PASS = "nothing was found"
 
 
