@@ -53,9 +53,9 @@ class _Relation(Module):
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
-    def _row(self, head: Tensor, relation: Array | None) -> Tensor:
+    def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
         """The relation's row, or all rows; of rows of candidates with a relation each (n, 1, width)."""
-        _check(self, head, self.relation.shape[-1], relation, self.relation.ndim == 2)
+        _check(self, head, tail, self.relation.shape[-1], relation, self.relation.ndim == 2)
         return self.relation if relation is None else self.relation[relation][:, None]
 
 
@@ -63,10 +63,13 @@ def _shape(width, n_out):
     return (width,) if n_out is None else (whole("n_out", n_out, 1), width)
 
 
-def _check(decoder, head, width, relation, several):
+def _check(decoder, head, tail, width, relation, several):
     if relation is not None and not several:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; of several n_out says of how many",
                           "decoder")
+    if several and relation is None and tail.shape[1] > 1:
+        raise ConfigError(f"decoder {type(decoder).__name__}: n_out is for labels of links, or links of several "
+                          f"relations, but {tail.shape[1]} candidates of one relation are scored", "decoder")
     if head.shape[-1] != width:
         raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")
 
@@ -79,7 +82,7 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        return (self._row(head, relation) * (head * tail)).sum(-1)  # the same bits where both ends are exchanged
+        return (self._row(head, tail, relation) * (head * tail)).sum(-1)  # the same bits where both ends are exchanged
 
 
 class ComplEx(_Relation):
@@ -88,7 +91,7 @@ class ComplEx(_Relation):
     paired = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, relation), tail))
+        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
 
@@ -96,7 +99,7 @@ class TransE(_Relation):
     """Score gamma - sum_k |h_k + r_k - t_k|, gamma = 12 (Bordes et al. 2013)."""
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        return GAMMA - abs(head + self._row(head, relation) - tail).sum(-1)
+        return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
 class RotatE(_Relation):
@@ -108,7 +111,7 @@ class RotatE(_Relation):
     paired = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, relation), tail))
+        (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
         one, other = a * c - b * d - real, a * d + b * c - imaginary
@@ -124,7 +127,7 @@ class MLP(Module):
         self.out = Linear(width, 1 if n_out is None else whole("n_out", n_out, 1), rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        _check(self, head, len(self.head.weight), relation, self.n_out is not None)
+        _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
             weight, bias = self.out.weight.T[relation], self.out.bias[relation]  # type: ignore[index]

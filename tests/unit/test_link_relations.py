@@ -289,6 +289,17 @@ def test_decoders_of_one_relation_refuse_several():
                 make(4, rng=nn.Random(0), dtype=np.float64)(heads, tails, np.zeros(2, np.int64))
 
 
+def test_decoders_of_several_outputs_refuse_candidates_of_one_relation():
+    """With as many candidates as outputs each candidate would be scored as another relation."""
+    heads, tails = Tensor(np.ones((2, 1, 4))), Tensor(np.ones((2, 3, 4)))
+    for name, make in DECODERS.items():
+        if name != "dot":
+            decoder = make(4, 3, rng=nn.Random(0), dtype=np.float64)
+            assert decoder(heads, tails[:, :1]).shape == (2, 3) and decoder(heads, tails, np.zeros(2, np.int64)).shape == (2, 3)
+            with pytest.raises(ConfigError, match="3 candidates of one relation"):
+                decoder(heads, tails)
+
+
 def test_told_splits_are_ids_of_either_type():
     graph = graph_of(Solo())
     links = split_links(graph, PAIRS[:9], [*PAIRS[9:15].tolist(), [29, 19]], relation=[*BUYS])
