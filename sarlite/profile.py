@@ -42,7 +42,8 @@ class Profile:
         self.on_progress: Callable[[], None] | None = None
         self.listener: Any = None
         self.trace: Trace | None = None
-        self._phase: str | None = None
+        self._phase: str | None = None  # of all threads but those that have begun one of their own
+        self._own, self._thread = threading.local(), threading.get_ident()
         self.live_remote_buffers: int | Fraction = 0
         self.reset()
 
@@ -58,27 +59,35 @@ class Profile:
         if self.on_progress is not None:
             self.on_progress()
         if self.listener is not None:
-            self.listener.counts(phase, self._phase, sent, received)
+            self.listener.counts(phase, self._within(), sent, received)
         with self._lock:
-            self.sent_bytes[self._phase or phase] += sent
-            self.received_bytes[self._phase or phase] += received
+            counted = self._within() or phase
+            self.sent_bytes[counted] += sent
+            self.received_bytes[counted] += received
             peers = tuple(to)
             for peer in peers:
-                self.sent_to[self._phase or phase, peer] += sent // len(peers)
+                self.sent_to[counted, peer] += sent // len(peers)
 
     def aggregates(self, schedule: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
         """Tell whoever listens that a pass over a schedule begins, which counts its bytes under `phase`."""
         if self.listener is not None:
-            self.listener.aggregates(schedule, arrays, d_arrays, phase, self._phase)
+            self.listener.aggregates(schedule, arrays, d_arrays, phase, self._within())
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count everything inside under `name`."""
-        self._phase, before = name, self._phase
+        """Count everything inside under `name`, of all threads; on another thread than the profile's, of that thread
+        alone. So a batch that is sampled ahead changes no phase of the step.
+        """
+        holder = self if threading.get_ident() == self._thread else self._own
+        before = getattr(holder, "_phase", None)
+        holder._phase = name
         try:
             yield
         finally:
-            self._phase = before
+            holder._phase = before
+
+    def _within(self):
+        return getattr(self._own, "_phase", None) or self._phase
 
     def span(self, name: str, track: str = "compute", **args: Any) -> "Span":
         """Start a span of the timeline and return it: a context. `args` are shown to a reader of the timeline."""

@@ -160,6 +160,29 @@ def test_what_the_thread_that_samples_does_is_not_among_what_is_computed():
         assert ("alltoall", "sample") in found and not [name for name, track in found if track == "compute"]
 
 
+def test_a_phase_of_the_thread_that_samples_is_not_that_of_the_step():
+    profile, begun, counted = Profile(), threading.Event(), threading.Event()
+
+    def sample():
+        with profile.phase("setup"):
+            profile.count("alltoall", sent=1)
+            begun.set()
+            counted.wait(10)
+        profile.count("alltoall", sent=2)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    begun.wait(10)
+    profile.count("backward_push", sent=4)
+    counted.set()
+    thread.join()
+    with profile.phase("evaluation"):  # holds for threads that fetch, too
+        fetching = threading.Thread(target=profile.count, args=("forward_fetch", 8))
+        fetching.start()
+        fetching.join()
+    assert profile.sent_bytes == {"setup": 1, "alltoall": 2, "backward_push": 4, "evaluation": 8}
+
+
 def test_a_rank_that_ends_first_leaves_the_others_recording():
     before = dict(tape.PRIMITIVES)
 
