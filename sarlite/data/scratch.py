@@ -95,7 +95,7 @@ def locked(file, *, exclusive):
     Where there is no such file, or the file system knows no locks, there is none.
     """
     try:
-        handle = os.open(file, os.O_RDWR if exclusive else os.O_RDONLY)
+        handle = os.open(file, (os.O_RDWR if exclusive else os.O_RDONLY) | os.O_NONBLOCK)  # a pipe is refused later
     except OSError:
         yield
         return

@@ -241,3 +241,11 @@ def test_a_changed_file_is_refused_on_every_rank(stored, n_ranks):
         threads.run(n_ranks, work)
         assert sorted(refused) == list(range(n_ranks))
         path.write_bytes(content)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path, exclusive):
+    os.mkfifo(tmp_path / "meta.json")
+    with scratch.locked(tmp_path / "meta.json", exclusive=exclusive):
+        pass
