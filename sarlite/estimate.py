@@ -144,7 +144,8 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace,
         return rows
 
     rows = [row for size in own.ranks for row in rows_on(size)]
-    left_out = [f"{setting} is left out: --dry-run tells it" for setting in settings_on("N") if setting.options]
+    told = "its costs are not counted of a relational graph" if known.relational else "--dry-run tells it"
+    left_out = [f"{setting} is left out: {told}" for setting in settings_on("N") if setting.options]
     return rows, left_out + (_fits(rows, own, rows_on) if own.memory else [])
 
 

@@ -42,10 +42,14 @@ def test_an_estimate_of_relational_data_is_a_runs(tmp_path, capsys):
     assert estimate.main([*flags, "--ranks", "17"]) == 2 and "on at most 16 ranks" in capsys.readouterr().err
 
 
-def test_an_estimate_says_what_it_leaves_out(capsys):
-    assert estimate.main("--nodes 900 --edges 4000 --features 9 --classes 3 --model sgc --ranks 4".split()) == 0
+@pytest.mark.parametrize("flags, why", [
+    ("--nodes 900 --edges 4000 --features 9 --classes 3 --model sgc --ranks 4", "--dry-run tells it"),
+    ("--data relational:nodes=60,edges=200,features=3 --model rgcn --hidden 4 --ranks 1",
+     "its costs are not counted of a relational graph")])
+def test_an_estimate_says_what_it_leaves_out(flags, why, capsys):
+    assert estimate.main(flags.split()) == 0
     left_out = [line for line in capsys.readouterr().out.splitlines() if "is left out" in line]
-    assert left_out == [f"sar --{option} is left out: --dry-run tells it" for option in ("backward fetch", "columns N")]
+    assert left_out == [f"sar --{option} is left out: {why}" for option in ("backward fetch", "columns N")]
 
 
 def test_an_estimate_counts_values_on_edges(tmp_path, capsys):
