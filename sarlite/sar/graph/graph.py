@@ -13,7 +13,6 @@ from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
-from sarlite.sar.operators.evaluation import Evaluation
 from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
@@ -92,10 +91,6 @@ class Graph(LayerGraph):
     def apply(self, call: Call) -> Tensor:
         """Run one aggregation, by columns where ranks divide them. Collective."""
         return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
-
-    @property
-    def noted(self) -> dict[Any, Evaluation] | None:
-        return None if self.relation is None else self.kept.get("evaluations", dict[Any, Evaluation])
 
     @cached_property
     def edge_ids(self) -> Array:

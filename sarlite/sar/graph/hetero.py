@@ -277,8 +277,7 @@ class HeteroGraph(RelationalLayer):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        graphs = (graph for fetch in self._fetches().values() for graph in fetch.graphs)
-        return list(dict.fromkeys(found for graph in graphs for found in (graph.noted or {}).values()))
+        return list(dict.fromkeys(self._noted().values()))
 
     # ---- what is exchanged
 
@@ -309,6 +308,9 @@ class HeteroGraph(RelationalLayer):
     def _fetches(self) -> dict[tuple[Relation, ...], Fetch]:
         return self.kept.get("fetches", dict)
 
+    def _noted(self):
+        return self.kept.get("evaluations", dict[Any, Evaluation])
+
     def _found(self, chosen):
         graphs, n_halo = self._made(chosen)
         n_fetched = max(sum(self.n_edges[relation] for relation in chosen), 1)
@@ -316,7 +318,7 @@ class HeteroGraph(RelationalLayer):
             source, _, to = graph.relation = relation
             n_src, n_dst, n_edges = self.n_nodes[source], self.n_nodes[to], self.n_edges[relation]
             graph._all_sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // n_fetched, n_dst)
-            graph._edge_ids = self._edge_ids.get(relation)
+            graph._edge_ids, graph.noted = self._edge_ids.get(relation), self._noted()
             graph.edge_weight, graph.edge_features, graph._negative = self.edge_values.get(relation, EdgeValues())
         return Fetch(_by_rows(graphs[0]), n_halo, graphs)
 

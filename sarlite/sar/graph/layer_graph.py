@@ -93,6 +93,8 @@ class LayerGraph:
         Whose edges these are, of a `HeteroGraph`'s.
     place : int
         Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
+    noted : dict of evaluation.Evaluation, or None
+        Where it is noted what was chosen for a relation's weights, by what it was chosen for.
     grid : Grid, or None
         How its ranks share rows and divide columns, where they do.
     """
@@ -103,6 +105,7 @@ class LayerGraph:
     edge_weight: Array | None = None
     edge_features: Array | None = None
     grid: "Grid | None" = None
+    noted: dict[Any, evaluation.Evaluation] | None = None
     place = 0
     relation: Any = None
     whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
@@ -281,11 +284,6 @@ class LayerGraph:
             return self._all_sizes
         nobody = (0, 0, 1)
         return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
-
-    @property
-    def noted(self) -> dict[Any, evaluation.Evaluation] | None:
-        """Where it is noted what was chosen for a relation's weights, by what it was chosen for; None: nowhere."""
-        return None
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.

@@ -76,7 +76,7 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
     n_in, n_out = weight.shape
     found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
     chosen = forced or min(choices(*_ways(graph, x)), key=found.__getitem__)
-    noted, key = graph.noted, (n_in, n_out, x.constant, forced, numerics.name())
+    noted, key = graph.noted, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
     if noted is not None and key not in noted:
         inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
         noted[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
