@@ -69,8 +69,14 @@ class GATv2Conv(nn.Module):
 
 
 class GATv2(GAT):
-    """GATv2 layers, with what stands around them, and the parameters, as of `GAT`, which has `form` and `edge_features`
-    beside.
+    """GATv2 layers with dropout of inputs and coefficients; between them batch norm or bias, and activation.
+
+    Parameters
+    ----------
+    n_in, n_out, layers, hidden, heads, out_heads, out_concat, dropout, input_dropout, attention_dropout
+        As of `GAT`.
+    residual, batch_norm, activation, rng
+        As of `GAT`, which has `form` and `edge_features` beside.
     """
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,

@@ -33,7 +33,21 @@ class GCNConv(nn.Module):
 
 
 class GCN(Layered):
-    """GCN layers; between them batch norm or bias, activation and dropout. Parameters are those of `Layered`."""
+    """GCN layers with dropout on every layer's input; between them batch norm or bias, and activation.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+    input_dropout : float, optional
+        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
+    batch_norm : bool
+        Normalise before each activation, in place of the bias of the layer below.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+    """
 
     self_loops = edge_weights = True
 

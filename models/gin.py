@@ -45,7 +45,17 @@ class GINConv(nn.Module):
 class GIN(Layered):
     """GIN layers; between them, and inside them, batch norm or bias and activation; between them dropout.
 
-    Parameters are those of `Layered`; the features are not dropped.
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+        Of each layer's input, but the first one's.
+    batch_norm : bool
+        Normalise before each activation, between layers and inside them.
+    activation : {"relu", "elu"}
+    rng : nn.Random
     """
 
     self_loops = False

@@ -72,7 +72,17 @@ def _delta(graph):
 class PNA(Layered):
     """PNA layers; between them batch norm or bias, activation and dropout.
 
-    Parameters are those of `Layered`; the features are not dropped.
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features and classes.
+    layers, hidden : int
+    dropout : float
+        Of each layer's input, but the first one's.
+    batch_norm : bool
+        Normalise before each activation.
+    activation : {"relu", "elu"}
+    rng : nn.Random
     """
 
     self_loops = False

@@ -10,7 +10,18 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def as_bytes(array, writable=False):
-    """View a C-contiguous array of any shape, zero rows included, as flat bytes, which are written to if `writable`.
+    """View a C-contiguous array of any shape, zero rows included, as flat bytes.
+
+    Parameters
+    ----------
+    array : ndarray
+        Borrowed.
+    writable : bool
+        Whether the bytes will be written.
+
+    Returns
+    -------
+    ndarray of uint8
 
     Raises
     ------

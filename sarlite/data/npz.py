@@ -21,12 +21,30 @@ from sarlite.graph.edges import destinations, row_chunks
 def streams(path, workspace, finish, classes=None, task=None, train=20, val=30, seed=0):
     """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and labels.
 
-    The file has no split, so one is drawn. A member that holds Python objects is refused.
+    Parameters
+    ----------
+    path : path
+    workspace : Workspace
+    finish : callable
+        Of each piece of the features.
+    classes : int, optional
+        By default the largest label + 1.
+    task : str, optional
+        The task of the labels: see `raw.read_labels`.
+    train, val : int or float
+        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a
+        task other than classify all labelled nodes are one class.
+    seed : int
 
     Returns
     -------
     Streams
-        Directed, from row to column, as the file has it; `finish` is called of each piece of the features.
+        Directed, from row to column, as the file has it.
+
+    Raises
+    ------
+    DataError
+        The archive or a member is damaged, has another shape than the other members need, or holds Python objects.
     """
     path = existing(path)
     get, at_once = partial(member, path, folder=workspace.within("members").folder), workspace.at_once()

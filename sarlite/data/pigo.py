@@ -94,10 +94,21 @@ def read_directory(path, classes=None):
     """Read MG-GCN's graph.bin and matrices of a row a node: features.bin (float32), labels.bin (int32), sets.bin
     (uint32).
 
+    Parameters
+    ----------
+    path : path
+    classes : int, optional
+        By default the largest label + 1.
+
     Returns
     -------
     RawGraph
-        Directed, from row to column. Nodes of set 3 are in no split; another set than 0 to 3 is refused.
+        Directed, from row to column. Nodes of set 3 are in no split.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, files disagree in the number of rows, or a set is none of 0 to 3.
     """
     path = existing(path)
     graph = read_csr(path / GRAPH)

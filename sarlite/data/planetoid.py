@@ -16,14 +16,21 @@ _N_VAL = 500
 def read(path: AnyPath) -> RawGraph:
     """Read `PATH/ind.NAME.*` with the public split: the first labelled nodes train, the next 500 val, test.index test.
 
-    `path` is `PATH/NAME`, for example `data/planetoid/cora`. Files that hold anything but arrays and a dict of lists
-    are refused.
+    Parameters
+    ----------
+    path : path
+        `PATH/NAME`, for example `data/planetoid/cora`.
 
     Returns
     -------
     RawGraph
         Undirected; features dense float32. Test nodes that the files leave out (Citeseer has 15) have features 0, label
         -1 and no split.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, holds anything but arrays and a dict of lists, or does not fit the others.
     """
     path = Path(path)
     existing(path.parent)

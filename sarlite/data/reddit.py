@@ -11,12 +11,24 @@ _TYPES = ("none", "train", "val", "test")
 
 
 def read(path, classes=None):
-    """Read a folder's reddit_data.npz and reddit_graph.npz, or reddit_self_loop_graph.npz where the other is not there.
+    """Read reddit_data.npz and reddit_graph.npz, or reddit_self_loop_graph.npz where the other is not there.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    classes : int, optional
+        By default the largest label + 1.
 
     Returns
     -------
     RawGraph
         Directed, from row to column, as stored; Reddit's own graph is symmetric.
+
+    Raises
+    ------
+    DataError
+        An archive or a member is missing or damaged, or members disagree in the number of nodes.
     """
     path = existing(path)
     graph = path / next((name for name in _GRAPHS if (path / name).exists()), _GRAPHS[0])

@@ -13,12 +13,24 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Read PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label and .mask; `path` is the prefix.
+    """Read PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label and .mask.
+
+    Parameters
+    ----------
+    path : path
+        The prefix.
+    classes : int, optional
+        By default the largest label + 1.
 
     Returns
     -------
     RawGraph
         Directed as stored; ROC's own graphs have both directions and all self loops.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, or files disagree in the number of nodes or of features.
     """
     path = Path(path)
     existing(path.parent)

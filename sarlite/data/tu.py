@@ -20,15 +20,27 @@ from sarlite.types import Path as AnyPath
 def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float = 0.1, seed: int = 0) -> Relational:
     """Read a folder of the files of one data set, by the name before `_A.txt`.
 
-    Classes are numbered in the order of their labels, which are their names. Numbers to regress come from
-    DS_graph_attributes.txt. The files have no split, so one of the graphs is drawn.
+    Parameters
+    ----------
+    path : path
+    task : {"classify", "regress"}, optional
+        Classes are numbered in the order of their labels, which are their names. Numbers to regress come from
+        DS_graph_attributes.txt.
+    train, val : int or float
+        The files have no split, so one is drawn: graphs a class, or with a decimal point the share of each class.
+    seed : int
 
     Returns
     -------
     Relational
         Types "node" and "graph", whose relations lead from nodes to nodes and from each node to its graph. Features of
         nodes are attributes, then labels, one-hot by ascending number; a 1 where there are neither. Those of edges
-        likewise, none where there are neither. An edge that leads to another graph or is of no node is refused.
+        likewise, none where there are neither.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, files disagree in length, an edge leads to another graph or is of no node.
     """
     path = existing(path)
     prefix = _prefix(path)

@@ -223,7 +223,17 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
 
 
 def attend_backward_finish(sums, ddst):
-    """Add ``ddst += sum_t sums[t]`` in the order of t: the end of `attend_backward` over all blocks."""
+    """Add ``ddst += sum_t sums[t]`` in the order of t: the end of `attend_backward` over all blocks.
+
+    Parameters
+    ----------
+    sums : (threads, n_dst, H) float64
+    ddst : (n_dst, H) float32 or float64
+
+    Notes
+    -----
+    O(threads * n_dst * H) time.
+    """
     check("sums", sums, dtype=np.float64, shape=(None, None, None))
     check("ddst", ddst, dtype=FLOATS, shape=sums.shape[1:], out=True)
     if len(sums):
@@ -231,7 +241,17 @@ def attend_backward_finish(sums, ddst):
 
 
 def row_dot(a, b, out):
-    """Overwrite ``out[...] = sum_d a[...,d] * b[...,d]``. With a = g and b = out it is the delta of `attend_ends`."""
+    """Overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
+
+    Parameters
+    ----------
+    a, b : (..., D) float32 or float64
+    out : (...), a's dtype
+
+    Notes
+    -----
+    O(n * H * D) time. With a = g and b = out it is the delta of `attend_ends`.
+    """
     check_rows("a", a)
     check("b", b, dtype=a.dtype, shape=a.shape)
     check("out", out, dtype=a.dtype, shape=a.shape[:-1], out=True)

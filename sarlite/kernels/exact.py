@@ -34,7 +34,13 @@ def levels(dtype):
 
 
 def exact_largest(x, scale=None):
-    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 where there is none."""
+    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 where there is none.
+
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    scale : (n,), x's dtype, optional
+    """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     check("scale", scale, dtype=x.dtype, shape=(n,), optional=True)
     out, n_threads = np.empty(n_feat), team(x.size)
@@ -55,7 +61,18 @@ def exact_squares(x, inverse):
 
 
 def exact_centred(x, centre, scale, y=None):
-    """Return v * y, or v * v without y, of v = (x - centre) * scale, (n, F) float64: O(n F) time; 8 n F bytes."""
+    """Return v * y, or v * v without y, of v = (x - centre) * scale, (n, F) float64.
+
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    centre, scale : (F,) float64
+    y : (n, F), x's dtype, optional
+
+    Notes
+    -----
+    O(n F) time; 8 n F bytes.
+    """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     for name, a in (("centre", centre), ("scale", scale)):
         check(name, a, dtype=np.float64, shape=(n_feat,))
@@ -68,9 +85,19 @@ def exact_centred(x, centre, scale, y=None):
 def exact_gemm_backward(a, g, of_a, of_g, step):
     """Return sum_r a[r,p] * g[r,q] on the grids of_a[p] * of_g[q], of the second level `step` times that.
 
-    of_a are powers of two, of_g 1.5 times powers of two. Any partial sum must be below a third of their product. The
-    result is (levels, m, n) float64.
+    Parameters
+    ----------
+    a, g : (k, m), (k, n) float32 or float64
+    of_a, of_g : (m,), (n,) float64
+        Powers of two, and 1.5 times powers of two. Any partial sum must be below a third of their product.
+    step : float
 
+    Returns
+    -------
+    (levels, m, n) float64
+
+    Notes
+    -----
     O(k m n) time; 8 * threads * ((levels + 1) m n + 128 (m + n)) bytes.
     """
     k, m = check("a", a, dtype=FLOATS, shape=(None, None)).shape
@@ -88,7 +115,11 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
 def exact_whole(sums, out, scale=None):
     """Overwrite ``out = scale * sum of the levels``, rounded once.
 
-    scale is (n,), or of heads, the second axis of `out`, (n, H).
+    Parameters
+    ----------
+    sums : (n, levels, ...) float64
+    out : (n, ...) float32 or float64
+    scale : (n,) float64, or of heads, the second axis of `out`, (n, H); optional
     """
     check("out", out, dtype=FLOATS, out=True)
     check("sums", sums, dtype=np.float64, shape=(len(out), levels(out.dtype), *out.shape[1:]))

@@ -48,7 +48,16 @@ def _narrow(x, scale):
 
 
 def widen(x):
-    """Return bfloat16 rows as float32, which is exact."""
+    """Return bfloat16 rows as float32, which is exact.
+
+    Parameters
+    ----------
+    x : (n, ...) uint16
+
+    Returns
+    -------
+    (n, ...) float32
+    """
     check("x", x, dtype=BFLOAT16)
     out = np.empty(x.shape, np.float32)
     call("sar_widen_forward", out, x, x.size)

@@ -12,8 +12,15 @@ def columns(x, name="x"):
 
 
 def column_moments(x, mean, m2):
-    """Overwrite the mean and the sum of squared deviations of each column of x; zeros when there are no rows.
+    """Overwrite the mean and the sum of squared deviations of each column; zeros when there are no rows.
 
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    mean, m2 : (F,) float64
+
+    Notes
+    -----
     O(n * F) time, 16 * threads * F bytes. Welford's update; ranges of rows are merged in thread order (Chan, Golub,
     LeVeque 1979), so the result is the same for the same number of threads. """
     n, n_feat = columns(x)

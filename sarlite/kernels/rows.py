@@ -73,9 +73,13 @@ class Rows:
 
 
 def copy_rows(x, rows, out):
-    """Overwrite ``out = x[rows]`` of an array of any numbers, or of Rows.
+    """Overwrite ``out = x[rows]``.
 
-    `rows` are (k,) int32 or int64, or a slice.
+    Parameters
+    ----------
+    x : (n, ...) array of numbers, or Rows
+    rows : (k,) int32 or int64, or slice
+    out : (k, ...), x's dtype and trailing shape
     """
     if isinstance(x, Rows):
         x, rows = x.table, x.numbers[rows]
@@ -88,9 +92,22 @@ def copy_rows(x, rows, out):
 
 
 def gather_rows(x, index, out):
-    """Overwrite ``out[k] = x[index[k]]``; O(k * F) time.
+    """Overwrite ``out[k] = x[index[k]]``.
 
-    An entry of `index` outside 0 .. n is a ShapeError too.
+    Parameters
+    ----------
+    x : (n, ...) float32, float64, or uint16 as bfloat16
+    index : (k,) int32 or int64
+    out : (k, ...), x's dtype and trailing shape
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also when an entry of `index` is outside 0 .. n.
+
+    Notes
+    -----
+    O(k * F) time.
     """
     check_rows("x", x, dtype=ROWS)
     check("index", index, dtype=INDEXES, shape=(None,))
@@ -107,9 +124,23 @@ def gather_rows(x, index, out):
 
 
 def scatter_add_rows(rows, index, out):
-    """Add ``out[index[k]] += rows[k]``, the gradient of `gather_rows`; O(k * F) time.
+    """Add ``out[index[k]] += rows[k]``. The values of `index` are unique: rows are added in parallel.
 
-    The values of `index` are unique, as rows are added in parallel. One outside 0 .. n is a ShapeError too.
+    Parameters
+    ----------
+    rows : (k, ...) float32 or float64
+    index : (k,) int32 or int64
+    out : (n, ...), rows' dtype and trailing shape
+        Accumulates.
+
+    Raises
+    ------
+    ShapeError
+        Naming the argument; also when an entry of `index` is outside 0 .. n.
+
+    Notes
+    -----
+    O(k * F) time. The gradient of `gather_rows`.
     """
     check_rows("rows", rows)
     check("index", index, dtype=INDEXES, shape=(len(rows),))
@@ -120,7 +151,18 @@ def scatter_add_rows(rows, index, out):
 
 
 def add(a, b, out):
-    """Overwrite ``out = a + b`` on all threads. `out` may be `a` or `b` itself."""
+    """Overwrite ``out = a + b``.
+
+    Parameters
+    ----------
+    a, b : (...) float32 or float64, of one shape and dtype
+    out : as a
+        May be `a` or `b` itself.
+
+    Notes
+    -----
+    O(n) time, on all threads.
+    """
     check("a", a, dtype=FLOATS)
     check("b", b, dtype=a.dtype, shape=a.shape)
     check("out", out, dtype=a.dtype, shape=a.shape, out=True)
@@ -130,9 +172,20 @@ def add(a, b, out):
 def dropout(x, ids, key, p, out):
     """Overwrite ``out[r,c] = x[r,c] * (keep ? 1 / (1-p) : 0)`` with a mask that depends on (key, ids[r], c) alone.
 
-    ids are the global ids of the rows, c counts the elements of a row, p is the probability of dropping, and key is
-    taken modulo 2^64.
+    Parameters
+    ----------
+    x : (n, ...) float32 or float64
+        c counts the elements of a row.
+    ids : (n,) int64
+        Global row ids.
+    key : int
+        Taken modulo 2^64.
+    p : float
+        Probability of dropping, in [0, 1).
+    out : x's shape and dtype
 
+    Notes
+    -----
     O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10, with counter (id_low, id_high, c // 4, 0) and
     key (key_low, key_high), is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011. """
     check_rows("x", x)

@@ -95,11 +95,19 @@ def published() -> dict[str, dict]:
 
 
 def corpus(level: str = "all") -> list[Entry]:
-    """Return the graphs of a level, none of them built yet; ConfigError where it is another level.
+    """Return the graphs of a level, none of them built yet.
 
-    "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and of
-    each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by edge and
-    column (a float32 of each would be 8 GiB).
+    Parameters
+    ----------
+    level : str
+        "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and
+        of each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
+        edge and column (a float32 of each would be 8 GiB).
+
+    Raises
+    ------
+    ConfigError
+        It is another level.
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}: the corpus has {', '.join(LEVELS)}")
@@ -122,8 +130,10 @@ def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], wid
            ) -> list[Entry]:
     """Return the graphs of a level by their names, or one's own by name; in turn of `widths` where there are some.
 
-    Raises ConfigError where no graph has such a name, a width is no whole number above 0, or what is given is no
-    EdgeList.
+    Raises
+    ------
+    ConfigError
+        No graph has such a name, a width is no whole number above 0, or what is given is no EdgeList.
     """
     each = WIDTHS if widths is None else tuple(whole("widths", width, 1) for width in widths)
     if not each:

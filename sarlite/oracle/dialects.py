@@ -193,8 +193,18 @@ def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str |
 def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
     """Where each of the paper's parameters stands in a dialect's layer.
 
-    Whether the residual is projected is told by `projected`, or by the `names` of a state in that dialect. DGL's bias
-    is then the projection's. Raises ConfigError where there is no such layer or dialect.
+    Parameters
+    ----------
+    layer, dialect : str
+    names : iterable of str
+        Of a state in that dialect.
+    projected : bool
+        Whether the residual is projected; known from `names` where they are given. DGL's bias is then the projection's.
+
+    Raises
+    ------
+    ConfigError
+        No such layer or dialect.
     """
     if (layer, dialect) not in PLACES:
         known = f"{', '.join(PARAMETERS)} in {', '.join(DIALECTS)}"
@@ -206,10 +216,17 @@ def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bo
 
 
 def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a layer, arrays or expressions, by the paper's names and in the paper's layouts.
+    """The parameters of a layer by the paper's names and in the paper's layouts.
 
-    `state` is by the dialect's names; a count of batches is left out. Raises DataError for a name that the dialect's
-    layer does not have, or a number of axes that its layout does not allow.
+    Parameters
+    ----------
+    state : dict of str to array or Expr
+        By the dialect's names. A count of batches is left out.
+
+    Raises
+    ------
+    DataError
+        A name that the dialect's layer does not have, or a number of axes that its layout does not allow.
     """
     table = {place.name: (ours, place.layout) for ours, place in places(layer, dialect, state).items()}
     found = {}

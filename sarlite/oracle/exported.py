@@ -73,9 +73,18 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
 def verify(folder: Path, results: Path | None = None) -> Report:
     """Hold the results that a program wrote against the cases that it read.
 
-    For the case PATH of `cases.txt` in `folder`, `results` (`folder`/results where not given) has PATH/NAME.npy for
-    each output, and PATH/dNAME.npy for each gradient. Raises DataError where a case, or a file of results, cannot be
-    read.
+    Parameters
+    ----------
+    folder : Path
+        Of `export`.
+    results : Path, optional
+        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient;
+        `folder`/results where not given.
+
+    Raises
+    ------
+    DataError
+        A case, or a file of results, cannot be read.
     """
     results = folder / RESULTS if results is None else results
     report = Report(f"results in {results}")

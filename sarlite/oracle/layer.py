@@ -63,7 +63,10 @@ def rows_of(edges: EdgeList, n_in: int) -> Shapes:
 def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
     """The destinations' names of weights that stand twice in a state, as torch saves shared weights.
 
-    Raises DataError where the two are not equal.
+    Raises
+    ------
+    DataError
+        The two are not equal.
     """
     if not attributes.get("share_weights"):
         return set()
@@ -78,11 +81,21 @@ def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> s
 
 
 def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All attributes of a layer: of the caller, where these are not None, of a state by the dialect's names, of the
-    dialect.
+    """All attributes of a layer.
 
-    Raises ConfigError for a value that is not allowed, or that is not the state's; DataError for a parameter that is
-    missing, unknown or of a wrong shape.
+    Parameters
+    ----------
+    attributes : dict
+        None where the caller does not tell it; with "dialect".
+    state : dict of str to array, optional
+        By the dialect's names.
+
+    Raises
+    ------
+    ConfigError
+        A value that is not allowed, or that is not the state's.
+    DataError
+        A parameter that is missing, unknown or of a wrong shape.
     """
     dialect = attributes["dialect"]
     given = {name: _checked(layer, dialect, name, value) for name, value in attributes.items() if value is not None}
@@ -179,8 +192,11 @@ DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation,
 def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
     """The edges with their self loops, and the edges' weights.
 
-    `self_loops` "none": as given. "missing": one of weight 1 where a row has none. "replace": one for every row in
-    place of those that are there, keeping the weight of the last.
+    Parameters
+    ----------
+    self_loops : {"none", "missing", "replace"}
+        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the
+        weight of the last.
     """
     if self_loops == "none":
         return edges, weight

@@ -13,11 +13,25 @@ from sarlite.oracle.reference import Reference
 
 
 def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool], most_calls: int = 400) -> Case:
-    """Return a case on fewer edges, rows and columns that still fails; its name ends in "/small".
+    """Return a case on fewer edges, rows and columns that still fails.
 
-    No single edge can be left out without the case's passing, unless `still_fails`, which calls the function under
-    test, was asked `most_calls` times.
+    Parameters
+    ----------
+    reference : Reference
+    case : Case
+        One that fails.
+    still_fails : (Case) -> bool
+        Calls the function under test and compares; what it raises is raised here.
+    most_calls : int
+        After so many calls the smallest failing case is returned.
 
+    Returns
+    -------
+    Case
+        No single edge can be left out without the case's passing, unless calls ran out. Its name ends in "/small".
+
+    Notes
+    -----
     Source: Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": halves first, then ever
     smaller parts.
     """
