@@ -139,8 +139,9 @@ def pictured(comm, graph):
 
 
 def _grid_of(comm, graph):
-    """The grid of ranks that the run's graph is on; of a relational graph each relation has one."""
-    grids = graph.graph.grids if isinstance(graph, NodeType) else [getattr(graph, "grid", None)]
+    """The grid of ranks that the run's nodes are on; of a relational graph each relation has one."""
+    nodes = _nodes(graph)
+    grids = nodes.graph.grids if isinstance(nodes, NodeType) else [nodes.grid]
     if not grids or grids[0] is None:
         return {}
     n_bytes = comm.allgather(sum(grid.structure_bytes for grid in grids))
@@ -149,7 +150,13 @@ def _grid_of(comm, graph):
 
 def _evaluations(graph):
     """Of a relational graph, which way the relations' weights were evaluated, and what either way costs."""
-    return {"relations": [found._asdict() for found in graph.graph.evaluations]} if isinstance(graph, NodeType) else {}
+    nodes = _nodes(graph)
+    return {"relations": [found._asdict() for found in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
+
+
+def _nodes(graph):
+    """What the model's layers compute on: of links and of sets of graphs their nodes."""
+    return getattr(graph, "nodes", graph)
 
 
 def promise(mode, prefetch, size):

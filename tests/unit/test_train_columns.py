@@ -30,6 +30,15 @@ def test_a_grid_of_ranks_trains_as_one(tmp_path, capsys):
     np.testing.assert_allclose(grid, one, rtol=1e-9)
 
 
+@pytest.mark.parametrize("flags", [["--model", "gcn"], [
+    "--data", "relational:nodes=300,edges=2000", "--model", "rgcn", "--link-relation", "paper.cites.paper"]])
+def test_a_run_of_links_tells_its_grid_and_its_relations(flags, tmp_path, capsys):
+    train_here(tmp_path / "run", *flags, "--task", "link", "--epochs", "1", "--ranks", "2", "--columns", "2")
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (line["grid"]["rows"], line["grid"]["columns"]) == (1, 2) and min(line["grid"]["structure_bytes"]) > 0
+    assert bool(line.get("relations")) == ("rgcn" in flags)
+
+
 @pytest.mark.parametrize("flags, told", [
     (["--columns", "2", "--mfg"], "--columns does not go with --mfg"),
     (["--columns", "2", "--batch-size", "8", "--fanouts", "3,3"], "--columns does not go with --batch-size"),
