@@ -47,7 +47,6 @@ def test_options_as_values():
     assert found.training.smooth == CorrectAndSmooth(smooth_alpha=0.5) and found.training.schedule(1) == 0.5
     assert found.source.self_loops is False and settings(config.resolve({"model": "gcn"})).source.self_loops is True
     assert found.source.edge_values[:3] == ("there", True, False)
-    assert settings(config.resolve({"mode": "auto"})).graph.mode == "sar"
 
 
 @pytest.mark.parametrize("flags, words", [
