@@ -24,7 +24,7 @@ CONTENTS = {  # heading: pages
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "edge-labels", "own-message",
                                              "own-model", "hosts", "memory", "resume", "notebooks", "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
-    "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "schedules", "cost", "numerics", "narrow", "oracle"],
+    "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "which-mode", "schedules", "cost", "numerics", "narrow", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python"],
     "Inside": ["architecture", "promises"],
     "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",

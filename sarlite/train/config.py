@@ -143,7 +143,7 @@ def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None
 
 
 def parse_further(argv: Sequence[str] | None, own: Options, metavars: Mapping[str, str], needed: Sequence[str],
-                  taken: Sequence[str], others: Options | None = None, **words: str) -> tuple[dict[str, Any], ...]:
+                  taken: Sequence[str], others: Options | None = None, **words: Any) -> tuple[dict[str, Any], ...]:
     """Return a further command's own options with their defaults, and the given ones of those that it takes from here.
 
     Parameters
