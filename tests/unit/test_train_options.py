@@ -97,7 +97,7 @@ MISTYPED = {
     "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
     "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
     "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa? "
-                  "(python -m sarlite.train --help lists all)",
+                  "(docs/which-mode.md tells which to choose; python -m sarlite.train --help lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
                      "(python -m sarlite.train --help lists all)",
     "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help lists all)",
