@@ -48,16 +48,18 @@ def _narrow(x, scale):
 
 
 def widen(x):
-    """Return bfloat16 rows as float32, which is exact.
+    """Return rows of bfloat16 as float32, which is exact; return rows of another dtype as they are.
 
     Parameters
     ----------
-    x : (n, ...) uint16
+    x : (n, ...) uint16, or array of another dtype
 
     Returns
     -------
-    (n, ...) float32
+    (n, ...) float32, new; or `x`
     """
+    if getattr(x, "dtype", None) != BFLOAT16:
+        return x
     check("x", x, dtype=BFLOAT16)
     out = np.empty(x.shape, np.float32)
     call("sar_widen_forward", out, x, x.size)

@@ -123,7 +123,7 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
-        self._narrow = part.graph.schedule.rows != "float32"
+        self._narrow = part.graph.schedule.row_format.is_narrow
         self._x, self.pushed, self.dated = x, dict[int, tuple[list[int], Any, Any]](), settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()

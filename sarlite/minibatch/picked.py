@@ -91,7 +91,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         if schedule is None:
             there = graph.schedule
             schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode,
-                                rows=there.rows, over=number)
+                                row_format=there.row_format)
         self.relation = graph.relation
         own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
@@ -101,7 +101,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         self._all_sizes = sizes or own
         sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))
         self.estimate = Estimate(edges, picked, dst_rows, sources, columns, loops, exact=lasting,
-                                 alone=schedule.plan.alone)
+                                 alone=schedule.plan.single_block)
         if lasting:  # outside of a step's buffers
             self.src_ids, self.dst_ids, self.in_degrees  # noqa: B018 (made at the first use)
 

@@ -11,7 +11,7 @@ from sarlite.nn.readout import READOUTS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
-from sarlite.sar.schedule.schedule import ROWS
+from sarlite.sar.schedule.row_format import ROW_FORMATS
 from sarlite.tape.numerics import NUMERICS
 from sarlite.train.graphs import GraphOptions
 from sarlite.train.link_options import LinkOptions
@@ -181,7 +181,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                     "nothing"),
         "numerics": ("fast", NUMERICS, "exact: the same bits for any number of ranks and threads, any mode, "
                      "partition and processor"),
-        "rows": ("float32", ROWS, "number type in which rows that edges gather are stored and sent; sums and all "
+        "rows": ("float32", tuple(ROW_FORMATS), "number type in which rows that edges gather are stored and sent; sums and all "
                  "else stay float32"),
         "threads": (0, int, "threads of each rank; 0 divides the host's cores among its ranks"),
         "ranks": (1, int, "ranks as threads of this process, without MPI"),

@@ -150,7 +150,7 @@ def _nodes(graph):
 
 def promise(mode, prefetch, size):
     """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    return None if MODES[mode].keeps else min(1 + prefetch, size - 1)
+    return None if MODES[mode].keeps_rows else min(1 + prefetch, size - 1)
 
 
 def table(run, size, summary, counted, best, times, run_dir, one_process=False):

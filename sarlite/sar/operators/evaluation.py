@@ -91,7 +91,7 @@ def _ways(graph, x):
         return ("product",)  # a sum of whole numbers may overflow
     if graph.relation is None:
         return ("first",) if x.constant else ("product", "first")  # the sums of rows that never change are kept
-    return ("first", "inside") if graph.schedule.rows == "float32" else ("first",)
+    return ("first", "inside") if not graph.schedule.row_format.is_narrow else ("first",)
 
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,

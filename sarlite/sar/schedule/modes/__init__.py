@@ -21,5 +21,5 @@ from sarlite.sar.schedule.modes.sequential import Sequential
 
 MODES: dict[str, Any] = {
     mode.name: mode
-    for mode in (Sequential("sar", keeps=False), Sequential("sa", keeps=True), OneShot(), Broadcast())
+    for mode in (Sequential("sar", keeps_rows=False), Sequential("sa", keeps_rows=True), OneShot(), Broadcast())
 }

@@ -47,7 +47,7 @@ class Broadcast:
     backward_rows: int = 4096
 
     fetch: ClassVar[Any] = Broadcasts
-    keeps: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
     reverses: ClassVar[bool] = True
     in_step: ClassVar[bool] = True
 

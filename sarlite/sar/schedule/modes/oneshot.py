@@ -18,7 +18,7 @@ class OneShot:
     name: str = "oneshot"
 
     fetch: ClassVar[Any] = Fetch
-    keeps: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
     reverses: ClassVar[bool] = False
     in_step: ClassVar[bool] = False
 

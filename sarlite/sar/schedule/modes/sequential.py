@@ -22,7 +22,7 @@ class Sequential:
     Attributes
     ----------
     name : str
-    keeps : bool
+    keeps_rows : bool
         Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
     backward_pieces : int
         With few peers a rank takes about so many pieces backward,
@@ -31,7 +31,7 @@ class Sequential:
     """
 
     name: str
-    keeps: bool
+    keeps_rows: bool
     backward_pieces: int = 9
     backward_rows: int = 4096
 
@@ -44,7 +44,7 @@ class Sequential:
 
     def lay_out(self, needs: Needs, prefetch: int) -> Plan:
         own, peers = needs.tiles()
-        n = 1 if self.keeps else n_parts(needs, self.backward_pieces, self.backward_rows)
+        n = 1 if self.keeps_rows else n_parts(needs, self.backward_pieces, self.backward_rows)
         parts = [part for piece in peers for part in piece.cut(n)]
         return Plan(needs.n_src, (own, *peers), (*parts, own), needs.degree)
 
