@@ -34,8 +34,8 @@ class Edges:
         Global node id of each column.
     offset : int
         Number of columns in the part's blocks before this one, so that offset + column is unique over them.
-    source : int or "all"
-        The rank that owns the columns; "all" where the local rows are followed by every peer's.
+    source : int
+        The rank that owns the columns, or the first of several ranks.
     n_src, n_edges : int
     lasting : bool
         Whether transposes are kept outside of a step's buffers; a batch's transposes go with the batch.
@@ -168,9 +168,9 @@ class Block(Edges):
 
     Parameters
     ----------
-    order : (EdgeOrder, int), optional
-        The order of the part's blocks, and the number of this block in it. Without an order the block's edges are all
-        of the part's.
+    order : (EdgeOrder, list of int), optional
+        The order of the part's edges, and the numbers in it of the sets of edges that this block has. Without an order
+        the block's edges are all of the part's.
     numbers, src_ids, n_dst, rows, offset, source, lasting
         See `Edges`.
     """
@@ -201,8 +201,12 @@ class EdgeOrder:
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
-    def positions(self, k, dtype):
-        """Return (n_edges,) the place of each edge of block `k`."""
+    def positions(self, members, dtype):
+        """Return (n_edges,) the place of each edge of some blocks, ascending for several blocks."""
+        places = [self._positions(k, dtype) for k in members]
+        return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
+
+    def _positions(self, k, dtype):
         if self._starts is None:  # no cached_property: its lock would be held while thread ranks wait for each other
             self._starts = list(self._each_start())
         indptr = self.blocks[k][1]

@@ -3,6 +3,7 @@
 It knows no operator.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,21 +144,27 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     rows: str = "float32"
+    peers_at_once: int | None = None  # None: as many as the mode takes
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
         raise_together(comm, self._error())
 
     def _error(self):
-        if not hasattr(self.mode, "lay_out") and self.mode not in MODES:
+        if not hasattr(self.mode, "plan") and self.mode not in MODES:
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
         if self.rows not in ROW_FORMATS:
             return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROW_FORMATS)}")
-        prefetch: Any = self.prefetch
-        if isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
-            return ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
+        for name, least in (("prefetch", 0), ("peers_at_once", 1)):
+            value: Any = getattr(self, name)
+            if name == "peers_at_once" and value is None:
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if self.peers_at_once is not None and not hasattr(MODES.get(self.mode, self.mode), "peers_at_once"):
+            return ConfigError(f"peers_at_once: mode {self.mode} brings one rank's rows at a time")
         return None
 
     @property
@@ -182,7 +189,8 @@ class Options(NamedTuple):
     @property
     def made_mode(self):
         """The mode as an object."""
-        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
+        mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
+        return mode if self.peers_at_once is None else replace(mode, peers_at_once=self.peers_at_once)
 
 
 def make(comm, found, options, profile, dst_ids=None):
@@ -199,7 +207,7 @@ def make(comm, found, options, profile, dst_ids=None):
         Global ids of this rank's destination rows; None of relations.
     """
     mode, transport = options.made_mode, Transport(comm, options.prefetch, profile)
-    made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.rows])
+    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.rows])
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
     return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
@@ -212,4 +220,4 @@ def _reversed(comm, found, dst_ids, made):
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
     reversed_needs = needs.find(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
-    return made._replace(plan=made.mode.lay_out(reversed_needs, made.transport.prefetch))
+    return made._replace(plan=made.mode.plan(reversed_needs, made.transport.prefetch))

@@ -54,7 +54,7 @@ class Broadcast:
     def __str__(self) -> str:
         return self.name
 
-    def lay_out(self, needs: Needs, prefetch: int) -> Plan:
+    def plan(self, needs: Needs, prefetch: int) -> Plan:
         n = self.n_ranges(needs) if prefetch else 1
         own, peers = needs.tiles(n)
         parts = -(-n_parts(needs, self.backward_pieces, self.backward_rows) // n)
