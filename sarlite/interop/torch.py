@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from sarlite import nn
 from sarlite.errors import ConfigError
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import apply
+from sarlite.tape.tensor import apply
 from sarlite.tape.primitives import Owned, primitive
 
 

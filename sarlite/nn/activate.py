@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import Tensor, apply, written_over
-from sarlite.tape.numerics import by_numerics
+from sarlite.tape.tensor import Tensor, apply, written_over
+from sarlite.numerics import by_numerics
 from sarlite.tape.primitives import Owned, primitive
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sarlite.errors import CheckpointError, ConfigError, ShapeError
-from sarlite.tape.engine import Tensor
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 M = TypeVar("M", bound="Module")

@@ -1,7 +1,7 @@
 """A small reverse-mode tape over NumPy arrays."""
 
 from sarlite.tape import ops
-from sarlite.tape.engine import Tensor, apply
+from sarlite.tape.tensor import Tensor, apply
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.tape.primitives import PRIMITIVES, Owned, primitive
 from sarlite.tape.recording import no_grad

@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import div
+from sarlite import numerics
+from sarlite.numerics import reductions
+from sarlite.tape.pairwise import div
 from sarlite.tape.elementwise import unary
-from sarlite.tape.engine import Operand, Tensor, apply
+from sarlite.tape.tensor import Operand, Tensor, apply
 from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
 from sarlite.types import Array, Axis
@@ -22,7 +23,7 @@ def _restore(g, axis, keepdims):
 
 
 def _sum(needs, x, axis, keepdims):
-    return reduce.total(x, axis, keepdims), (x.shape,)
+    return reductions.total(x, axis, keepdims), (x.shape,)
 
 
 def _sum_vjp(g, needs, residuals, axis, keepdims):
@@ -39,13 +40,13 @@ def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Average over an axis, a tuple of axes, or all."""
-    return div(sum(x, axis, keepdims), reduce.count(x, axis))
+    return div(sum(x, axis, keepdims), reductions.count(x, axis))
 
 
 primitive(
     "cumsum",
-    lambda needs, x, axis: (reduce.running(x, axis), ()),
-    lambda g, needs, residuals, axis: (np.flip(reduce.running(np.flip(g, axis), axis), axis),),
+    lambda needs, x, axis: (reductions.running(x, axis), ()),
+    lambda g, needs, residuals, axis: (np.flip(reductions.running(np.flip(g, axis), axis), axis),),
     owned=Owned.YES,
 )
 
@@ -60,10 +61,10 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 def _var(x, axis, keepdims, ddof):
     """Return (variance, mean with its axes kept, divisor)."""
-    mean = reduce.mean(x, axis, keepdims=True)
-    n, centred = reduce.count(x, axis), x - mean
+    mean = reductions.mean(x, axis, keepdims=True)
+    n, centred = reductions.count(x, axis), x - mean
     divisor = np.float64(n - ddof if n > ddof else 0)  # NumPy's 0, by which one may divide
-    return (reduce.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
+    return (reductions.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
 
 
 def _var_forward(needs, x, axis, keepdims, ddof):
@@ -171,21 +172,21 @@ def log_softmax_of(x, axis):
     """x - log sum exp x, of an ndarray."""
     z = x - top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, of no values
-        return z - numerics.log(reduce.total(numerics.exp(z), axis, keepdims=True))
+        return z - numerics.log(reductions.total(numerics.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
     """exp x / sum exp x, of an ndarray."""
     e = numerics.exp(x - top(x, axis))
-    return e / reduce.total(e, axis, keepdims=True)
+    return e / reductions.total(e, axis, keepdims=True)
 
 
 def _log_softmax_vjp(g, out, axis):
-    return g - numerics.exp(out) * reduce.total(g, axis, keepdims=True)
+    return g - numerics.exp(out) * reductions.total(g, axis, keepdims=True)
 
 
 def _softmax_vjp(g, out, axis):
-    return out * (g - reduce.total(g * out, axis, keepdims=True))
+    return out * (g - reductions.total(g * out, axis, keepdims=True))
 
 
 unary("log_softmax", log_softmax_of, _log_softmax_vjp, keep="out")
@@ -206,13 +207,13 @@ def _logsumexp(needs, x, axis, keepdims):
     largest = top(x, axis)
     largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
-        out = numerics.log(reduce.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
+        out = numerics.log(reductions.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
 
 
 def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
     e = numerics.exp(residuals[0] - top(residuals[0], axis))
-    sums = reduce.total(e, axis, keepdims=True)
+    sums = reductions.total(e, axis, keepdims=True)
     return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
 
 

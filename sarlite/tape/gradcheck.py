@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.tape.backward import pull
-from sarlite.tape.engine import Tensor
+from sarlite.tape.tensor import Tensor
 from sarlite.tape.recording import no_grad
 
 

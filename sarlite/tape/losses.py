@@ -6,13 +6,14 @@ of the mean over all ranks. """
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import div, mul, pair
+from sarlite import numerics
+from sarlite.numerics import reductions
+from sarlite.tape.pairwise import div, mul, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
+from sarlite.tape.tensor import Operand, Tensor, apply, as_array
 from sarlite.tape.primitives import Owned, primitive
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.tape.shaping import take
 from sarlite.types import Array
 
@@ -30,7 +31,7 @@ def _at(labels, rows):
 def _reduced(losses, weight, divisor):
     """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
-    return losses if divisor is None else np.asarray(reduce.share(losses.astype(np.float64)) / divisor, losses.dtype)
+    return losses if divisor is None else np.asarray(reductions.share(losses.astype(np.float64)) / divisor, losses.dtype)
 
 
 def _factor(g, weight, divisor):
@@ -62,7 +63,7 @@ def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
         elif apart:
             d[rows[part]] = np.add(d_rows, 0, out=d_rows)  # -0.0 becomes 0.0, as where rows are added up
         else:  # on some ranks maybe, so nothing that all ranks do together
-            reduce.add_equal_rows(d, rows, d_rows)
+            reductions.add_equal_rows(d, rows, d_rows)
     return d, None, None, None
 
 
@@ -85,7 +86,7 @@ def _nll_vjp(g, needs, residuals, divisor):
     labels, rows, weight, shape, dtype = residuals
     where = _at(labels, rows)
     d = np.zeros(shape, dtype)
-    reduce.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
+    reductions.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
     return d, None, None, None
 
 
@@ -152,7 +153,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     weights = _weights(x, chosen, rows, weight, row_weight)
     divisor = None if reduction == "none" else 1
     if reduction == "mean":
-        own = len(chosen) if weights is None else float(reduce.total(weights.astype(np.float64)))
+        own = len(chosen) if weights is None else float(reductions.total(weights.astype(np.float64)))
         divisor = (own if count is None else float(count)) or 1
     return apply(name, x, labels, rows, weights, divisor=divisor)
 
@@ -224,7 +225,7 @@ _absolute_error = pair(
 
 primitive(
     "share",
-    lambda needs, x: (np.asarray(reduce.share(x), x.dtype), (x.shape,)),
+    lambda needs, x: (np.asarray(reductions.share(x), x.dtype), (x.shape,)),
     lambda g, needs, residuals: (np.broadcast_to(g, residuals[0]),),
 )
 

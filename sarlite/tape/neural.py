@@ -6,9 +6,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import reduce
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Tensor, apply
+from sarlite.numerics import reductions
+from sarlite.tape.pairwise import operands
+from sarlite.tape.tensor import Tensor, apply
 from sarlite.tape.primitives import Owned, primitive
 from sarlite.types import Array
 
@@ -16,9 +16,9 @@ from sarlite.types import Array
 
 
 def _layer_norm(needs, x, gamma, beta, eps):
-    mean = reduce.mean(x, -1, keepdims=True)
+    mean = reductions.mean(x, -1, keepdims=True)
     centred = x - mean
-    inv_std = 1 / np.sqrt(reduce.mean(centred * centred, -1, keepdims=True) + eps)
+    inv_std = 1 / np.sqrt(reductions.mean(centred * centred, -1, keepdims=True) + eps)
     out = centred * inv_std * gamma + beta
     kept = (x, mean, inv_std) if needs[0] or needs[1] else (None, None, None)
     return out, (*kept, gamma if needs[0] else None)
@@ -27,17 +27,17 @@ def _layer_norm(needs, x, gamma, beta, eps):
 def _layer_norm_vjp(g, needs, residuals, eps):
     x, mean, inv_std, gamma = residuals
     over_rows = tuple(range(g.ndim - 1))
-    d_beta = reduce.total(g, over_rows) if needs[2] else None
+    d_beta = reductions.total(g, over_rows) if needs[2] else None
     if not (needs[0] or needs[1]):
         return None, None, d_beta
     normal = (x - mean) * inv_std
-    d_gamma = reduce.total(g * normal, over_rows) if needs[1] else None
+    d_gamma = reductions.total(g * normal, over_rows) if needs[1] else None
     return _layer_norm_dx(g * gamma, normal, inv_std) if needs[0] else None, d_gamma, d_beta
 
 
 def _layer_norm_dx(g, normal, inv_std):
     """dx = (g - mean(g) - normal * mean(g normal)) / std."""
-    return inv_std * (g - reduce.mean(g, -1, keepdims=True) - normal * reduce.mean(g * normal, -1, keepdims=True))
+    return inv_std * (g - reductions.mean(g, -1, keepdims=True) - normal * reductions.mean(g * normal, -1, keepdims=True))
 
 
 primitive("layer_norm", _layer_norm, _layer_norm_vjp, owned=Owned.YES)

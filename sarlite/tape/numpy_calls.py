@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.tape import arithmetic, axes, elementwise, product, shaping
-from sarlite.tape.engine import Tensor, as_array
+from sarlite.tape import pairwise, axes, elementwise, product, shaping
+from sarlite.tape.tensor import Tensor, as_array
 
 
 def _power(a, b):
@@ -30,18 +30,18 @@ def _take(a, indices, axis=None):
 
 
 UFUNCS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add, np.subtract: arithmetic.sub, np.multiply: arithmetic.mul, np.divide: arithmetic.div,
-    np.power: _power, np.maximum: arithmetic.maximum, np.minimum: arithmetic.minimum, np.matmul: product.matmul,
-    np.greater: arithmetic.greater, np.greater_equal: arithmetic.greater_equal, np.less: arithmetic.less,
-    np.less_equal: arithmetic.less_equal, np.equal: arithmetic.equal, np.not_equal: arithmetic.not_equal,
-    np.bitwise_and: arithmetic.bitwise_and, np.bitwise_or: arithmetic.bitwise_or, np.invert: arithmetic.invert,
+    np.add: pairwise.add, np.subtract: pairwise.sub, np.multiply: pairwise.mul, np.divide: pairwise.div,
+    np.power: _power, np.maximum: pairwise.maximum, np.minimum: pairwise.minimum, np.matmul: product.matmul,
+    np.greater: pairwise.greater, np.greater_equal: pairwise.greater_equal, np.less: pairwise.less,
+    np.less_equal: pairwise.less_equal, np.equal: pairwise.equal, np.not_equal: pairwise.not_equal,
+    np.bitwise_and: pairwise.bitwise_and, np.bitwise_or: pairwise.bitwise_or, np.invert: pairwise.invert,
     np.negative: elementwise.neg, np.absolute: elementwise.abs, np.sqrt: elementwise.sqrt, np.exp: elementwise.exp,
     np.expm1: elementwise.expm1, np.log: elementwise.log, np.log1p: elementwise.log1p, np.tanh: elementwise.tanh,
 }  # fmt: skip
 
 # function: (operation, the most positional arguments that mean the same to both, keywords that mean the same to both)
 FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
-    np.where: (arithmetic.where, 3, ()),
+    np.where: (pairwise.where, 3, ()),
     np.concatenate: (shaping.concat, 2, ("axis",)),
     np.stack: (shaping.stack, 2, ("axis",)),
     np.reshape: (shaping.reshape, 2, ()),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sarlite.tape.arithmetic import (
+from sarlite.tape.pairwise import (
     add,
     astype,
     bitwise_and,
@@ -61,7 +61,7 @@ from sarlite.tape.elementwise import (
     sqrt,
     tanh,
 )
-from sarlite.tape.engine import Tensor, as_array
+from sarlite.tape.tensor import Tensor, as_array
 from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
+from sarlite.numerics import current
 from sarlite.tape.recording import now, state
 
 
@@ -83,7 +84,7 @@ class Node:
     def __init__(self, name, sinks, needs, residuals, params, volatile, changes, read, replicated=False):
         self.name, self.sinks, self.needs, self.changes, self.read = name, sinks, needs, changes, read
         self.residuals, self.params, self.volatile = residuals, params, volatile
-        self.replicated, self.numerics, self.time = replicated, state.numerics, now()
+        self.replicated, self.numerics, self.time = replicated, current(), now()
 
     def pull(self, g, into):
         """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""

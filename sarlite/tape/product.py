@@ -6,9 +6,9 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import reduce
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Operand, Tensor, apply, written_over
+from sarlite.numerics import reductions
+from sarlite.tape.pairwise import operands
+from sarlite.tape.tensor import Operand, Tensor, apply, written_over
 from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.shaping import reshape
 
@@ -26,7 +26,7 @@ def _matmul(needs, a, b, *added, factors=2):
     matrices = a.ndim == b.ndim == 2 and a.dtype == b.dtype
     if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not matrices):
         a, b = dense(a), dense(b)
-    return reduce.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+    return reductions.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
 
 
 def _matmul_vjp(g, needs, residuals, into, factors=2):
@@ -36,12 +36,12 @@ def _matmul_vjp(g, needs, residuals, into, factors=2):
     adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
     da = None
     if needs[0]:
-        da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a)
+        da = reductions.unbroadcast(reductions.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a)
     if not needs[1]:
         return da, None, *passed
     if len(shape_b) == 2:
-        return da, reduce.product_over_rows(a, g), *passed
-    return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b), *passed
+        return da, reductions.product_over_rows(a, g), *passed
+    return da, reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b), *passed
 
 
 primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, takes_rows=True)
@@ -95,14 +95,14 @@ def _add_product(c, a, b):
 
 def _by_head(needs, x, w):
     x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
-    return reduce.product_by_head(x, w), (x if needs[1] else None, w if needs[0] else None)
+    return reductions.product_by_head(x, w), (x if needs[1] else None, w if needs[0] else None)
 
 
 def _by_head_vjp(g, needs, residuals):
     x, w = residuals
     g = np.ascontiguousarray(g)
-    dx = reduce.product_by_head(g, w, trans_b=True) if needs[0] else None
-    return dx, reduce.product_by_head_over_rows(x, g) if needs[1] else None
+    dx = reductions.product_by_head(g, w, trans_b=True) if needs[0] else None
+    return dx, reductions.product_by_head_over_rows(x, g) if needs[1] else None
 
 
 primitive("matmul_by_head", _by_head, _by_head_vjp, owned=Owned.YES)
@@ -137,7 +137,7 @@ def matmul_by_head(x: Any, w: Any) -> Tensor:
 
 def _einsum(needs, *arrays, terms, out):
     kept = [a if any(needs[:i] + needs[i + 1 :]) else None for i, a in enumerate(arrays)]
-    return reduce.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
+    return reductions.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
 
 
 def _einsum_vjp(g, needs, residuals, terms, out):
@@ -154,7 +154,7 @@ def _einsum_gradient(g, i, arrays, shape, terms, out):
     known = set(out).union(*(terms[k] for k in others))
     found = "".join(letter for letter in terms[i] if letter in known)
     subscripts = ",".join([out, *(terms[k] for k in others)])
-    d = reduce.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
+    d = reductions.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
     summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in known)
     return np.broadcast_to(np.expand_dims(d, summed), shape)
 

@@ -16,7 +16,6 @@ class _State(threading.local):
     retained = False
     observers: tuple["Observer", ...] = ()
     readers: tuple["Reads", ...] = ()
-    numerics: Any = None  # see `numerics`
 
 
 state = _State()

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.tape.reduce import scatter_rows
+from sarlite.numerics.reductions import scatter_rows
 from sarlite.types import Array
 
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.arithmetic import astype
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
-from sarlite.tape.numerics import known
+from sarlite.tape.pairwise import astype
+from sarlite.tape.tensor import Operand, Tensor, apply, as_array
+from sarlite.numerics import rank_invariant
 from sarlite.tape.primitives import Owned, primitive
-from sarlite.tape.reduce import is_float, scatter_rows
+from sarlite.numerics.reductions import is_float, scatter_rows
 from sarlite.tape.row_gradient import RowGradient
 from sarlite.types import Array, Axis
 
@@ -105,7 +105,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))):
             raise TypeError(f"cannot index a Tensor with a {type(part).__name__} here; use take()")
     everything = parts and all(_is_all(part, n) for part, n in zip(parts, x.shape)) and len(parts) <= x.ndim
-    if known(everything, False):  # another tape would add up gradients in another order
+    if rank_invariant(everything, False):  # another tape would add up gradients in another order
         return x
     return apply("getitem", x, index=index)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.kernels import Rows
-from sarlite.tape.engine import Tensor
+from sarlite.tape.tensor import Tensor
 from sarlite.tape.primitives import Changes
 from sarlite.tape.recording import now
 from sarlite.types import Array

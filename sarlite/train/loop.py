@@ -19,9 +19,9 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import as_array
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
+from sarlite.tape.tensor import as_array
+from sarlite.numerics.exact_sum import named
+from sarlite.numerics import using
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping

@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.data import node_rows
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.numerics import using
+from sarlite.numerics import using
 from sarlite.train.folder import PREDICTIONS
 from sarlite.types import Array
 

@@ -20,8 +20,10 @@ from sarlite.sar.operators.exact_functions import AllEdges, ExactCustom
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
-from sarlite.tape import Tensor, numerics, ops, reduce
-from sarlite.tape.exact import Exact
+from sarlite import numerics
+from sarlite.numerics import reductions
+from sarlite.tape import Tensor, ops
+from sarlite.numerics.exact_sum import Exact
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
@@ -204,15 +206,15 @@ def _fast_operator(kind):
 
 BROKEN = {
     # what is done fast: (a model, the dtype, the methods or operators in place)
-    "product": ("gcn", np.float32, {"product": _fast(reduce.product)}),
-    "product of float64": ("gcn", np.float64, {"product": _fast(reduce.product)}),
-    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
-    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
+    "product": ("gcn", np.float32, {"product": _fast(reductions.product)}),
+    "product of float64": ("gcn", np.float64, {"product": _fast(reductions.product)}),
+    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
+    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
     "total": ("sage", np.float64, {"total": lambda self, x, axis=None, keepdims=False: _total(self, x, axis, keepdims)}),
     "activation": ("sage", np.float64, {"activation_sums": _activation_sums}),
     "moments": ("sage", np.float64, {"batch_moments": _fast(batch_moments)}),
-    "product by head": ("functions", np.float32, {"product_by_head": _fast(reduce.product_by_head)}),
-    "product by head over rows": ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reduce.product_by_head_over_rows)}),
+    "product by head": ("functions", np.float32, {"product_by_head": _fast(reductions.product_by_head)}),
+    "product by head over rows": ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reductions.product_by_head_over_rows)}),
     "the largest": ("gat", np.float32, {"_max": lambda self, array, across: array}),
     "who sums gradients": ("gcn", np.float32, {"sums_follow": lambda self: True}),
     "picked rows": ("sage pool", np.float32, _elsewhere("scatter_rows")),
@@ -245,7 +247,7 @@ def test_each_reduction_is_broken_once():
 
 
 def _total(self, x, axis, keepdims):
-    found = reduce.total.__wrapped__(x, axis, keepdims)
+    found = reductions.total.__wrapped__(x, axis, keepdims)
     over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
     return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
 

@@ -8,7 +8,8 @@ import pytest
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import PRIMITIVES, Tensor, engine, gradcheck, ops, primitives, recording, reduce
+from sarlite.numerics import reductions
+from sarlite.tape import PRIMITIVES, Tensor, tensor, gradcheck, ops, primitives, recording
 from tests.helpers.tape_cases import CASES, RNG, draw
 
 
@@ -96,7 +97,7 @@ def _checking(entry):
         arrays = [r for r in results if isinstance(r, np.ndarray) and not any(r is a for a in into)]
         if entry.owned is not primitives.Owned.NO:
             for i, array in enumerate(arrays):
-                others = [*(a for a in arrays[:i] if a is not g), *engine._arrays(residuals)[0]]  # g may come more than once
+                others = [*(a for a in arrays[:i] if a is not g), *tensor._arrays(residuals)[0]]  # g may come more than once
                 if entry.owned is primitives.Owned.YES:
                     others += [a for a in arrays[:i] if a is g]
                 if entry.owned is primitives.Owned.YES and not g.flags.writeable:
@@ -112,14 +113,14 @@ SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "re
 
 
 def test_only_one_module_adds_up():
-    """Sums are made by `tape.reduce` alone, or by a numerics, so that another way of summing has one place each."""
+    """Functions of `numerics` compute every sum of the tape, so that another way of summing has one place each."""
     found = []
-    for path in sorted(Path(reduce.__file__).parent.glob("*.py")):
-        if path.name in ("reduce.py", "exact.py", "gradcheck.py"):  # the last compares, and is no part of a model
+    for path in sorted(Path(tensor.__file__).parent.glob("*.py")):
+        if path.name in ("gradcheck.py",):  # compares, and is no part of a model
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-            adds_up = name in SUMS and ast.unparse(node.func.value) != "reduce"
+            adds_up = name in SUMS and ast.unparse(node.func.value) != "reductions"
             if adds_up or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
                 found.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
     assert not found

@@ -18,7 +18,7 @@ from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
 from sarlite.sar.schedule.state import CommState, Kept
 from sarlite.sar.schedule.transport import Transport
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.tape import Tensor
 from sarlite.tape.backward import added
-from sarlite.tape.engine import apply
+from sarlite.tape.tensor import apply
 from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.table_rows import TableRows
 

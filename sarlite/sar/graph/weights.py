@@ -13,7 +13,7 @@ from sarlite.graph.edges import row_chunks
 from sarlite.sar.graph.construct import outside
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.tape.numerics import name as numerics_name
+from sarlite.numerics import name as numerics_name
 from sarlite.types import Array, DType
 
 if TYPE_CHECKING:

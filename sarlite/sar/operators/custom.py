@@ -10,7 +10,7 @@ from sarlite.errors import ShapeError
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import fn
 from sarlite.sar.operators.replay import Program, Recording
-from sarlite.tape import Tensor, engine, ops
+from sarlite.tape import Tensor, tensor, ops
 from sarlite.tape.recording import grad_enabled, set_grad
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small
@@ -186,7 +186,7 @@ def multiplied(message):
 
 def _per_row(weight, x):
     """Give weights one axis for each of x's that they lack."""
-    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
+    missing = tensor.as_array(x).ndim - tensor.as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
@@ -203,7 +203,7 @@ def attended(graph, message):
             needed = f"({features.shape[1]}, {message.src.shape[1]})"
             raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
         if not isinstance(features, Tensor):
-            features = engine.as_array(features).astype(message.z.dtype, copy=False)
+            features = tensor.as_array(features).astype(message.z.dtype, copy=False)
         values["features"] = features
     if graph.edge_weight is not None:
         values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)

@@ -9,7 +9,7 @@ from sarlite.sar.operators.exact import ExactAttend, ExactExtremum, ExactSum
 from sarlite.sar.operators.exact_functions import ExactCustom
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.sums import Sum
-from sarlite.tape.numerics import current
+from sarlite.numerics import current
 
 EXACT = {Sum: ExactSum, Extremum: ExactExtremum, Attend: ExactAttend, Custom: ExactCustom}
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape import numerics
+from sarlite import numerics
 
 
 class SumReducer:

@@ -13,7 +13,8 @@ from sarlite.graph.block import Bundle
 from sarlite.sar import aggregate
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators.table import Call
-from sarlite.tape import Tensor, reduce
+from sarlite.numerics import reductions
+from sarlite.tape import Tensor
 from sarlite.tape.recording import retained
 from sarlite.tape.table_rows import TableRows
 
@@ -208,7 +209,7 @@ class Sums:
 def _forward(needs, *arrays, operator):
     flat, kept = operator.lay_out(arrays), []
     for key, x, weight in operator.products:
-        reduce.product(arrays[x], arrays[weight], into=operator.view(flat, key))
+        reductions.product(arrays[x], arrays[weight], into=operator.view(flat, key))
     for fetched, schedule, numbers in operator.fetches:
         fetched.add_to(flat, operator.places)
         own = [arrays[i] for i in numbers if i < len(arrays)]
@@ -225,10 +226,10 @@ def _vjp(g, needs, residuals, into, operator):
         """The gradients of these rows' products: no sooner than the rows' others, as each is as large as the rows."""
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and needs[weight]:
-                found[weight] = reduce.product_over_rows(rows, operator.view(g, key))
+                found[weight] = reductions.product_over_rows(rows, operator.view(g, key))
             if x in numbers and needs[x]:
                 there = found[x] if found[x] is not None and found[x].flags.c_contiguous else None
-                found[x] = reduce.product(operator.view(g, key), matrix, trans_b=True, into=there)
+                found[x] = reductions.product(operator.view(g, key), matrix, trans_b=True, into=there)
 
     left = {x for _, x, _ in operator.products}
     for k, (fetched, schedule, numbers) in reversed([*enumerate(operator.fetches)]):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.sar.aggregate import Operator
-from sarlite.tape import reduce
+from sarlite.numerics import reductions
 
 
 class Transformed(Operator):
@@ -46,7 +46,7 @@ class Transformed(Operator):
     def products(self, x):
         """Return the z_k of some rows."""
         x = self.widened(x)
-        return [reduce.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(self.weights, self.shapes)]
+        return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(self.weights, self.shapes)]
 
     def forward(self, block, rows):
         self.inner.forward(block, self.products(rows[0]))
@@ -70,9 +70,9 @@ class Transformed(Operator):
         for weight, d_weight, d in zip(self.weights, self.d_weights, d_z):
             d = d.reshape(len(d), weight.shape[1])
             if d_weight is not None:
-                d_weight += reduce.product_over_rows(x, d)
+                d_weight += reductions.product_over_rows(x, d)
             if d_rows[0] is not None:
-                reduce.product(d, weight, trans_b=True, into=d_rows[0])
+                reductions.product(d, weight, trans_b=True, into=d_rows[0])
 
     def end_backward(self):
         return [*self.d_weights, *self.inner.end_backward()]

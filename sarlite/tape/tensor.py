@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from sarlite.errors import DataError, ShapeError
 from sarlite.kernels import Rows
+from sarlite.numerics import current
 from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry
 from sarlite.tape.primitives import PRIMITIVES, Changes, Node, watched
@@ -226,8 +227,8 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     needs = tuple(place is not None for place in places)
     there = [t for t in tensors if t is not None]
     replicated = bool(there) and all(t.replicated for t in there)
-    if state.numerics is not None:
-        state.numerics.check(name, tensors, replicated, params)
+    if (numerics := current()) is not None:
+        numerics.check(name, tensors, replicated, params)
     if state.observers:
         with watched("forward", name, params):
             out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)

@@ -17,8 +17,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
-from sarlite.tape.numerics import using
-from sarlite.tape.reduce import axes_of, by_heads, flat, taken
+from sarlite.numerics.selection import using
+from sarlite.numerics.reductions import axes_of, by_heads, flat, taken
 from sarlite.types import Array
 
 ALIKE = frozenset((
@@ -194,8 +194,8 @@ class Exact:
     def choices(self, *ways):
         return tuple(way for way in ways if way != "inside")  # whose weight's gradient takes each rank's rounded sums
 
-    def known(self, alone, anywhere):
-        return anywhere
+    def rank_invariant(self, local, shared):
+        return shared
 
     def sums_follow(self):
         return False

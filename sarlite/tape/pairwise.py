@@ -11,10 +11,10 @@ import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.tape.backward import added
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
+from sarlite.tape.tensor import Operand, Tensor, apply, as_array
 from sarlite.tape.primitives import Owned, primitive
 from sarlite.tape.recording import no_grad
-from sarlite.tape.reduce import is_float, unbroadcast
+from sarlite.numerics.reductions import is_float, unbroadcast
 from sarlite.types import DType
 
 # ---- dtypes and broadcasting
