@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.tensor import Tensor, apply, written_over
+from sarlite.tape.apply import apply, written_over
+from sarlite.tape.tensor import Tensor
 from sarlite.numerics import by_numerics
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.primitives import primitive
 
 
 class Statistics(NamedTuple):
@@ -104,4 +105,4 @@ def _mask(ids, key, p):
     return None if ids is None else kernels.Mask(ids, key, p)
 
 
-primitive("activate", _forward, _vjp, owned=Owned.YES)
+primitive("activate", _forward, _vjp)

@@ -10,7 +10,6 @@ from sarlite import kernels, tape
 from sarlite.errors import ConfigError
 from sarlite.kernels import Rows
 from sarlite.sar.schedule.messages import templates_of
-from sarlite.tape.table_rows import TableRows
 
 
 class Operator:
@@ -24,8 +23,6 @@ class Operator:
         Case 2: backward needs the source rows (valid after `begin`).
     reverses : bool
         Whether backward can go over the reversed edges, as `reversed_operator` tells.
-    keeps_result : bool
-        Whether backward needs what `end` returned, which nothing may then be written over.
     flops_per_value : int
         What `tape.shapes` counts for each value of a message.
     overwrites : bool
@@ -37,9 +34,6 @@ class Operator:
         Whether `forward` sees all edges in one block. Set before `begin`.
     accumulate : bool
         Whether `backward` adds to d_rows in this pass; else it overwrites them.
-    takes_rows : bool
-        Whether `begin`, `forward` and `backward` may be given `kernels.Rows` of the local sources; what peers send are
-        arrays.
     may_narrow : bool
         Whether `forward` and `backward` may be given the first input's rows as bfloat16.
     narrow : bool
@@ -51,9 +45,8 @@ class Operator:
 
     n_fetched = 1
     needs_rows = False
-    reverses = overwrites = takes_rows = may_narrow = narrow = alone = False
+    reverses = overwrites = may_narrow = narrow = alone = False
     accumulate = adds_to_given = True
-    keeps_result = True
     flops_per_value = 1
     into = None
 
@@ -166,16 +159,7 @@ def aggregate(schedule, operator, inputs, sinks=()):
     """Apply `operator` over all blocks. Collective, forward and backward."""
     if schedule.rows != "float32":
         narrow(schedule.rows, operator, inputs[0].dtype)
-    gather(operator, inputs)
     return tape.apply("aggregate", *inputs, sinks=sinks, operator=operator, schedule=schedule)
-
-
-def gather(operator, inputs):
-    """Gather inputs that are rows of a table, where the operator does not read them in the table."""
-    if operator.narrow or not operator.takes_rows:
-        for x in inputs:
-            if isinstance(x, TableRows):
-                x.gathered()
 
 
 def narrow(rows, operator, dtype):
@@ -202,7 +186,12 @@ def forward(needs, *arrays, operator, schedule):
     return operator.end(), (operator, local, kept, templates)
 
 
-def vjp(g, needs, residuals, into, operator, schedule):
+def vjp(g, needs, residuals, operator, schedule):
+    return add_gradients(g, needs, residuals, [None] * len(needs), operator, schedule)
+
+
+def add_gradients(g, needs, residuals, into, operator, schedule):
+    """Return the gradients of one aggregation; those of fetched inputs may be added to the arrays in `into`."""
     operator, local, kept, templates = residuals
     reverses, n_src = _reverses(schedule, operator), schedule.plan.n_src
     into = into[: operator.n_fetched] if operator.adds_to_given else [None] * operator.n_fetched
@@ -234,4 +223,4 @@ def _over_reversed(reverse, operator, rows, d_ends):
         operator.end()
 
 
-tape.primitive("aggregate", forward, vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)
+tape.primitive("aggregate", forward, vjp)

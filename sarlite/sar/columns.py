@@ -130,10 +130,9 @@ class AllToAll(Transfer):
 
 
 tape.primitive("to_columns", lambda needs, x, layout: (layout.to_columns(x, "forward"), ()),
-               lambda g, needs, residuals, layout: [layout.to_rows(np.ascontiguousarray(g), "backward")],
-               owned=tape.Owned.YES)
+               lambda g, needs, residuals, layout: [layout.to_rows(np.ascontiguousarray(g), "backward")])
 tape.primitive("to_rows", lambda needs, y, layout: (layout.to_rows(np.ascontiguousarray(y), "forward"), ()),
-               lambda g, needs, residuals, layout: [layout.to_columns(g, "backward")], owned=tape.Owned.YES)
+               lambda g, needs, residuals, layout: [layout.to_columns(g, "backward")])
 
 
 class Grid:

@@ -9,8 +9,9 @@ from sarlite import numerics
 from sarlite.numerics import reductions
 from sarlite.tape.pairwise import div
 from sarlite.tape.elementwise import unary
-from sarlite.tape.tensor import Operand, Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
 from sarlite.types import Array, Axis
 
@@ -47,7 +48,6 @@ primitive(
     "cumsum",
     lambda needs, x, axis: (reductions.running(x, axis), ()),
     lambda g, needs, residuals, axis: (np.flip(reductions.running(np.flip(g, axis), axis), axis),),
-    owned=Owned.YES,
 )
 
 
@@ -89,8 +89,8 @@ def _std_vjp(g, needs, residuals, axis, keepdims, ddof):
     return ((x - mean) * _restore(slope, axis, keepdims),)
 
 
-primitive("var", _var_forward, _var_vjp, owned=Owned.YES)
-primitive("std", _std_forward, _std_vjp, owned=Owned.YES)
+primitive("var", _var_forward, _var_vjp)
+primitive("std", _std_forward, _std_vjp)
 
 
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
@@ -120,7 +120,7 @@ def _enter(name, arg):
         np.put_along_axis(dx, at, _restore(g, axis, keepdims), axis)
         return (dx,)
 
-    primitive(name, forward, vjp, owned=Owned.YES)
+    primitive(name, forward, vjp)
 
 
 _enter("max", np.argmax)
@@ -217,7 +217,7 @@ def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
     return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
 
 
-primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)
+primitive("logsumexp", _logsumexp, _logsumexp_vjp)
 
 
 def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -11,8 +11,9 @@ from sarlite.errors import ConfigError
 from sarlite import numerics
 from sarlite.numerics import reductions
 from sarlite.tape.pairwise import plain
-from sarlite.tape.tensor import Operand, Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.primitives import primitive
 
 
 def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
@@ -28,7 +29,7 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
     def vjp(g, needs, residuals, **params):
         return (dx(g, *residuals, **params),)
 
-    primitive(name, forward, vjp, owned=Owned.YES)
+    primitive(name, forward, vjp)
 
     def operation(x: Operand) -> Tensor:
         return apply(name, x)

@@ -11,8 +11,9 @@ from sarlite.numerics import reductions
 from sarlite.tape.pairwise import div, mul, pair
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.tensor import Operand, Tensor, apply, as_array
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Operand, Tensor, as_array
+from sarlite.tape.primitives import primitive
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.shaping import take
 from sarlite.types import Array
@@ -90,8 +91,8 @@ def _nll_vjp(g, needs, residuals, divisor):
     return d, None, None, None
 
 
-primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp, owned=Owned.YES)
-primitive("nll", _nll, _nll_vjp, owned=Owned.YES)
+primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp)
+primitive("nll", _nll, _nll_vjp)
 
 
 def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,

@@ -8,8 +8,9 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.numerics import reductions
 from sarlite.tape.pairwise import operands
-from sarlite.tape.tensor import Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Tensor
+from sarlite.tape.primitives import primitive
 from sarlite.types import Array
 
 # ---- layer norm
@@ -40,7 +41,7 @@ def _layer_norm_dx(g, normal, inv_std):
     return inv_std * (g - reductions.mean(g, -1, keepdims=True) - normal * reductions.mean(g * normal, -1, keepdims=True))
 
 
-primitive("layer_norm", _layer_norm, _layer_norm_vjp, owned=Owned.YES)
+primitive("layer_norm", _layer_norm, _layer_norm_vjp)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Tensor:
@@ -75,7 +76,7 @@ def _dropout_vjp(g, needs, residuals, key, p):
     return _masked(g, *residuals, key, p), None
 
 
-primitive("dropout", _dropout, _dropout_vjp, owned=Owned.YES)
+primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:

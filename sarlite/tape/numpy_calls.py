@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.tape import pairwise, axes, elementwise, product, shaping
+from sarlite.tape.table_rows import TableRows
 from sarlite.tape.tensor import Tensor, as_array
 
 
@@ -74,8 +75,8 @@ OF_VALUES: set[Any] = {
 }  # fmt: skip
 
 
-def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """What `ufunc(...)` with a tensor among its operands gives; `array <operator> tensor` comes here too."""
+def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    """Return ufunc(*inputs), where an input is a tensor. NumPy calls this for `array <operator> tensor` too."""
     if method != "__call__":
         return _refuse(f"{ufunc.__name__}.{method}")
     if options.get("out") is not None:
@@ -88,8 +89,8 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: 
     return UFUNCS[ufunc](*inputs)
 
 
-def array_function(self: Tensor, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What one of NumPy's other functions gives for arguments with a tensor among them."""
+def array_function(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return function(*args, **options) of NumPy, where an argument holds a tensor."""
     if function in OF_SHAPES or function in OF_VALUES:
         read = function in OF_VALUES
         return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
@@ -106,7 +107,7 @@ def _arrays(arguments, read=True):
 
 def _array(a, read):
     if isinstance(a, Tensor):
-        if a.rows is not None and not read:  # nobody reads the values, so one stands for all
+        if isinstance(a, TableRows) and not read:  # nobody reads the values, so one stands for all
             return np.broadcast_to(np.empty((), a.dtype), a.shape)
         return a.data if read else a._data
     return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a

@@ -10,9 +10,10 @@ from typing import Any, overload
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.tape.backward import added
-from sarlite.tape.tensor import Operand, Tensor, apply, as_array
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.summands import added
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Operand, Tensor, as_array
+from sarlite.tape.primitives import primitive
 from sarlite.tape.recording import no_grad
 from sarlite.numerics.reductions import is_float, unbroadcast
 from sarlite.types import DType
@@ -58,7 +59,6 @@ primitive(
     "astype",
     lambda needs, x, dtype: (x.astype(dtype), (x.dtype,)),
     lambda g, needs, residuals, dtype: (g.astype(residuals[0]),),
-    owned=Owned.YES,
 )
 
 
@@ -66,16 +66,13 @@ primitive(
 
 
 def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[..., Any],
-         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool],
-         owned: Owned = Owned.YES) -> Callable[[Operand, Operand], Tensor]:
+         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool]) -> Callable[[Operand, Operand], Tensor]:
     """Enter out = f(a, b), with broadcasting, and return the operation.
 
     Parameters
     ----------
     da, db : callable (g, a, b) -> gradient, before `unbroadcast`
     keep_a, keep_b : callable needs -> whether a gradient will read a (b)
-    owned : Owned
-        `AS_G` where da or db returns g.
     """
 
     def forward(needs, a, b):
@@ -89,7 +86,7 @@ def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[
             unbroadcast(db(g, a, b), shape_b) if needs[1] else None,
         )
 
-    primitive(name, forward, vjp, owned=owned)
+    primitive(name, forward, vjp)
 
     def operation(a: Operand, b: Operand) -> Tensor:
         return apply(name, *operands(a, b))
@@ -103,8 +100,8 @@ def _never(needs):
     return False
 
 
-add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
-sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
+add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
+sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
 # not by b * b, which could underflow
 div = pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)
@@ -142,7 +139,7 @@ def _where_vjp(g, needs, residuals):
     )
 
 
-primitive("where", _where, _where_vjp, owned=Owned.YES)
+primitive("where", _where, _where_vjp)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:

@@ -4,47 +4,38 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.numerics import reductions
 from sarlite.tape.pairwise import operands
-from sarlite.tape.tensor import Operand, Tensor, apply, written_over
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply, written_over
+from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import reshape
+from sarlite.tape.summands import ProductGradient
+from sarlite.tape.table_rows import in_table
 
 # ---- a @ b, and c + a @ b
 
 
-def dense(x):
-    """x as an array; of `kernels.Rows` a copy of the rows."""
-    return x.array() if isinstance(x, kernels.Rows) else x
-
-
 def _matmul(needs, a, b, *added, factors=2):
-    c = dense(added[0]) if added else None
+    c = added[0] if added else None
     into = c if c is None or (c.base is None and c.flags.writeable and c.flags.c_contiguous) else c.copy()
-    matrices = a.ndim == b.ndim == 2 and a.dtype == b.dtype
-    if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not matrices):
-        a, b = dense(a), dense(b)
     return reductions.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
 
 
-def _matmul_vjp(g, needs, residuals, into, factors=2):
+def _matmul_vjp(g, needs, residuals, factors=2):
     a, b, shape_a, shape_b = residuals
     passed = [g] * len(needs[2:])
     g = np.ascontiguousarray(g)
-    adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
-    da = None
-    if needs[0]:
-        da = reductions.unbroadcast(reductions.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a)
-    if not needs[1]:
-        return da, None, *passed
     if len(shape_b) == 2:
-        return da, reductions.product_over_rows(a, g), *passed
-    return da, reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b), *passed
+        da = ProductGradient(g, b) if needs[0] else None
+        return da, reductions.product_over_rows(a, g) if needs[1] else None, *passed
+    da = reductions.unbroadcast(reductions.product(g, b, trans_b=True), shape_a) if needs[0] else None
+    db = reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b) if needs[1] else None
+    return da, db, *passed
 
 
-primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, takes_rows=True)
+primitive("matmul", _matmul, _matmul_vjp)
 
 
 def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
@@ -78,7 +69,12 @@ def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
         return reshape(column, column.shape[:-1])
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"cannot multiply shapes {a.shape} and {b.shape}")
-    return apply("matmul", a, b)
+    return apply("matmul", _in_table(a, b), b)
+
+
+def _in_table(a, b):
+    """Return a as rows of its table where one product can read the rows there."""
+    return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
 def _add_product(c, a, b):
@@ -86,7 +82,7 @@ def _add_product(c, a, b):
     fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
     if not fits or not a.dtype == b.dtype == c.dtype:
         raise ShapeError(f"cannot add to (shape, dtype) {found[0]} the product of {found[1]} and {found[2]}")
-    out = apply("matmul", a, b, c, factors=2)
+    out = apply("matmul", _in_table(a, b), b, c, factors=2)
     return written_over(c, out) if out._data is c._data else out
 
 
@@ -105,7 +101,7 @@ def _by_head_vjp(g, needs, residuals):
     return dx, reductions.product_by_head_over_rows(x, g) if needs[1] else None
 
 
-primitive("matmul_by_head", _by_head, _by_head_vjp, owned=Owned.YES)
+primitive("matmul_by_head", _by_head, _by_head_vjp)
 
 
 def matmul_by_head(x: Any, w: Any) -> Tensor:

@@ -69,7 +69,7 @@ class Application(NamedTuple):
     name: str
     inputs: tuple
     params: dict
-    needs: tuple
+    wants_grad: tuple
     result: Any
 
 

@@ -8,11 +8,12 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.tape.pairwise import astype
-from sarlite.tape.tensor import Operand, Tensor, apply, as_array
+from sarlite.tape.apply import apply
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.numerics import rank_invariant
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.primitives import primitive
 from sarlite.numerics.reductions import is_float, scatter_rows
-from sarlite.tape.row_gradient import RowGradient
+from sarlite.tape.summands import RowGradient, SliceGradient
 from sarlite.types import Array, Axis
 
 # ---- shapes: nothing but shapes is kept
@@ -22,13 +23,11 @@ primitive(
     "reshape",
     lambda needs, x, shape: (x.reshape(shape), (x.shape,)),
     lambda g, needs, residuals, shape: (g.reshape(residuals[0]),),
-    owned=Owned.AS_G,
 )
 primitive(
     "transpose",
     lambda needs, x, axes: (x.transpose(axes), ()),
     lambda g, needs, residuals, axes: (g.transpose(np.argsort(axes)),),
-    owned=Owned.AS_G,
 )
 
 
@@ -85,12 +84,10 @@ def _getitem(needs, x, index):
 
 
 def _getitem_vjp(g, needs, residuals, index):
-    dx = np.zeros(residuals[0], g.dtype)
-    dx[index] = g
-    return (dx,)
+    return (SliceGradient(index, g, residuals[0]),)
 
 
-primitive("getitem", _getitem, _getitem_vjp, owned=Owned.YES)
+primitive("getitem", _getitem, _getitem_vjp)
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -122,7 +119,7 @@ def _concat_vjp(g, needs, residuals, axis):
     return np.split(g, np.cumsum(residuals[0])[:-1], axis)
 
 
-primitive("concat", _concat, _concat_vjp, owned=Owned.AS_G)
+primitive("concat", _concat, _concat_vjp)
 
 
 def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
@@ -177,7 +174,7 @@ def _take_vjp(g, needs, residuals):
     return RowGradient(index.reshape(-1), g.reshape(index.size, *shape[1:]), shape[0]), None
 
 
-primitive("take", _take, _take_vjp, owned=Owned.YES)
+primitive("take", _take, _take_vjp)
 
 
 def take(x: Tensor | Array, index: Operand) -> Tensor:
@@ -223,7 +220,7 @@ def _scatter_add_vjp(g, needs, residuals, n_rows):
     return gather_rows(g, residuals[0]), None
 
 
-primitive("scatter_add", _scatter_add, _scatter_add_vjp, owned=Owned.YES)
+primitive("scatter_add", _scatter_add, _scatter_add_vjp)
 
 
 def scatter_add(x: Any, index: Any, n_rows: int) -> Tensor:

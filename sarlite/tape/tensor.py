@@ -1,25 +1,10 @@
-"""The tape: tensors, the table of primitives, and the backward pass. It knows no operator.
+"""Tensor: an ndarray whose history the tape keeps.
 
-A primitive is a pair of functions over ndarrays:
-
-    forward(needs, *arrays, **params) -> (out, residuals)
-    vjp(g, needs, residuals, **params) -> one gradient (or None) an input
-
-`needs[i]` says whether input i wants a gradient, so that a primitive keeps only the residuals it will use.
-
-Ownership. In the backward pass one sum of gradients stands at each sink. The sum is *owned* where the engine holds the
-only reference to its memory: so is a sum that the engine made, and an array that a vjp says is new (`Owned`). A g that
-is passed on to several sinks is owned by the last sink that takes it. The invariant: *an array is written to only where
-it is owned.* Thus
-- a vjp gets an owned g writable, and may overwrite it (nobody reads it again), and another g as a read-only view;
-- a further gradient is added to an owned sum in place; with a sum that is not owned it makes a new array, which is
-  owned;
-- a primitive that `adds` gets the owned sums of its sinks in `into` (None where a sink has none), adds to the sums that
-  it can, and returns the same arrays: their identity tells the engine that they hold the gradient already;
-- a leaf's `grad` becomes the owned sum itself, and a copy of a sum that is not owned.
+The operators and methods call dense operations by name (`primitives.OPERATIONS`), since operations are made of tensors.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, Union
 
 import numpy as np
@@ -27,15 +12,14 @@ import numpy.typing as npt
 
 from sarlite.errors import DataError, ShapeError
 from sarlite.kernels import Rows
-from sarlite.numerics import current
-from sarlite.tape.arraylike import ArrayLike
 from sarlite.tape.backward import accumulate, carry
-from sarlite.tape.primitives import PRIMITIVES, Changes, Node, watched
-from sarlite.tape.recording import Application, note_read, now, retaining, state
-from sarlite.types import Array
+from sarlite.tape.primitives import OPERATIONS, Changes, Node
+from sarlite.tape.recording import note_read, now, retaining
+from sarlite.tape.summands import RowGradient
+from sarlite.types import Array, Axis, DType
 
 
-class Tensor(ArrayLike):
+class Tensor:
     """An ndarray whose history the tape keeps.
 
     Parameters
@@ -43,7 +27,7 @@ class Tensor(ArrayLike):
     data : ndarray or anything with `__array__` or `__dlpack__`; float32 or float64 to take part in gradients
         Borrowed, not copied.
     requires_grad : bool
-        Whether `backward` fills `grad`.
+        True if `backward` fills `grad`.
     constant : bool
         The caller promises that the values never change. So results that are computed from them alone may be kept
         (`Graph.aggregate`). `data` is then a read-only view. The result of an operation is not constant.
@@ -53,18 +37,27 @@ class Tensor(ArrayLike):
     data : ndarray
         Assigning another one is a change (`changed`).
     grad : ndarray or None
-        The sum over all backward passes. Where it is an array already, gradients are added to it in place.
+        Sum of the gradients of all backward passes. Later gradients are added in place.
     replicated : bool
-        All ranks hold the same values, as of a learned tensor that is not owned by rows, and of what is computed from
-        such alone. A numerics asks it.
+        True if all ranks hold the same values. This is so for learned tensors that are not owned by rows, and for
+        results that are computed from replicated tensors only.
     version : int
-        How often the values were changed; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
+        Number of changes of the values; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
         `detach` returns have one count together.
 
     Notes
     -----
     `==` and the other comparisons are elementwise, as an ndarray's, and return bool tensors without gradient. `bool`,
     `float` and `int` take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor
+    >>> x = Tensor(np.array([1.0, -2.0]), requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    array([ 2., -4.])
     """
 
     __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "replicated",
@@ -78,7 +71,6 @@ class Tensor(ArrayLike):
     volatile: bool
     constant: bool
     replicated: bool
-    rows: Rows | None = None  # see `table_rows`
 
     def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
         data = as_array(data)
@@ -96,6 +88,7 @@ class Tensor(ArrayLike):
 
     @property
     def data(self) -> Array:
+        """Values of the tensor, shared. Reading the values of remote rows tells the watchers (`recording`)."""
         if self.volatile:
             note_read()
         self._changes.check()
@@ -120,6 +113,7 @@ class Tensor(ArrayLike):
 
     @property
     def version(self) -> int:
+        """Number of changes of the values."""
         return self._changes.count
 
     def __repr__(self) -> str:
@@ -160,10 +154,14 @@ class Tensor(ArrayLike):
         if self.requires_grad:
             with retaining(retain_graph):
                 arrivals = carry([(self, g)], release=not retain_graph)
-            for leaf, found, owned in arrivals.arrived():
-                accumulate(leaf, found, owned)
+            for leaf, cell in arrivals.leaves():
+                accumulate(leaf, cell)
 
-    def _seed(self, g):
+    def add_rows(self, gradient: RowGradient) -> None:
+        """Add the gradient of some rows to `grad`. A subclass may leave the other rows untouched."""
+        accumulate(self, [gradient.array()])
+
+    def _seed(self, g: Any) -> Array:
         if g is None:
             if self.size != 1:
                 raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
@@ -175,22 +173,314 @@ class Tensor(ArrayLike):
 
     @property
     def sink(self) -> Union[Node, "Tensor", None]:
-        """Where this tensor's gradient goes: its node, or itself for a leaf; None for a constant."""
+        """Place where this tensor's gradient goes: its node, or the tensor itself if it is a leaf, or None."""
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node
+
+    # ---- shape, values and conversions
+
+    __hash__ = object.__hash__  # `==` is elementwise: in dicts and sets a tensor is itself and nothing else
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return self._data.size
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Iterator["Tensor"]:
+        """Iterate over the first axis, as an ndarray does."""
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def numpy(self) -> Array:
+        """Return the values as an ndarray, shared. After writing to the array, call `changed`."""
+        return self.data
+
+    def item(self) -> Any:
+        """Return the only value as a Python number."""
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists, or a number if 0-d."""
+        return self.data.tolist()
+
+    def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
+        """Give the values to `np.asarray` and `np.array`, shared where they can be.
+
+        As from `numpy()`, without gradient.
+        """
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """Give the values to `from_dlpack` of NumPy or another library, shared where they can be, without gradient.
+
+        An array with negative strides (`x[::-1]`) is copied: torch ends the process where it meets one. A read-only
+        array, such as a constant tensor's, is marked as read-only, or refused (BufferError) to a consumer that does not
+        know the mark; torch writes to such an array all the same.
+        """
+        array = self.data
+        if min(array.strides, default=0) < 0:
+            if copy is False:
+                raise BufferError("an array with negative strides cannot be shared by DLPack; "
+                                  "without copy=False it is copied")
+            array, copy = array.copy(), None
+        return array.__dlpack__(copy=copy, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._data.__dlpack_device__()
+
+    def __bool__(self) -> bool:
+        return bool(self._only("bool"))
+
+    def __float__(self) -> float:
+        return float(self._only("float"))
+
+    def __int__(self) -> int:
+        return int(self._only("int"))
+
+    def __index__(self) -> int:
+        if self.ndim:
+            raise TypeError(f"a tensor of shape {self.shape} is not an index; only a 0-d tensor of integers is")
+        return operator.index(self.data[()])
+
+    def _only(self, kind: str) -> Any:
+        if self.size != 1:
+            raise ValueError(f"{kind}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
+        return self.data.reshape(-1)[0]
+
+    # ---- operators
+
+    def __add__(self, other: Any) -> "Tensor":
+        return OPERATIONS["add"](self, other)
+
+    def __radd__(self, other: Any) -> "Tensor":
+        return OPERATIONS["add"](other, self)
+
+    def __sub__(self, other: Any) -> "Tensor":
+        return OPERATIONS["sub"](self, other)
+
+    def __rsub__(self, other: Any) -> "Tensor":
+        return OPERATIONS["sub"](other, self)
+
+    def __mul__(self, other: Any) -> "Tensor":
+        return OPERATIONS["mul"](self, other)
+
+    def __rmul__(self, other: Any) -> "Tensor":
+        return OPERATIONS["mul"](other, self)
+
+    def __truediv__(self, other: Any) -> "Tensor":
+        return OPERATIONS["div"](self, other)
+
+    def __rtruediv__(self, other: Any) -> "Tensor":
+        return OPERATIONS["div"](other, self)
+
+    def __matmul__(self, other: Any) -> "Tensor":
+        return OPERATIONS["matmul"](self, other)
+
+    def __rmatmul__(self, other: Any) -> "Tensor":
+        return OPERATIONS["matmul"](other, self)
+
+    def __and__(self, other: Any) -> "Tensor":
+        return OPERATIONS["bitwise_and"](self, other)
+
+    def __rand__(self, other: Any) -> "Tensor":
+        return OPERATIONS["bitwise_and"](other, self)
+
+    def __or__(self, other: Any) -> "Tensor":
+        return OPERATIONS["bitwise_or"](self, other)
+
+    def __ror__(self, other: Any) -> "Tensor":
+        return OPERATIONS["bitwise_or"](other, self)
+
+    def __pow__(self, exponent: float) -> "Tensor":
+        return OPERATIONS["power"](self, exponent)
+
+    def __rpow__(self, base: float) -> "Tensor":
+        return OPERATIONS["rpow"](self, base)
+
+    def __neg__(self) -> "Tensor":
+        return OPERATIONS["neg"](self)
+
+    def __abs__(self) -> "Tensor":
+        return OPERATIONS["abs"](self)
+
+    def __invert__(self) -> "Tensor":
+        return OPERATIONS["invert"](self)
+
+    def __getitem__(self, index: Any) -> "Tensor":
+        return OPERATIONS["getitem"](self, index)
+
+    def __gt__(self, other: Any) -> "Tensor":
+        return OPERATIONS["greater"](self, other)
+
+    def __ge__(self, other: Any) -> "Tensor":
+        return OPERATIONS["greater_equal"](self, other)
+
+    def __lt__(self, other: Any) -> "Tensor":
+        return OPERATIONS["less"](self, other)
+
+    def __le__(self, other: Any) -> "Tensor":
+        return OPERATIONS["less_equal"](self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return OPERATIONS["equal"](self, other) if _is_numeric(other) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return OPERATIONS["not_equal"](self, other) if _is_numeric(other) else NotImplemented
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return OPERATIONS["array_ufunc"](ufunc, method, *inputs, **options)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        return OPERATIONS["array_function"](function, args, options)
+
+    # ---- methods
+
+    @property
+    def T(self) -> "Tensor":
+        """The tensor with its axes in reverse order."""
+        return OPERATIONS["transpose"](self)
+
+    def abs(self) -> "Tensor":
+        """Return the absolute values."""
+        return OPERATIONS["abs"](self)
+
+    def astype(self, dtype: DType) -> "Tensor":
+        """Cast the values; see `ops.astype`."""
+        return OPERATIONS["astype"](self, dtype)
+
+    def clip(self, low: float | None = None, high: float | None = None) -> "Tensor":
+        """Return the values within two bounds; see `ops.clip`."""
+        return OPERATIONS["clip"](self, low, high)
+
+    def cumsum(self, axis: int | None = None) -> "Tensor":
+        """Return running sums; see `ops.cumsum`."""
+        return OPERATIONS["cumsum"](self, axis)
+
+    def elu(self, alpha: float = 1.0) -> "Tensor":
+        """Return x where x > 0, else alpha * (exp(x) - 1)."""
+        return OPERATIONS["elu"](self, alpha)
+
+    def exp(self) -> "Tensor":
+        """Return e**x."""
+        return OPERATIONS["exp"](self)
+
+    def flatten(self) -> "Tensor":
+        """Join all axes but the first."""
+        return OPERATIONS["flatten"](self)
+
+    def leaky_relu(self, slope: float = 0.01) -> "Tensor":
+        """Return x where x > 0, else slope * x."""
+        return OPERATIONS["leaky_relu"](self, slope)
+
+    def log(self) -> "Tensor":
+        """Return the natural logarithm."""
+        return OPERATIONS["log"](self)
+
+    def log_softmax(self, axis: int = -1) -> "Tensor":
+        """Return log(softmax(x)) over an axis."""
+        return OPERATIONS["log_softmax"](self, axis)
+
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
+        """Return log(sum(exp(x))) over axes."""
+        return OPERATIONS["logsumexp"](self, axis, keepdims)
+
+    def matmul_by_head(self, w: Any) -> "Tensor":
+        """Return x[i,h] @ w[h]; see `ops.matmul_by_head`."""
+        return OPERATIONS["matmul_by_head"](self, w)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
+        """Return the maximum over axes."""
+        return OPERATIONS["max"](self, axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
+        """Return the mean over axes."""
+        return OPERATIONS["mean"](self, axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
+        """Return the minimum over axes."""
+        return OPERATIONS["min"](self, axis, keepdims)
+
+    def relu(self) -> "Tensor":
+        """Return max(x, 0)."""
+        return OPERATIONS["relu"](self)
+
+    def reshape(self, *shape: Any) -> "Tensor":
+        """Return the values in another shape; see `ops.reshape`."""
+        return OPERATIONS["reshape"](self, *shape)
+
+    def sigmoid(self) -> "Tensor":
+        """Return 1 / (1 + exp(-x))."""
+        return OPERATIONS["sigmoid"](self)
+
+    def softmax(self, axis: int = -1) -> "Tensor":
+        """Return exp(x) / sum(exp(x)) over an axis."""
+        return OPERATIONS["softmax"](self, axis)
+
+    def sqrt(self) -> "Tensor":
+        """Return the square root."""
+        return OPERATIONS["sqrt"](self)
+
+    def squeeze(self, axis: Axis = None) -> "Tensor":
+        """Remove axes of length 1."""
+        return OPERATIONS["squeeze"](self, axis)
+
+    def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":
+        """Return the standard deviation over axes."""
+        return OPERATIONS["std"](self, axis, ddof, keepdims)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
+        """Return the sum over axes."""
+        return OPERATIONS["sum"](self, axis, keepdims)
+
+    def take(self, index: Any) -> "Tensor":
+        """Gather rows; see `ops.take`."""
+        return OPERATIONS["take"](self, index)
+
+    def tanh(self) -> "Tensor":
+        """Return the hyperbolic tangent."""
+        return OPERATIONS["tanh"](self)
+
+    def transpose(self, *axes: Any) -> "Tensor":
+        """Permute the axes; see `ops.transpose`."""
+        return OPERATIONS["transpose"](self, *axes)
+
+    def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":
+        """Return the variance over axes."""
+        return OPERATIONS["var"](self, axis, ddof, keepdims)
 
 
 Operand = Tensor | npt.ArrayLike  # what operations take
 
 
-def as_array(data: Any) -> Array:
+def as_array(data: Any) -> Any:
     """Return `data` as a plain ndarray, without a copy where NumPy or DLPack can share it.
+
+    `kernels.Rows`, some rows of a table, stay as they are.
 
     An `np.matrix` becomes an array, whose `*` and `**` are elementwise. A masked array without masked values does too;
     with such values it is a DataError.
     """
-    if type(data) is np.ndarray:
+    if type(data) in (np.ndarray, Rows):
         return data
     if isinstance(data, Tensor):
         return data.data
@@ -201,105 +491,6 @@ def as_array(data: Any) -> Array:
     return np.asarray(data)
 
 
-# ---- forward
-
-
-def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> Tensor:
-    """Run the primitive `name` and record it where a gradient can flow.
-
-    Parameters
-    ----------
-    inputs : Tensor, ndarray or scalar
-    sinks : sequence of Node or Tensor
-        Further places for which the vjp returns gradients, after the gradients of `inputs`; of a Tensor without
-        gradient None. Their values are not passed, but the vjp needs them.
-    """
-    tensors = [x if isinstance(x, Tensor) else None for x in inputs]
-    for t in tensors:
-        if t is not None and t._changes.lost:
-            t._changes.check()
-    takes_rows = PRIMITIVES[name].takes_rows
-    arrays = [x if t is None else t.rows if takes_rows and t.rows is not None else t._data
-              for x, t in zip(inputs, tensors)]
-    places = [t.sink if isinstance(t, Tensor) else t for t in (*tensors, *sinks)]
-    if not state.grad:
-        places = [None] * len(places)
-    needs = tuple(place is not None for place in places)
-    there = [t for t in tensors if t is not None]
-    replicated = bool(there) and all(t.replicated for t in there)
-    if (numerics := current()) is not None:
-        numerics.check(name, tensors, replicated, params)
-    if state.observers:
-        with watched("forward", name, params):
-            out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
-    else:
-        out, residuals = PRIMITIVES[name].forward(needs, *arrays, **params)
-    result = Tensor(out)
-    result.volatile, result.replicated = any(t.volatile for t in there), replicated
-    for t in tensors if result._data.base is not None else ():
-        if t is not None and t.rows is None and np.may_share_memory(result._data, t._data):
-            result._changes = t._changes  # a view changes with what it is a view of
-    if any(needs):
-        result.requires_grad = True
-        volatile = result.volatile and _keeps_volatile(tensors, arrays, residuals)
-        read = _read(tensors, sinks, residuals, result)
-        result.node = Node(name, places, needs, residuals, params, volatile, result._changes, read, replicated)
-    for observer in state.observers:
-        observer.applied(Application(name, inputs, params, needs, result))
-    return result
-
-
-def written_over(x: Tensor, result: Tensor) -> Tensor:
-    """Return `result`, which its primitive has written over x.
-
-    Whatever reads x's values from here on raises, and so does the backward pass of any other operation that needs them.
-    """
-    if result.node is not None:
-        result.node.read = tuple(item for item in result.node.read if item[0] is not x._changes)
-    x.changed()
-    x._changes.lost = True
-    return result
-
-
-def _keeps_volatile(tensors, arrays, residuals):
-    """Whether a residual may depend on a volatile input: every array may, but the inputs that are not volatile."""
-    steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
-    found, known = _arrays(residuals)
-    return not known or any(id(a) not in steady for a in found)
-
-
-def _read(tensors, sinks, residuals, result):
-    """(changes, count) of each tensor whose values the residuals hold, and of each sink.
-
-    Residuals hold values as an array, or in an object that only the primitive can read; such an object may say that it
-    does not hold the result (`keeps_result`). The primitive reads the values of `sinks` in ways of its own. """
-    arrays, known = _arrays(residuals)
-    tensors = [t for t in tensors if t is not None and not t.constant and t.rows is None
-               and (not known or _holds(arrays, t._data))]
-    if _holds(arrays, result._data) or any(getattr(value, "keeps_result", False) for value in residuals):
-        tensors.append(result)
-    changes = [t._changes for t in tensors] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]
-    return tuple((c, c.count) for c in changes)
-
-
-def _holds(arrays, data):
-    """Whether `data` or a view of it is among arrays."""
-    return any(a is data or (a.base is not None and np.may_share_memory(a, data)) for a in arrays)
-
-
-_ARRAYS = (np.ndarray, np.generic)
-_PLAIN = (type(None), int, float, str, type, np.dtype)
-
-
-def _arrays(residuals):
-    """Return (the arrays in nested tuples and lists, whether there was nothing else that could hold one)."""
-    found, known = [], True
-    for value in residuals:
-        if isinstance(value, _ARRAYS):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            inner, inner_known = _arrays(value)
-            found, known = found + inner, known and inner_known
-        elif not isinstance(value, _PLAIN):
-            known = False
-    return found, known
+def _is_numeric(other: Any) -> bool:
+    """Return True for numbers and arrays of numbers; a tensor and any other object are compared by identity."""
+    return isinstance(other, (Tensor, bool, int, float)) or as_array(other).dtype.kind in "biuf"

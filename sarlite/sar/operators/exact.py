@@ -30,7 +30,7 @@ class OnGrid:
 
     def __init__(self, numerics, n_terms, *arguments):
         super().__init__(*arguments)
-        self.numerics, self.n_terms, self.takes_rows = numerics, n_terms, False
+        self.numerics, self.n_terms = numerics, n_terms
 
     def accumulator(self, n_rows, shape, dtype, at):
         if not self.accumulate:  # rounded at once

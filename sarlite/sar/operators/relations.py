@@ -16,7 +16,8 @@ from sarlite.sar.operators.table import Call
 from sarlite.numerics import reductions
 from sarlite.tape import Tensor
 from sarlite.tape.recording import retained
-from sarlite.tape.table_rows import TableRows
+from sarlite.tape.summands import SliceGradient
+from sarlite.tape.table_rows import in_table
 
 
 class Member(NamedTuple):
@@ -219,8 +220,8 @@ def _forward(needs, *arrays, operator):
     return flat, (kept, pairs)
 
 
-def _vjp(g, needs, residuals, into, operator):
-    g, found, (kept, pairs) = np.ascontiguousarray(g), [d if need else None for need, d in zip(needs, into)], residuals
+def _vjp(g, needs, residuals, operator):
+    g, found, (kept, pairs) = np.ascontiguousarray(g), [None] * len(needs), residuals
 
     def multiply(numbers):
         """The gradients of these rows' products: no sooner than the rows' others, as each is as large as the rows."""
@@ -237,7 +238,7 @@ def _vjp(g, needs, residuals, into, operator):
         left -= {*numbers[: fetched.n_fetched]}
         own, kept[k] = kept[k], kept[k] if retained() else None
         own_needs, own_into = ([values[i] for i in numbers] for values in (needs, found))
-        d_own = aggregate.vjp(g, own_needs, own, own_into, operator=fetched, schedule=schedule)
+        d_own = aggregate.add_gradients(g, own_needs, own, own_into, operator=fetched, schedule=schedule)
         del own, own_into
         if not retained():
             fetched.members = []  # what the operators hold is not needed while the other fetches' gradients are found
@@ -250,20 +251,18 @@ def _vjp(g, needs, residuals, into, operator):
     return found
 
 
-tape.primitive("relations", _forward, _vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)
+tape.primitive("relations", _forward, _vjp)
 
 
 def _piece(needs, flat, place, shape):
     return flat[place].reshape(shape), (flat.shape,)
 
 
-def _piece_vjp(g, needs, residuals, into, place, shape):
-    d = np.zeros(residuals[0], g.dtype) if into[0] is None else into[0]
-    d[place] += g.reshape(-1)
-    return (d,)
+def _piece_vjp(g, needs, residuals, place, shape):
+    return (SliceGradient(place, g.reshape(-1), residuals[0]),)
 
 
-tape.primitive("piece", _piece, _piece_vjp, owned=tape.Owned.YES, adds=True)
+tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any, Tensor, Tensor]]) -> dict[Any, Tensor]:
@@ -298,9 +297,8 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             numbers += others
             members.append((graph, key, call, own))
         made.append((members, len(rows), calls[0][0].schedule, numbers))
-    for _, x, weight in products:
-        if isinstance(x, TableRows) and x.dtype != weight.dtype:
-            x.gathered()
+    products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
+                for key, x, weight in products]
     pairs = [(key, numbered.shared(x), numbered.alone(weight)) for key, x, weight in products]
     operator = Sums([], pairs)
     sinks: list[Any] = []
@@ -313,8 +311,6 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             found.append(Member(graph.place, key, call.make(graph), own))
             if schedule.rows != "float32":
                 aggregate.narrow(schedule.rows, found[-1].operator, call.inputs[0].dtype)
-        for (_, _, call, _), member in zip(members, found):
-            aggregate.gather(member.operator, call.inputs)
         _check_narrow(found, n_fetched, schedule.rows)
         operator.fetches.append((Fetched(found, n_fetched), schedule, numbers))
     flat = tape.apply("relations", *numbered.tensors, sinks=sinks, operator=operator)

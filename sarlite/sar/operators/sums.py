@@ -22,7 +22,6 @@ class Sum(Operator):
         What the sums are added to; by default a new array.
     """
 
-    keeps_result = False
     overwrites = may_narrow = True
 
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
@@ -30,7 +29,6 @@ class Sum(Operator):
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.flops_per_value = 2 if weighted else 1
         self.reverses = not weighted
-        self.takes_rows = src_scale is None  # which is by column
 
     def output(self, arrays):
         return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
@@ -16,6 +17,7 @@ from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
+from sarlite.tape.table_rows import in_table
 from sarlite.tape.recording import grad_enabled
 
 SUMS = ("sum", "mean", "sym")
@@ -110,6 +112,7 @@ def _sum(graph, message, reducer):
 def _sum_of(graph, x, reducer):
     """A X, A with the edges' weights; of a constant x it is kept as long as x and the graph are there."""
     kept, counts = graph.kept_of(x) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    x = x if reducer == "sym" else _standing(x)
     if counts is None:
         return Call(lambda g: made(Sum, g, g.n_dst, False, *g.scales(reducer)), [x], kept=kept, reducer=reducer)
     return Call(lambda g: made(Sum, g, g.n_dst, True), [x, counts], ("src", "edge"), kept=kept, reducer=reducer)
@@ -148,7 +151,13 @@ def _weighted_sum(graph, message, reducer):
     counts = graph.pick_counts(reducer)
     if counts is not None:
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
+    inputs = [_standing(inputs[0]), inputs[1]]
     return Call(lambda g: made(Sum, g, g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
+
+
+def _standing(x):
+    """Return rows of a table as they stand there, for fast sums."""
+    return in_table(x) if numerics.current() is None else x
 
 
 def _extremum_of_products(graph, message, reducer):
