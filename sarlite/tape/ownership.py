@@ -32,6 +32,8 @@ def is_sole(cell: list[np.ndarray]) -> bool:
     >>> is_sole(cell)
     False
     """
+    if type(cell[0]) is np.ndarray and not cell[0].size:
+        return cell[0].flags.writeable  # there are no values to share
     if type(cell[0]) is not np.ndarray or any(not step and n > 1 for step, n in zip(cell[0].strides, cell[0].shape)):
         return False  # the elements of a broadcast array share memory with each other
     return _references(cell) in (_OF_ARRAY, _OF_VIEW)
