@@ -11,6 +11,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import Bundle, Edges
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
+from sarlite.numerics import rank_invariant
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.relational import RelationalLayer
@@ -19,7 +20,6 @@ from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.numerics import rank_invariant
 from sarlite.types import Array, DType
 
 

@@ -19,8 +19,8 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.pairwise import operands
-from sarlite.tape.tensor import as_array
 from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array, DType
 
 

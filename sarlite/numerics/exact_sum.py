@@ -17,8 +17,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
-from sarlite.numerics.selection import using
 from sarlite.numerics.reductions import axes_of, by_heads, flat, taken
+from sarlite.numerics.selection import using
 from sarlite.types import Array
 
 ALIKE = frozenset((

@@ -12,11 +12,11 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError, whole
+from sarlite.numerics import reductions
 from sarlite.propagation.operator import NORMALIZATIONS, Propagation
 from sarlite.sar.graph.graph import Graph
-from sarlite.numerics import reductions
-from sarlite.tape.tensor import as_array
 from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 TOLERANCE = 1e-4

@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 
-from sarlite.errors import ShapeError
 from sarlite import numerics
+from sarlite.errors import ShapeError
 from sarlite.numerics import reductions
-from sarlite.tape.pairwise import div
-from sarlite.tape.elementwise import unary
 from sarlite.tape.apply import apply
-from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.elementwise import unary
+from sarlite.tape.pairwise import div
 from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
+from sarlite.tape.tensor import Operand, Tensor
 from sarlite.types import Array, Axis
 
 # ---- sums
@@ -23,11 +23,11 @@ def _restore(g, axis, keepdims):
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
-def _sum(needs, x, axis, keepdims):
+def _sum(wants_grad, x, axis, keepdims):
     return reductions.total(x, axis, keepdims), (x.shape,)
 
 
-def _sum_vjp(g, needs, residuals, axis, keepdims):
+def _sum_vjp(g, wants_grad, residuals, axis, keepdims):
     return (np.broadcast_to(_restore(g, axis, keepdims), residuals[0]),)
 
 
@@ -46,8 +46,8 @@ def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor
 
 primitive(
     "cumsum",
-    lambda needs, x, axis: (reductions.running(x, axis), ()),
-    lambda g, needs, residuals, axis: (np.flip(reductions.running(np.flip(g, axis), axis), axis),),
+    lambda wants_grad, x, axis: (reductions.running(x, axis), ()),
+    lambda g, wants_grad, residuals, axis: (np.flip(reductions.running(np.flip(g, axis), axis), axis),),
 )
 
 
@@ -67,23 +67,23 @@ def _var(x, axis, keepdims, ddof):
     return (reductions.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
 
 
-def _var_forward(needs, x, axis, keepdims, ddof):
+def _var_forward(wants_grad, x, axis, keepdims, ddof):
     out, mean, divisor = _var(x, axis, keepdims, ddof)
-    return out, (x, mean, divisor) if needs[0] else ()
+    return out, (x, mean, divisor) if wants_grad[0] else ()
 
 
-def _var_vjp(g, needs, residuals, axis, keepdims, ddof):
+def _var_vjp(g, wants_grad, residuals, axis, keepdims, ddof):
     x, mean, divisor = residuals
     return ((x - mean) * (_restore(g, axis, keepdims) * (2 / float(divisor) if divisor else math.nan)),)
 
 
-def _std_forward(needs, x, axis, keepdims, ddof):
+def _std_forward(wants_grad, x, axis, keepdims, ddof):
     out, mean, divisor = _var(x, axis, keepdims, ddof)
     out = np.sqrt(out)
-    return out, (x, mean, divisor, out) if needs[0] else ()
+    return out, (x, mean, divisor, out) if wants_grad[0] else ()
 
 
-def _std_vjp(g, needs, residuals, axis, keepdims, ddof):
+def _std_vjp(g, wants_grad, residuals, axis, keepdims, ddof):
     x, mean, divisor, out = residuals
     slope = np.divide(g, out * float(divisor), out=np.zeros_like(g), where=out != 0)
     return ((x - mean) * _restore(slope, axis, keepdims),)
@@ -109,12 +109,12 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 def _enter(name, arg):
     """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
 
-    def forward(needs, x, axis, keepdims):
+    def forward(wants_grad, x, axis, keepdims):
         at = arg(x, axis=axis, keepdims=True)
         out = np.take_along_axis(x, at, axis)
-        return out if keepdims else out.squeeze(axis), (at if needs[0] else None, x.shape)
+        return out if keepdims else out.squeeze(axis), (at if wants_grad[0] else None, x.shape)
 
-    def vjp(g, needs, residuals, axis, keepdims):
+    def vjp(g, wants_grad, residuals, axis, keepdims):
         at, shape = residuals
         dx = np.zeros(shape, g.dtype)
         np.put_along_axis(dx, at, _restore(g, axis, keepdims), axis)
@@ -203,15 +203,15 @@ def softmax(x: Operand, axis: int = -1) -> Tensor:
     return apply("softmax", x, axis=axis)
 
 
-def _logsumexp(needs, x, axis, keepdims):
+def _logsumexp(wants_grad, x, axis, keepdims):
     largest = top(x, axis)
     largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
         out = numerics.log(reductions.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
-    return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
+    return out if keepdims else np.squeeze(out, axis), (x if wants_grad[0] else None,)
 
 
-def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
+def _logsumexp_vjp(g, wants_grad, residuals, axis, keepdims):
     e = numerics.exp(residuals[0] - top(residuals[0], axis))
     sums = reductions.total(e, axis, keepdims=True)
     return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)

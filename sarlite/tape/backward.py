@@ -41,7 +41,8 @@ class Arrivals:
     """
 
     def __init__(self, since: int) -> None:
-        self.since, self.ends = since, {}
+        self.since = since
+        self.ends: dict[int, Any] = {}
         self._cells: dict[int, list[Any]] = {}
 
     def add(self, sink: Any, cell: list[Any]) -> None:

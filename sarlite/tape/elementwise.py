@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, numerics
 from sarlite.errors import ConfigError
-from sarlite import numerics
 from sarlite.numerics import reductions
-from sarlite.tape.pairwise import plain
 from sarlite.tape.apply import apply
-from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.pairwise import plain
 from sarlite.tape.primitives import primitive
+from sarlite.tape.tensor import Operand, Tensor
 
 
 def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
@@ -22,11 +21,11 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
     `keep` is "x", "out" or "none".
     """
 
-    def forward(needs, x, **params):
+    def forward(wants_grad, x, **params):
         out = np.asarray(f(x, **params))
-        return out, ({"x": x, "out": out, "none": None}[keep] if needs[0] else None,)
+        return out, ({"x": x, "out": out, "none": None}[keep] if wants_grad[0] else None,)
 
-    def vjp(g, needs, residuals, **params):
+    def vjp(g, wants_grad, residuals, **params):
         return (dx(g, *residuals, **params),)
 
     primitive(name, forward, vjp)

@@ -5,17 +5,17 @@ of the mean over all ranks. """
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite import numerics
+from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.numerics import reductions
-from sarlite.tape.pairwise import div, mul, pair
+from sarlite.tape.apply import apply
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.apply import apply
-from sarlite.tape.tensor import Operand, Tensor, as_array
+from sarlite.tape.pairwise import div, mul, pair
 from sarlite.tape.primitives import primitive
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.shaping import take
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array
 
 PART_VALUES = 1 << 15
@@ -32,7 +32,9 @@ def _at(labels, rows):
 def _reduced(losses, weight, divisor):
     """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
-    return losses if divisor is None else np.asarray(reductions.share(losses.astype(np.float64)) / divisor, losses.dtype)
+    if divisor is None:
+        return losses
+    return np.asarray(reductions.share(losses.astype(np.float64)) / divisor, losses.dtype)
 
 
 def _factor(g, weight, divisor):
@@ -41,16 +43,16 @@ def _factor(g, weight, divisor):
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
 
-def _cross_entropy(needs, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
+def _cross_entropy(wants_grad, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
     chosen = labels if rows is None else labels[rows]
     losses = np.empty(len(chosen), logits.dtype)
     for part in _parts(len(chosen), logits, part_values):
         log_p = log_softmax_of(_picked(logits, rows, part), -1)
         losses[part] = -log_p[np.arange(len(log_p)), chosen[part]]
-    return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if needs[0] else ()
+    return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if wants_grad[0] else ()
 
 
-def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
+def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUES):
     logits, labels, rows, weight = residuals
     chosen, factor = labels if rows is None else labels[rows], _factor(g, weight, divisor)
     apart = rows is None or (np.diff(rows) > 0).all() or len(np.unique(rows)) == len(rows)
@@ -78,12 +80,12 @@ def _picked(logits, rows, part):
     return logits[part if rows is None else rows[part]]
 
 
-def _nll(needs, log_p, labels, rows, weight, divisor):
-    kept = (labels, rows, weight, log_p.shape, log_p.dtype) if needs[0] else ()
+def _nll(wants_grad, log_p, labels, rows, weight, divisor):
+    kept = (labels, rows, weight, log_p.shape, log_p.dtype) if wants_grad[0] else ()
     return _reduced(-log_p[_at(labels, rows)], weight, divisor), kept
 
 
-def _nll_vjp(g, needs, residuals, divisor):
+def _nll_vjp(g, wants_grad, residuals, divisor):
     labels, rows, weight, shape, dtype = residuals
     where = _at(labels, rows)
     d = np.zeros(shape, dtype)
@@ -204,7 +206,7 @@ _bce_with_logits = pair(
     lambda g, x, t: g * (sigmoid_of(x) - t),
     lambda g, x, t: -g * x,
     any,
-    lambda needs: needs[0],
+    lambda wants_grad: wants_grad[0],
 )
 _squared_error = pair(
     "squared_error",
@@ -226,8 +228,8 @@ _absolute_error = pair(
 
 primitive(
     "share",
-    lambda needs, x: (np.asarray(reductions.share(x), x.dtype), (x.shape,)),
-    lambda g, needs, residuals: (np.broadcast_to(g, residuals[0]),),
+    lambda wants_grad, x: (np.asarray(reductions.share(x), x.dtype), (x.shape,)),
+    lambda g, wants_grad, residuals: (np.broadcast_to(g, residuals[0]),),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.tape import pairwise, axes, elementwise, product, shaping
+from sarlite.tape import axes, elementwise, pairwise, product, shaping
 from sarlite.tape.table_rows import TableRows
 from sarlite.tape.tensor import Tensor, as_array
 

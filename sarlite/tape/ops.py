@@ -9,25 +9,6 @@ The modules imported here enter their primitives into the table. Distributed agg
 
 import math
 
-from sarlite.tape.pairwise import (
-    add,
-    astype,
-    bitwise_and,
-    bitwise_or,
-    div,
-    equal,
-    greater,
-    greater_equal,
-    invert,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    mul,
-    not_equal,
-    sub,
-    where,
-)
 from sarlite.tape.axes import (
     cumsum,
     log_softmax,
@@ -60,10 +41,28 @@ from sarlite.tape.elementwise import (
     sqrt,
     tanh,
 )
-from sarlite.tape.tensor import Tensor
 from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc
+from sarlite.tape.pairwise import (
+    add,
+    astype,
+    bitwise_and,
+    bitwise_or,
+    div,
+    equal,
+    greater,
+    greater_equal,
+    invert,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    mul,
+    not_equal,
+    sub,
+    where,
+)
 from sarlite.tape.primitives import OPERATIONS
 from sarlite.tape.product import einsum, matmul, matmul_by_head
 from sarlite.tape.shaping import (
@@ -77,6 +76,7 @@ from sarlite.tape.shaping import (
     take,
     transpose,
 )
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 # fmt: off

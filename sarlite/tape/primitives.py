@@ -51,7 +51,11 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
     --------
     >>> import numpy as np
     >>> from sarlite.tape import PRIMITIVES, Tensor, apply, primitive
-    >>> primitive("cube", lambda wants_grad, x: (x**3, (x,)), lambda g, wants_grad, residuals: (3 * g * residuals[0]**2,))
+    >>> def forward(wants_grad, x):
+    ...     return x**3, (x,)
+    >>> def vjp(g, wants_grad, residuals):
+    ...     return (3 * g * residuals[0]**2,)
+    >>> primitive("cube", forward, vjp)
     >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
     >>> apply("cube", x).sum().backward()
     >>> x.grad

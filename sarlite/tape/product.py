@@ -6,32 +6,33 @@ import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.numerics import reductions
-from sarlite.tape.pairwise import operands
 from sarlite.tape.apply import apply, written_over
-from sarlite.tape.tensor import Operand, Tensor
+from sarlite.tape.pairwise import operands
 from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import reshape
 from sarlite.tape.summands import ProductGradient
 from sarlite.tape.table_rows import in_table
+from sarlite.tape.tensor import Operand, Tensor
 
 # ---- a @ b, and c + a @ b
 
 
-def _matmul(needs, a, b, *added, factors=2):
+def _matmul(wants_grad, a, b, *added, factors=2):
     c = added[0] if added else None
     into = c if c is None or (c.base is None and c.flags.writeable and c.flags.c_contiguous) else c.copy()
-    return reductions.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+    kept = a if wants_grad[1] else None, b if wants_grad[0] else None
+    return reductions.product(a, b, into=into), (*kept, a.shape, b.shape)
 
 
-def _matmul_vjp(g, needs, residuals, factors=2):
+def _matmul_vjp(g, wants_grad, residuals, factors=2):
     a, b, shape_a, shape_b = residuals
-    passed = [g] * len(needs[2:])
+    passed = [g] * len(wants_grad[2:])
     g = np.ascontiguousarray(g)
     if len(shape_b) == 2:
-        da = ProductGradient(g, b) if needs[0] else None
-        return da, reductions.product_over_rows(a, g) if needs[1] else None, *passed
-    da = reductions.unbroadcast(reductions.product(g, b, trans_b=True), shape_a) if needs[0] else None
-    db = reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b) if needs[1] else None
+        da = ProductGradient(g, b) if wants_grad[0] else None
+        return da, reductions.product_over_rows(a, g) if wants_grad[1] else None, *passed
+    da = reductions.unbroadcast(reductions.product(g, b, trans_b=True), shape_a) if wants_grad[0] else None
+    db = reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b) if wants_grad[1] else None
     return da, db, *passed
 
 
@@ -89,16 +90,16 @@ def _add_product(c, a, b):
 # ---- a matrix for each head
 
 
-def _by_head(needs, x, w):
+def _by_head(wants_grad, x, w):
     x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
-    return reductions.product_by_head(x, w), (x if needs[1] else None, w if needs[0] else None)
+    return reductions.product_by_head(x, w), (x if wants_grad[1] else None, w if wants_grad[0] else None)
 
 
-def _by_head_vjp(g, needs, residuals):
+def _by_head_vjp(g, wants_grad, residuals):
     x, w = residuals
     g = np.ascontiguousarray(g)
-    dx = reductions.product_by_head(g, w, trans_b=True) if needs[0] else None
-    return dx, reductions.product_by_head_over_rows(x, g) if needs[1] else None
+    dx = reductions.product_by_head(g, w, trans_b=True) if wants_grad[0] else None
+    return dx, reductions.product_by_head_over_rows(x, g) if wants_grad[1] else None
 
 
 primitive("matmul_by_head", _by_head, _by_head_vjp)
@@ -131,14 +132,15 @@ def matmul_by_head(x: Any, w: Any) -> Tensor:
 # ---- Einstein's notation
 
 
-def _einsum(needs, *arrays, terms, out):
-    kept = [a if any(needs[:i] + needs[i + 1 :]) else None for i, a in enumerate(arrays)]
+def _einsum(wants_grad, *arrays, terms, out):
+    kept = [a if any(wants_grad[:i] + wants_grad[i + 1 :]) else None for i, a in enumerate(arrays)]
     return reductions.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
 
 
-def _einsum_vjp(g, needs, residuals, terms, out):
+def _einsum_vjp(g, wants_grad, residuals, terms, out):
     arrays, shapes = residuals
-    return [_einsum_gradient(g, i, arrays, shapes[i], terms, out) if need else None for i, need in enumerate(needs)]
+    return [_einsum_gradient(g, i, arrays, shapes[i], terms, out) if wanted else None
+            for i, wanted in enumerate(wants_grad)]
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):

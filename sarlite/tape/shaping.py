@@ -7,13 +7,13 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.pairwise import astype
-from sarlite.tape.apply import apply
-from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.numerics import rank_invariant
-from sarlite.tape.primitives import primitive
 from sarlite.numerics.reductions import is_float, scatter_rows
+from sarlite.tape.apply import apply
+from sarlite.tape.pairwise import astype
+from sarlite.tape.primitives import primitive
 from sarlite.tape.summands import RowGradient, SliceGradient
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array, Axis
 
 # ---- shapes: nothing but shapes is kept
@@ -21,13 +21,13 @@ from sarlite.types import Array, Axis
 
 primitive(
     "reshape",
-    lambda needs, x, shape: (x.reshape(shape), (x.shape,)),
-    lambda g, needs, residuals, shape: (g.reshape(residuals[0]),),
+    lambda wants_grad, x, shape: (x.reshape(shape), (x.shape,)),
+    lambda g, wants_grad, residuals, shape: (g.reshape(residuals[0]),),
 )
 primitive(
     "transpose",
-    lambda needs, x, axes: (x.transpose(axes), ()),
-    lambda g, needs, residuals, axes: (g.transpose(np.argsort(axes)),),
+    lambda wants_grad, x, axes: (x.transpose(axes), ()),
+    lambda g, wants_grad, residuals, axes: (g.transpose(np.argsort(axes)),),
 )
 
 
@@ -79,11 +79,11 @@ def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 # ---- slices and joins
 
 
-def _getitem(needs, x, index):
+def _getitem(wants_grad, x, index):
     return x[index], (x.shape,)
 
 
-def _getitem_vjp(g, needs, residuals, index):
+def _getitem_vjp(g, wants_grad, residuals, index):
     return (SliceGradient(index, g, residuals[0]),)
 
 
@@ -111,11 +111,11 @@ def _is_all(part, n):
     return isinstance(part, slice) and part.indices(n) == (0, n, 1)
 
 
-def _concat(needs, *arrays, axis):
+def _concat(wants_grad, *arrays, axis):
     return np.concatenate(arrays, axis), (tuple(a.shape[axis] for a in arrays),)
 
 
-def _concat_vjp(g, needs, residuals, axis):
+def _concat_vjp(g, wants_grad, residuals, axis):
     return np.split(g, np.cumsum(residuals[0])[:-1], axis)
 
 
@@ -165,11 +165,11 @@ def gather_rows(x, index):
     return out.reshape((*index.shape, *x.shape[1:]))
 
 
-def _take(needs, x, index):
-    return gather_rows(x, index) if is_float(x) else x[index], (index if needs[0] else None, x.shape)
+def _take(wants_grad, x, index):
+    return gather_rows(x, index) if is_float(x) else x[index], (index if wants_grad[0] else None, x.shape)
 
 
-def _take_vjp(g, needs, residuals):
+def _take_vjp(g, wants_grad, residuals):
     index, shape = residuals
     return RowGradient(index.reshape(-1), g.reshape(index.size, *shape[1:]), shape[0]), None
 
@@ -211,12 +211,12 @@ def _checked(index, n):
     return index if array.dtype in (np.int32, np.int64) else astype(index, np.int64)
 
 
-def _scatter_add(needs, x, index, n_rows):
+def _scatter_add(wants_grad, x, index, n_rows):
     rows = x.reshape(index.size, *x.shape[index.ndim :])
-    return scatter_rows(rows, index.reshape(-1), n_rows), (index if needs[0] else None,)
+    return scatter_rows(rows, index.reshape(-1), n_rows), (index if wants_grad[0] else None,)
 
 
-def _scatter_add_vjp(g, needs, residuals, n_rows):
+def _scatter_add_vjp(g, wants_grad, residuals, n_rows):
     return gather_rows(g, residuals[0]), None
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from sarlite.kernels import Rows
-from sarlite.tape.tensor import Tensor
 from sarlite.tape.primitives import Changes
 from sarlite.tape.recording import now
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 

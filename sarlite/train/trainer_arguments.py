@@ -5,12 +5,12 @@ from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
+from sarlite.numerics import NUMERICS
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor
-from sarlite.numerics.exact_sum import Exact
-from sarlite.numerics import NUMERICS
 from sarlite.tape.recording import grad_enabled
 from sarlite.tape.row_index import row_numbers
 from sarlite.train.label_inputs import LabelInputs

@@ -5,13 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
+from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, numerics, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GCN, SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
+from sarlite.numerics import reductions
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.graph.weights import row_sums
 from sarlite.sar.operators.attention import Attend
@@ -20,10 +22,7 @@ from sarlite.sar.operators.exact_functions import AllEdges, ExactCustom
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
-from sarlite import numerics
-from sarlite.numerics import reductions
 from sarlite.tape import Tensor, ops
-from sarlite.numerics.exact_sum import Exact
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
@@ -229,7 +228,7 @@ BROKEN = {
     "relations": ("relations", np.float64, {"operators": {**EXACT, Custom: type("Apart", (ExactCustom,), {"join": Operator.join})}}),
     "sums of relations": ("rgat", np.float32, _fast_operator(Attend)),
     "sums of picks": ("minibatch gcn", np.float64, _fast_operator(Sum)),
-    "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
+    "choices": ("minibatch gat", np.float64, {"rank_invariant": lambda self, local, shared: local}),
     "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ import pytest
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.numerics import reductions
 from sarlite.tape import PRIMITIVES, Tensor, gradcheck, ops, ownership, recording, tensor
 from tests.helpers.tape_cases import CASES, RNG, draw
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.profile import Profile
@@ -20,7 +21,6 @@ from sarlite.sar.operators.sums import Sum
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite import numerics
 from sarlite.tape import Tensor, ops
 from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap

@@ -10,7 +10,7 @@ from sarlite.errors import ShapeError
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import fn
 from sarlite.sar.operators.replay import Program, Recording
-from sarlite.tape import Tensor, tensor, ops
+from sarlite.tape import Tensor, ops, tensor
 from sarlite.tape.recording import grad_enabled, set_grad
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small

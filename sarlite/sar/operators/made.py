@@ -3,13 +3,13 @@
 from typing import Any
 
 from sarlite.errors import ConfigError
+from sarlite.numerics import current
 from sarlite.sar.operators.attention import Attend
 from sarlite.sar.operators.custom import Custom
 from sarlite.sar.operators.exact import ExactAttend, ExactExtremum, ExactSum
 from sarlite.sar.operators.exact_functions import ExactCustom
 from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.sums import Sum
-from sarlite.numerics import current
 
 EXACT = {Sum: ExactSum, Extremum: ExactExtremum, Attend: ExactAttend, Custom: ExactCustom}
 

@@ -10,10 +10,10 @@ import numpy as np
 from sarlite import tape
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.block import Bundle
+from sarlite.numerics import reductions
 from sarlite.sar import aggregate
 from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators.table import Call
-from sarlite.numerics import reductions
 from sarlite.tape import Tensor
 from sarlite.tape.recording import retained
 from sarlite.tape.summands import SliceGradient

@@ -17,8 +17,8 @@ from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
-from sarlite.tape.table_rows import in_table
 from sarlite.tape.recording import grad_enabled
+from sarlite.tape.table_rows import in_table
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sarlite.sar.aggregate import Operator
 from sarlite.numerics import reductions
+from sarlite.sar.aggregate import Operator
 
 
 class Transformed(Operator):
