@@ -128,7 +128,7 @@ class Tensor:
         result._changes = self._changes  # a change of this tensor's values is a change of the result's
         return result
 
-    def backward(self, g: Any = None, *, retain_graph: bool = False) -> None:
+    def backward(self, g: "Operand | None" = None, *, retain_graph: bool = False) -> None:
         """Accumulate d self / d leaf into every leaf's `grad`.
 
         Parameters
@@ -269,46 +269,46 @@ class Tensor:
 
     # ---- operators
 
-    def __add__(self, other: Any) -> "Tensor":
+    def __add__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["add"](self, other)
 
-    def __radd__(self, other: Any) -> "Tensor":
+    def __radd__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["add"](other, self)
 
-    def __sub__(self, other: Any) -> "Tensor":
+    def __sub__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["sub"](self, other)
 
-    def __rsub__(self, other: Any) -> "Tensor":
+    def __rsub__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["sub"](other, self)
 
-    def __mul__(self, other: Any) -> "Tensor":
+    def __mul__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["mul"](self, other)
 
-    def __rmul__(self, other: Any) -> "Tensor":
+    def __rmul__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["mul"](other, self)
 
-    def __truediv__(self, other: Any) -> "Tensor":
+    def __truediv__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["div"](self, other)
 
-    def __rtruediv__(self, other: Any) -> "Tensor":
+    def __rtruediv__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["div"](other, self)
 
-    def __matmul__(self, other: Any) -> "Tensor":
+    def __matmul__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["matmul"](self, other)
 
-    def __rmatmul__(self, other: Any) -> "Tensor":
+    def __rmatmul__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["matmul"](other, self)
 
-    def __and__(self, other: Any) -> "Tensor":
+    def __and__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["bitwise_and"](self, other)
 
-    def __rand__(self, other: Any) -> "Tensor":
+    def __rand__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["bitwise_and"](other, self)
 
-    def __or__(self, other: Any) -> "Tensor":
+    def __or__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["bitwise_or"](self, other)
 
-    def __ror__(self, other: Any) -> "Tensor":
+    def __ror__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["bitwise_or"](other, self)
 
     def __pow__(self, exponent: float) -> "Tensor":
@@ -329,22 +329,22 @@ class Tensor:
     def __getitem__(self, index: Any) -> "Tensor":
         return OPERATIONS["getitem"](self, index)
 
-    def __gt__(self, other: Any) -> "Tensor":
+    def __gt__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["greater"](self, other)
 
-    def __ge__(self, other: Any) -> "Tensor":
+    def __ge__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["greater_equal"](self, other)
 
-    def __lt__(self, other: Any) -> "Tensor":
+    def __lt__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["less"](self, other)
 
-    def __le__(self, other: Any) -> "Tensor":
+    def __le__(self, other: "Operand") -> "Tensor":
         return OPERATIONS["less_equal"](self, other)
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: object) -> Any:
         return OPERATIONS["equal"](self, other) if _is_numeric(other) else NotImplemented
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: object) -> Any:
         return OPERATIONS["not_equal"](self, other) if _is_numeric(other) else NotImplemented
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -404,7 +404,7 @@ class Tensor:
         """Return log(sum(exp(x))) over axes."""
         return OPERATIONS["logsumexp"](self, axis, keepdims)
 
-    def matmul_by_head(self, w: Any) -> "Tensor":
+    def matmul_by_head(self, w: "Operand") -> "Tensor":
         """Return x[i,h] @ w[h]; see `ops.matmul_by_head`."""
         return OPERATIONS["matmul_by_head"](self, w)
 
@@ -424,7 +424,7 @@ class Tensor:
         """Return max(x, 0)."""
         return OPERATIONS["relu"](self)
 
-    def reshape(self, *shape: Any) -> "Tensor":
+    def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
         """Return the values in another shape; see `ops.reshape`."""
         return OPERATIONS["reshape"](self, *shape)
 
@@ -452,7 +452,7 @@ class Tensor:
         """Return the sum over axes."""
         return OPERATIONS["sum"](self, axis, keepdims)
 
-    def take(self, index: Any) -> "Tensor":
+    def take(self, index: "Operand") -> "Tensor":
         """Gather rows; see `ops.take`."""
         return OPERATIONS["take"](self, index)
 
@@ -460,7 +460,7 @@ class Tensor:
         """Return the hyperbolic tangent."""
         return OPERATIONS["tanh"](self)
 
-    def transpose(self, *axes: Any) -> "Tensor":
+    def transpose(self, *axes: int | tuple[int, ...]) -> "Tensor":
         """Permute the axes; see `ops.transpose`."""
         return OPERATIONS["transpose"](self, *axes)
 
@@ -491,6 +491,6 @@ def as_array(data: Any) -> Any:
     return np.asarray(data)
 
 
-def _is_numeric(other: Any) -> bool:
+def _is_numeric(other: object) -> bool:
     """Return True for numbers and arrays of numbers; a tensor and any other object are compared by identity."""
     return isinstance(other, (Tensor, bool, int, float)) or as_array(other).dtype.kind in "biuf"

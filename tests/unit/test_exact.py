@@ -213,7 +213,8 @@ BROKEN = {
     "activation": ("sage", np.float64, {"activation_sums": _activation_sums}),
     "moments": ("sage", np.float64, {"batch_moments": _fast(batch_moments)}),
     "product by head": ("functions", np.float32, {"product_by_head": _fast(reductions.product_by_head)}),
-    "product by head over rows": ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reductions.product_by_head_over_rows)}),
+    "product by head over rows":
+        ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reductions.product_by_head_over_rows)}),
     "the largest": ("gat", np.float32, {"_max": lambda self, array, across: array}),
     "who sums gradients": ("gcn", np.float32, {"sums_follow": lambda self: True}),
     "picked rows": ("sage pool", np.float32, _elsewhere("scatter_rows")),
