@@ -13,10 +13,10 @@ from sarlite.comm import together
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.engine import as_array
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
+from sarlite.tape.tensor import as_array
 from sarlite.train import __main__ as command
 from sarlite.train import checkpoint, link_splits, predictions, propagated, resume
 from sarlite.train import config as training

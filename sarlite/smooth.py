@@ -8,9 +8,9 @@ from typing import Any
 from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.propagation.smoothing import check_probabilities
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
 from sarlite.train import __main__ as command
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
+from sarlite.kernels.rows import Rows
 
 SOME = 4096
 """Rows that are narrowed at a time where the result stands in x's memory."""
@@ -15,7 +16,7 @@ def narrow(x, scale=None, over=False):
 
     Parameters
     ----------
-    x : (n, ...) float32
+    x : (n, ...) float32 array, or Rows
     scale : (n,) float32, optional
         Default 1. A product is a float32 first.
     over : bool
@@ -30,6 +31,8 @@ def narrow(x, scale=None, over=False):
     -----
     O(n * F) time.
     """
+    if isinstance(x, Rows):
+        x = x.array()
     check_rows("x", x, dtype=np.float32, out=over)
     check("scale", scale, dtype=np.float32, shape=(len(x),), optional=True)
     if not over:

@@ -16,7 +16,7 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import check_negative, positive, row_sums
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import Transport
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 

@@ -11,6 +11,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import Bundle, Edges
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
+from sarlite.numerics import rank_invariant
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.relational import RelationalLayer
@@ -19,7 +20,6 @@ from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.tape.numerics import known
 from sarlite.types import Array, DType
 
 
@@ -116,7 +116,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return super().sizes if trial is None else trial.sizes_of(self.schedule.over)
 
     def dst(self, h: Any) -> Any:
-        if isinstance(h, Tensor) and known(len(h) > self.n_dst, True):
+        if isinstance(h, Tensor) and rank_invariant(len(h) > self.n_dst, True):
             return destinations(h, self.n_dst)
         return super().dst(h)
 
@@ -229,7 +229,7 @@ class Estimate:
         if not self._alone:
             return self._edges.part.has_loops
         alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
-        return known(alone, self._edges.part.has_loops)
+        return rank_invariant(alone, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return what a sum multiplies destinations and sources by, each (n,) float64 or None."""
@@ -345,7 +345,7 @@ class PickedRelations(RelationalLayer):
 
     def dst(self, h: Any) -> dict[str, Any]:
         n_dst = {name: len(self.dst_ids[name]) for name in h}
-        return {name: destinations(x, n_dst[name]) if known(len(x) > n_dst[name], True) else x for name, x in h.items()}
+        return {name: destinations(x, n_dst[name]) if rank_invariant(len(x) > n_dst[name], True) else x for name, x in h.items()}
 
     @property
     def all_blocks(self) -> list[Edges]:

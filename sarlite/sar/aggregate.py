@@ -12,10 +12,8 @@ from sarlite.kernels import Rows
 from sarlite.sar.operators import over_reversed
 from sarlite.sar.operators.contract import Context, Operator
 from sarlite.sar.operators.edge_sums import FAST, EdgeSums
-from sarlite.sar.operators.sums import Sum
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.tape.recording import retained
-from sarlite.tape.table_rows import TableRows
 
 
 class Saved(NamedTuple):
@@ -54,17 +52,7 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Any], sums: E
     -------
     Tensor
     """
-    gather_rows(schedule, operator, inputs, sums)
     return tape.apply("aggregate", *inputs, sinks=operator.captured, operator=operator, schedule=schedule, sums=sums)
-
-
-def gather_rows(schedule: Schedule, operator: Operator, inputs: list[Any], sums: EdgeSums) -> None:
-    """Copy inputs that are rows of a table, unless the operator reads the rows where they stand, as fast sums do."""
-    reads = isinstance(operator, Sum) and operator.src_scale is None and sums is FAST
-    if not reads or schedule.row_format.is_narrow:
-        for x in inputs:
-            if isinstance(x, TableRows):
-                x.gathered()
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
@@ -102,8 +90,4 @@ def vjp(g, wants_grad, saved, operator, schedule, sums=FAST):
     return [*(sink and sink.rounded() for sink in sinks), *backward_pass.finish()]
 
 
-def _vjp(g, wants_grad, saved, into, **options):
-    return vjp(g, wants_grad, saved, **options)
-
-
-tape.primitive("aggregate", forward, _vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)
+tape.primitive("aggregate", forward, vjp)

@@ -46,9 +46,9 @@ class _Run(Observer):
 
 def record(application: Application) -> Record:
     """Return the `Record` of an application, for an observer."""
-    name, inputs, params, needs, result = application
+    name, inputs, params, wants_grad, result = application
     shapes = tuple(np.shape(x) for x in inputs)
-    flops, passes = flops_of(name, shapes, result.shape, params), passes_of(needs[: len(shapes)], params)
+    flops, passes = flops_of(name, shapes, result.shape, params), passes_of(wants_grad[: len(shapes)], params)
     if "schedule" in params:
         n_values = flops + math.prod(result.shape)
     else:
@@ -83,10 +83,10 @@ def flops_of(name: str, inputs: Any, out: Any, params: dict[str, Any]) -> int:
     return OF_INPUT[name] * math.prod(inputs[0]) if name in OF_INPUT else OF_OUTPUT.get(name, 1) * math.prod(out)
 
 
-def passes_of(needs: Any, params: dict[str, Any]) -> int:
+def passes_of(wants_grad: Any, params: dict[str, Any]) -> int:
     """Count how often backward does what `flops_of` counts.
 
     That is once for each input that wants a gradient, or as an operator's `passes` says. Where `factors` is given, as
     of a product, the first so many inputs count: to the others the gradient is passed on. """
     operator: Any = params.get("operator")
-    return int(operator.passes(needs)) if hasattr(operator, "passes") else sum(needs[: params.get("factors")])
+    return int(operator.passes(wants_grad)) if hasattr(operator, "passes") else sum(wants_grad[: params.get("factors")])

@@ -13,15 +13,15 @@ from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, raise_together, whole
 from sarlite.minibatch.batch import FullBatch, source_of
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import as_array
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
+from sarlite.tape.tensor import as_array
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping

@@ -12,7 +12,7 @@ from sarlite.minibatch.flow import count_layers
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.train.link_loader import LinkLoader
 
 SPLITS = ("train", "val", "test")

@@ -12,7 +12,7 @@ from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.row_format import ROW_FORMATS
-from sarlite.tape.numerics import NUMERICS
+from sarlite.numerics import NUMERICS
 from sarlite.train.graphs import GraphOptions
 from sarlite.train.link_options import LinkOptions
 from sarlite.train.metrics import EVERY

@@ -8,8 +8,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
+from sarlite.numerics.reductions import product
 from sarlite.sar.schedule.messages import pack
-from sarlite.tape.reduce import product
 from sarlite.train.costs import Segment
 from sarlite.types import Array
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from sarlite import nn, optim
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
 from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, trace
 from sarlite.train.combinations import Run, refuse, uncounted
 from sarlite.train.config import naming_flags, to_toml

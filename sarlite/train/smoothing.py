@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from sarlite.data import node_rows
+from sarlite.numerics import using
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.numerics import using
 from sarlite.train.folder import PREDICTIONS
 from sarlite.types import Array
 

@@ -9,12 +9,12 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
 from sarlite.errors import DataError, number, raise_together
+from sarlite.numerics import by_numerics
+from sarlite.numerics.reductions import surely_finite
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
-from sarlite.tape.numerics import by_numerics
-from sarlite.tape.reduce import surely_finite
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.types import Array
 
 _PIECE = 1 << 18

@@ -5,14 +5,14 @@ from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
+from sarlite.numerics import NUMERICS
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor
-from sarlite.tape.exact import Exact
-from sarlite.tape.numerics import NUMERICS
 from sarlite.tape.recording import grad_enabled
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.link_loader import LinkLoader
 from sarlite.train.step import Loss, not_finite

@@ -5,18 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
+from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, numerics, optim, predict
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GCN, SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
+from sarlite.numerics import reductions
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.weights import row_sums
 from sarlite.sar.operators.edge_sums import EdgeSums, FloatSum
 from sarlite.sar.operators.exact_edge_sums import AllEdges, ExactEdgeSums, GridSum
-from sarlite.tape import Tensor, numerics, ops, reduce
-from sarlite.tape.exact import Exact
+from sarlite.tape import Tensor, ops
 from sarlite.train import checkpoint, config, run
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
@@ -196,15 +197,16 @@ def _fast_sums(*names):
 
 BROKEN = {
     # what is done fast: (a model, the dtype, the methods or operators in place)
-    "product": ("gcn", np.float32, {"product": _fast(reduce.product)}),
-    "product of float64": ("gcn", np.float64, {"product": _fast(reduce.product)}),
-    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
-    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
+    "product": ("gcn", np.float32, {"product": _fast(reductions.product)}),
+    "product of float64": ("gcn", np.float64, {"product": _fast(reductions.product)}),
+    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
+    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
     "total": ("sage", np.float64, {"total": lambda self, x, axis=None, keepdims=False: _total(self, x, axis, keepdims)}),
     "activation": ("sage", np.float64, {"activation_sums": _activation_sums}),
     "moments": ("sage", np.float64, {"batch_moments": _fast(batch_moments)}),
-    "product by head": ("functions", np.float32, {"product_by_head": _fast(reduce.product_by_head)}),
-    "product by head over rows": ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reduce.product_by_head_over_rows)}),
+    "product by head": ("functions", np.float32, {"product_by_head": _fast(reductions.product_by_head)}),
+    "product by head over rows":
+        ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reductions.product_by_head_over_rows)}),
     "the largest": ("gat", np.float32, {"_max": lambda self, array, across: array}),
     "who sums gradients": ("gcn", np.float32, {"sums_follow": lambda self: True}),
     "picked rows": ("sage pool", np.float32, _elsewhere("scatter_rows")),
@@ -219,7 +221,7 @@ BROKEN = {
     "relations": ("relations", np.float64, {"join": lambda self, others: FloatSum(self.shape, self.dtype)}),
     "sums of relations": ("rgat", np.float32, _fast_sums("softmax_sum", "softmax_gradient")),
     "sums of picks": ("minibatch gcn", np.float64, _fast_sums("row_sum", "row_sum_like", "row_gradient", "scaled")),
-    "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
+    "choices": ("minibatch gat", np.float64, {"rank_invariant": lambda self, local, shared: local}),
     "functions": ("functions", np.float32, {"sums": {
         "all_edges": lambda self, *edges: FastEdges(self, *edges), "message_gradients": EdgeSums.message_gradients}}),
 }  # fmt: skip
@@ -237,7 +239,7 @@ def test_each_reduction_is_broken_once():
 
 
 def _total(self, x, axis, keepdims):
-    found = reduce.total.__wrapped__(x, axis, keepdims)
+    found = reductions.total.__wrapped__(x, axis, keepdims)
     over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
     return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
 

@@ -79,7 +79,7 @@ ANNOTATED = {
                        "SGC", "SIGN"),
     "sarlite.train.config": ("parser", "add_options", "parse", "resolve", "read_toml", "to_toml"),
     "sarlite.train.trace": ("check_path", "recording", "Spans", "write"),
-    "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
+    "sarlite.tape.tensor": ("Tensor", "apply", "as_array"),
     "sarlite.tape.gradcheck": ("gradcheck",),
     "sarlite.tape.ops": tuple(ops.__all__),
     "sarlite.tape.primitives": ("primitive",),

@@ -14,7 +14,7 @@ from sarlite.profile import Profile
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.profile import Profile
@@ -22,8 +23,8 @@ from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.row_format import FLOAT32
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, numerics, ops
-from sarlite.tape.engine import as_array
+from sarlite.tape import Tensor, ops
+from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -259,7 +260,7 @@ class LayerGraph:
         if self._all_sizes is not None:
             return self._all_sizes
         nobody = (0, 0, 1)
-        return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
+        return numerics.rank_invariant((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
 
     def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.

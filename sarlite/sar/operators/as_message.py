@@ -6,7 +6,8 @@ import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.sar.operators import fn
-from sarlite.tape import Tensor, engine, ops
+from sarlite.tape import Tensor, ops
+from sarlite.tape.tensor import as_array
 
 _COUNT = "sarlite.count"
 
@@ -30,7 +31,7 @@ def multiplied(message):
 
 def _per_row(weight, x):
     """Give weights one axis for each of x's that they lack."""
-    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
+    missing = as_array(x).ndim - as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
@@ -47,7 +48,7 @@ def attended(graph, message):
             needed = f"({features.shape[1]}, {message.src.shape[1]})"
             raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
         if not isinstance(features, Tensor):
-            features = engine.as_array(features).astype(message.z.dtype, copy=False)
+            features = as_array(features).astype(message.z.dtype, copy=False)
         values["features"] = features
     if graph.edge_weight is not None:
         values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)

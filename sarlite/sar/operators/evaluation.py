@@ -2,9 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from sarlite import numerics
 from sarlite.errors import ConfigError
-from sarlite.tape import Tensor, numerics
-from sarlite.tape.numerics import by_numerics
+from sarlite.numerics import by_numerics
+from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
 WAYS = ("product", "first", "inside")

@@ -12,13 +12,15 @@ import numpy as np
 from sarlite import tape
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.block import Bundle
+from sarlite.numerics import reductions
 from sarlite.sar import aggregate
 from sarlite.sar.operators.contract import ROWS, SCORES, Operator
 from sarlite.sar.operators.edge_sums import EdgeSums
 from sarlite.sar.operators.table import Call
-from sarlite.tape import Tensor, reduce
+from sarlite.tape import Tensor
 from sarlite.tape.recording import retained
-from sarlite.tape.table_rows import TableRows
+from sarlite.tape.summands import SliceGradient
+from sarlite.tape.table_rows import in_table
 from sarlite.types import Array
 
 
@@ -205,7 +207,7 @@ class Sums(NamedTuple):
 def _forward(wants_grad, *arrays, operator):
     flat, saved = np.zeros(operator.layout.size, operator.layout.dtype), []
     for key, x, weight in operator.products:
-        reduce.product(arrays[x], arrays[weight], into=operator.layout.view(flat, key))
+        reductions.product(arrays[x], arrays[weight], into=operator.layout.view(flat, key))
     for fetch in operator.fetches:
         own = [arrays[i] for i in fetch.numbers if i < len(arrays)]
         saved.append(aggregate.forward([wants_grad[i] for i in fetch.numbers], *own, operator=fetch.operator,
@@ -215,18 +217,17 @@ def _forward(wants_grad, *arrays, operator):
     return flat, (saved, pairs)
 
 
-def _vjp(g, wants_grad, residuals, into, operator):
-    g, (saved, pairs) = np.ascontiguousarray(g), residuals
-    found = [d if wants else None for wants, d in zip(wants_grad, into)]
+def _vjp(g, wants_grad, residuals, operator):
+    g, (saved, pairs), found = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def multiply(numbers):
         """Add the gradients of these rows' products, each as large as the rows, after the rows' other gradients."""
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and wants_grad[weight]:
-                found[weight] = reduce.product_over_rows(rows, operator.layout.view(g, key))
+                found[weight] = reductions.product_over_rows(rows, operator.layout.view(g, key))
             if x in numbers and wants_grad[x]:
                 there = found[x] if found[x] is not None and found[x].flags.c_contiguous else None
-                found[x] = reduce.product(operator.layout.view(g, key), matrix, trans_b=True, into=there)
+                found[x] = reductions.product(operator.layout.view(g, key), matrix, trans_b=True, into=there)
 
     left = {x for _, x, _ in operator.products}
     for k, fetch in reversed([*enumerate(operator.fetches)]):
@@ -243,20 +244,18 @@ def _vjp(g, wants_grad, residuals, into, operator):
     return found
 
 
-tape.primitive("relations", _forward, _vjp, owned=tape.Owned.YES, adds=True, takes_rows=True)
+tape.primitive("relations", _forward, _vjp)
 
 
 def _piece(wants_grad, flat, place, shape):
     return flat[place].reshape(shape), (flat.shape,)
 
 
-def _piece_vjp(g, wants_grad, residuals, into, place, shape):
-    d = np.zeros(residuals[0], g.dtype) if into[0] is None else into[0]
-    d[place] += g.reshape(-1)
-    return (d,)
+def _piece_vjp(g, wants_grad, residuals, place, shape):
+    return (SliceGradient(place, g.reshape(-1), residuals[0]),)
 
 
-tape.primitive("piece", _piece, _piece_vjp, owned=tape.Owned.YES, adds=True)
+tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any, Tensor, Tensor]]) -> dict[Any, Tensor]:
@@ -282,9 +281,8 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     numbering, drafts = _Numbering(), [_Draft() for _ in fetches]
     for draft, calls in zip(drafts, fetches):
         draft.number_inputs(numbering, calls)
-    for _, x, weight in products:
-        if isinstance(x, TableRows) and x.dtype != weight.dtype:
-            x.gathered()
+    products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
+                for key, x, weight in products]
     pairs = [(key, numbering.shared(x), numbering.separate(weight)) for key, x, weight in products]
     outputs = [(key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
@@ -346,8 +344,7 @@ class _Draft:
             start = len(self.numbers)
             self.numbers += range(n_inputs + len(captured), n_inputs + len(captured) + len(call.operator.captured))
             captured += call.operator.captured
-            sums = graph.edge_sums()
-            members.append(Member(graph.place, key, call.operator, [*own, *range(start, len(self.numbers))], sums))
-            aggregate.gather_rows(self.schedule, call.operator, call.inputs, sums)
+            numbers = [*own, *range(start, len(self.numbers))]
+            members.append(Member(graph.place, key, call.operator, numbers, graph.edge_sums()))
         operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
         return Fetch(operator, self.schedule, self.numbers)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.sar.operators import evaluation, fn
 from sarlite.sar.operators.as_message import attended, counted, multiplied
@@ -15,7 +16,8 @@ from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
-from sarlite.tape import Tensor, numerics, ops
+from sarlite.tape import Tensor, ops
+from sarlite.tape.table_rows import in_table
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
@@ -98,6 +100,7 @@ def _sum(graph, message, reducer):
 def _sum_of(graph, x, reducer):
     """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
     memo, counts = Memo(graph.kept_of(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    x = x if reducer == "sym" else _where_they_stand(graph, x)
     if counts is None:
         return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], memo)
     return Call(Sum(graph.n_dst, True), [x, counts], memo)
@@ -141,7 +144,13 @@ def _weighted_sum(graph, message, reducer):
     counts = graph.pick_counts(reducer)
     if counts is not None:
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
+    inputs = [_where_they_stand(graph, inputs[0]), inputs[1]]
     return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+
+
+def _where_they_stand(graph, x):
+    """Return rows of a table as rows that fast sums read in the table; other rows as they are."""
+    return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 
 def _extremum_of_products(graph, message, reducer):

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
+from sarlite.numerics import reductions
 from sarlite.sar.operators.contract import ROWS
 from sarlite.sar.operators.edge_sums import FloatSum
 from sarlite.sar.schedule.row_format import FLOAT32
-from sarlite.tape import reduce
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Transformed:
     def products(self, x, weights):
         """Return the z_k of some rows."""
         x = kernels.widen(x)
-        return [reduce.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
+        return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
 
 
 class _TransformedForward:
@@ -97,9 +97,9 @@ class _TransformedBackward:
         for weight, d_weight, sink in zip(self.weights, self.d_weights, d_z):
             d = sink.rounded().reshape(block.n_src, weight.shape[1])
             if d_weight is not None:
-                d_weight += reduce.product_over_rows(x, d)
+                d_weight += reductions.product_over_rows(x, d)
             if sinks[0] is not None:
-                reduce.product(d, weight, trans_b=True, into=sinks[0].settled)
+                reductions.product(d, weight, trans_b=True, into=sinks[0].settled)
 
     def finish(self):
         return [*self.d_weights, *self.inner.finish()]

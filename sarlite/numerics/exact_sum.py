@@ -17,13 +17,13 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
-from sarlite.tape.numerics import using
-from sarlite.tape.reduce import axes_of, by_heads, flat, taken
+from sarlite.numerics.reductions import axes_of, by_heads, flat, taken
+from sarlite.numerics.selection import using
 from sarlite.types import Array
 
 ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
-    "clip", "concat", "cross_entropy", "destinations", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
+    "clip", "concat", "cross_entropy", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
     "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
     "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece",
     "relations", "relu", "reshape",
@@ -191,8 +191,8 @@ class Exact:
     def choices(self, *ways):
         return tuple(way for way in ways if way != "inside")  # whose weight's gradient takes each rank's rounded sums
 
-    def known(self, alone, anywhere):
-        return anywhere
+    def rank_invariant(self, local, shared):
+        return shared
 
     def sums_follow(self):
         return False

@@ -10,11 +10,12 @@ from typing import Any, overload
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.tape.backward import added
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.numerics.reductions import is_float, unbroadcast
+from sarlite.tape.apply import apply
+from sarlite.tape.primitives import primitive
 from sarlite.tape.recording import no_grad
-from sarlite.tape.reduce import is_float, unbroadcast
+from sarlite.tape.summands import added
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import DType
 
 # ---- dtypes and broadcasting
@@ -56,9 +57,8 @@ def astype(x: Any, dtype: DType) -> Any:
 
 primitive(
     "astype",
-    lambda needs, x, dtype: (x.astype(dtype), (x.dtype,)),
-    lambda g, needs, residuals, dtype: (g.astype(residuals[0]),),
-    owned=Owned.YES,
+    lambda wants_grad, x, dtype: (x.astype(dtype), (x.dtype,)),
+    lambda g, wants_grad, residuals, dtype: (g.astype(residuals[0]),),
 )
 
 
@@ -66,30 +66,28 @@ primitive(
 
 
 def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[..., Any],
-         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool],
-         owned: Owned = Owned.YES) -> Callable[[Operand, Operand], Tensor]:
+         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool]) -> Callable[[Operand, Operand], Tensor]:
     """Enter out = f(a, b), with broadcasting, and return the operation.
 
     Parameters
     ----------
     da, db : callable (g, a, b) -> gradient, before `unbroadcast`
-    keep_a, keep_b : callable needs -> whether a gradient will read a (b)
-    owned : Owned
-        `AS_G` where da or db returns g.
+    keep_a, keep_b : callable
+        Given `wants_grad`, return True if a gradient will read a (b).
     """
 
-    def forward(needs, a, b):
-        kept = (a if keep_a(needs) else None, b if keep_b(needs) else None)
+    def forward(wants_grad, a, b):
+        kept = (a if keep_a(wants_grad) else None, b if keep_b(wants_grad) else None)
         return np.asarray(f(a, b)), (*kept, np.shape(a), np.shape(b))
 
-    def vjp(g, needs, residuals):
+    def vjp(g, wants_grad, residuals):
         a, b, shape_a, shape_b = residuals
         return (
-            unbroadcast(da(g, a, b), shape_a) if needs[0] else None,
-            unbroadcast(db(g, a, b), shape_b) if needs[1] else None,
+            unbroadcast(da(g, a, b), shape_a) if wants_grad[0] else None,
+            unbroadcast(db(g, a, b), shape_b) if wants_grad[1] else None,
         )
 
-    primitive(name, forward, vjp, owned=owned)
+    primitive(name, forward, vjp)
 
     def operation(a: Operand, b: Operand) -> Tensor:
         return apply(name, *operands(a, b))
@@ -99,15 +97,23 @@ def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[
     return operation
 
 
-def _never(needs):
+def _never(wants_grad):
     return False
 
 
-add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never, Owned.AS_G)
-sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never, Owned.AS_G)
-pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, lambda needs: needs[1], lambda needs: needs[0])
+def _first(wants_grad):
+    return wants_grad[0]
+
+
+def _second(wants_grad):
+    return wants_grad[1]
+
+
+add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
+sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
+pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, _second, _first)
 # not by b * b, which could underflow
-div = pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), lambda needs: needs[1], any)
+div = pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), _second, any)
 maximum = pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g),
                any, any)
 minimum = pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g),
@@ -129,20 +135,20 @@ def mul(a: Operand, b: Operand) -> Tensor:
     return apply("mul", *operands(a, b))
 
 
-def _where(needs, condition, a, b):
+def _where(wants_grad, condition, a, b):
     return np.where(condition, a, b), (condition, np.shape(a), np.shape(b))
 
 
-def _where_vjp(g, needs, residuals):
+def _where_vjp(g, wants_grad, residuals):
     condition, shape_a, shape_b = residuals
     return (
         None,
-        unbroadcast(np.where(condition, g, 0), shape_a) if needs[1] else None,
-        unbroadcast(np.where(condition, 0, g), shape_b) if needs[2] else None,
+        unbroadcast(np.where(condition, g, 0), shape_a) if wants_grad[1] else None,
+        unbroadcast(np.where(condition, 0, g), shape_b) if wants_grad[2] else None,
     )
 
 
-primitive("where", _where, _where_vjp, owned=Owned.YES)
+primitive("where", _where, _where_vjp)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
@@ -156,7 +162,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 def _constant(name: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
     """Enter f, whose result has no gradient, and return the operation."""
-    primitive(name, lambda needs, *arrays: (np.asarray(f(*arrays)), ()), None)
+    primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:
         with no_grad():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import DataError, ShapeError
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 
 
 def row_numbers(name, rows, n_rows):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.numerics import by_numerics
+from sarlite.numerics.selection import by_numerics
 
 
 def is_float(x):
