@@ -8,11 +8,11 @@ from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.nn.decoders import DECODERS
 from sarlite.nn.readout import READOUTS
+from sarlite.numerics import NUMERICS
 from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.row_format import ROW_FORMATS
-from sarlite.numerics import NUMERICS
 from sarlite.train.graphs import GraphOptions
 from sarlite.train.link_options import LinkOptions
 from sarlite.train.metrics import EVERY
