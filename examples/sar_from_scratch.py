@@ -205,7 +205,7 @@ def views(flat, shapes):
 def gat_layer(part, h, w, a_src, a_dst, bias):
     """Return Eq. 1 and 3 without sigma, heads side by side, shape (n_local, H D), and the residuals."""
     out, residuals = attend_forward(part, np.tensordot(h, w, 1), a_src, a_dst)
-    return out.reshape(len(h), -1) + bias, (h, residuals)
+    return out.reshape(len(h), a_src.size) + bias, (h, residuals)
 
 
 def gat_layer_backward(part, residuals, d_out, w, a_src, a_dst, bias):

@@ -26,7 +26,7 @@ CONTENTS = {  # heading: pages
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
     "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "schedules", "cost", "numerics", "narrow", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python"],
-    "Inside": ["architecture", "promises"],
+    "Inside": ["sar-from-scratch", "architecture", "promises"],
     "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
