@@ -27,7 +27,7 @@ CONTENTS = {  # heading: pages
     "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "which-mode", "schedules", "cost", "numerics", "narrow",
                "oracle"],
     "Reference": ["reference/commands", "data", "reference/python"],
-    "Inside": ["architecture", "promises"],
+    "Inside": ["sar-from-scratch", "architecture", "promises"],
     "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
