@@ -23,7 +23,7 @@ from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.row_format import FLOAT32
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, ops
+from sarlite.tape import Tensor
 from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
@@ -201,7 +201,7 @@ class LayerGraph:
             raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
         call = table.call(self, message, reducer)
         out = call.keep(self.apply(call)) if call.found is None else call.found
-        return out if call.weight is None else ops.matmul(out, call.weight)
+        return call.weighted(out)
 
     # ---- what operators ask
 
@@ -261,16 +261,6 @@ class LayerGraph:
             return self._all_sizes
         nobody = (0, 0, 1)
         return numerics.rank_invariant((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
-
-    def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
-        """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
-
-        The sum's products with W are then the caller's: out_ih = S_ih W_h. The same on every rank; see
-        `evaluation.attends_products`. With edge weights z is better.
-        """
-        if self.edge_weight is not None:
-            return True
-        return evaluation.attends_products(self, x, n_heads, n_feat)
 
     # ---- degrees
 

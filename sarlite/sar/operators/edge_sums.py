@@ -62,7 +62,7 @@ class EdgeSums:
             Factor of each finished sum.
         single_block : bool
         """
-        return FloatSum(g.shape[1:], dtype, single_block)
+        return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
         """Return the accumulator of the gradients of source rows of which each entry of `g` goes to one."""
@@ -104,7 +104,7 @@ class EdgeSums:
         dropout, slope : float
         single_block : bool
         """
-        return SoftmaxGradient(z_row, dst, single_block)
+        return SoftmaxGradient(z_row, dst)
 
 
 FAST = EdgeSums()
@@ -121,51 +121,35 @@ class FloatSum:
         None until `start`.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, single_block: bool = False, array: Array | None = None,
-                 fresh: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DType, array: Array | None = None) -> None:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), array
-        self._single_block, self._fresh = single_block, fresh
 
     def start(self, n_rows: int) -> "FloatSum":
-        """Return this accumulator with an array of its own; the first sum of a single block overwrites the array."""
-        array = (np.empty if self._single_block else np.zeros)((n_rows, *self.shape), self.dtype)
-        return FloatSum(self.shape, self.dtype, array=array, fresh=self._single_block)
+        """Return this accumulator with an array of zeros of its own."""
+        return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return the accumulator of the same sums of other rows, in an array of zeros."""
-        return self if array is self.array else FloatSum(self.shape, self.dtype, array=array)
+        """Return the accumulator of the same sums of other rows, in an array that holds zeros or sums."""
+        return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
         """Return the accumulator of the terms of all of these accumulators."""
         return self
 
-    def accumulates(self) -> bool:
-        """Return False for the first sum of a single block, which overwrites the array; from then on True."""
-        fresh, self._fresh = self._fresh, False
-        return not fresh
-
-    @property
-    def settled(self) -> Array:
-        """The array, holding sums or zeros."""
-        if not self.accumulates():
-            self.array.fill(0)
-        return self.array
-
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Any) -> None:
         """Add the weighted sum of the rows of `x` that each row of a CSR names."""
-        kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, accumulate=self.accumulates(),
-                     **weights)
+        kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: Any) -> None:
         """Add each entry of `g` (n_dst, n) in the block's rows to the row of its columns that `argument` names."""
-        array = self.settled.reshape(len(self.array), g.shape[1])
         g, argument = in_rows(block, g, argument)
+        array = self.array.reshape(len(self.array), g.shape[1])
         kernels.extremum_backward(g, argument, array, block.offset, block.long_columns)
 
     def rounded(self) -> Array:
         """Return the finished sums."""
-        return self.settled
+        return self.array
 
 
 class RowSum:
@@ -225,9 +209,9 @@ class SoftmaxGradient:
         Accumulators of dz and of d_src.
     """
 
-    def __init__(self, z_row: tuple[int, ...], dst: Array, single_block: bool) -> None:
+    def __init__(self, z_row: tuple[int, ...], dst: Array) -> None:
         self._dst, self._parts = dst, None
-        self.sinks = [FloatSum(z_row, dst.dtype, single_block), FloatSum(dst.shape[1:], dst.dtype, single_block)]
+        self.sinks = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],
             slope: float, dropout: Any) -> None:
@@ -235,18 +219,14 @@ class SoftmaxGradient:
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
         dz, d_src = sinks
-        accumulate = [dz.accumulates(), d_src.accumulates()]
-        for sink, accumulates in zip(sinks, accumulate):
-            if any(accumulate) and not accumulates:
-                sink.array.fill(0)
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, None, sums=self._parts, slope=slope,
-                                dropout=dropout, accumulate=any(accumulate))
+                                dropout=dropout)
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       sinks: list[FloatSum], d_dst: Array, slope: float, dropout: Any) -> None:
         """Add the gradients of edges whose sources are all here, and add those of the destinations to `d_dst`."""
-        arrays = [sink.settled for sink in sinks]
-        kernels.attend_backward(*csr, z, src, ends, g, *arrays, d_dst, slope=slope, dropout=dropout)
+        dz, d_src = sinks
+        kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
 
     def dst_sums(self) -> Array:
         """Return the array (n_dst, ...) that peers' gradients of the destinations' scores are added to."""

@@ -40,8 +40,8 @@ class Call(NamedTuple):
         The operator's inputs. The rows of sources come first, and are fetched.
     memo : Memo, or None
         Where the output is kept from one call to the next.
-    weight : Tensor, or None
-        Matrix that the output is multiplied by.
+    weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
+        Matrix that the output is multiplied by, or a matrix for each head.
     """
 
     operator: Operator
@@ -53,6 +53,12 @@ class Call(NamedTuple):
     def found(self) -> Tensor | None:
         """The output of an earlier call, if it was kept."""
         return None if self.memo is None else self.memo.sums.get(self.memo.reducer)
+
+    def weighted(self, out: Tensor) -> Tensor:
+        """Return the output times the weight."""
+        if self.weight is None:
+            return out
+        return ops.matmul(out, self.weight) if self.weight.ndim == 2 else out.matmul_by_head(self.weight)
 
     def keep(self, out: Tensor) -> Tensor:
         """Return the output; of constant rows as a constant, which is kept."""
@@ -182,12 +188,17 @@ def _attend_linear(graph, message, reducer):
         needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
         raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
     one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
-    n_heads = dst.shape[1]
-    if graph.edge_weight is not None or not evaluation.choices("inside"):
-        z = ops.matmul(x, weight).reshape(len(x), n_heads, weight.shape[1] // n_heads)
-        options = message.slope, message.dropout, message.key
+    n_heads, n_feat = dst.shape[1], weight.shape[1] // dst.shape[1]
+    options = message.slope, message.dropout, message.key
+    if graph.relation is None and graph.edge_weight is None and not evaluation.attends_products(
+            graph, x, n_heads, n_feat):
+        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), ops.matmul(x, src_weight), dst, *options)
+        by_head = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
+        return _attend(graph, shared, reducer)._replace(weight=by_head)
+    if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
-    shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
+    shapes = [(n_heads, n_feat), (n_heads,)]
     return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, dst])
 
 

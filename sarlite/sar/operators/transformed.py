@@ -99,7 +99,7 @@ class _TransformedBackward:
             if d_weight is not None:
                 d_weight += reductions.product_over_rows(x, d)
             if sinks[0] is not None:
-                reductions.product(d, weight, trans_b=True, into=sinks[0].settled)
+                reductions.product(d, weight, trans_b=True, into=sinks[0].array)
 
     def finish(self):
         return [*self.d_weights, *self.inner.finish()]
