@@ -12,7 +12,7 @@ from sarlite.oracle import dialects
 from sarlite.oracle.models import parts
 from sarlite.types import Array
 
-KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "GATv2Conv": "gatv2", "RGCNConv": "rgcn",
+KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": "gat", "PaperGATConv": "gat", "GATv2Conv": "gatv2", "RGCNConv": "rgcn",
          "BatchNorm": "batch_norm"}
 
 
