@@ -16,9 +16,9 @@ def hold(options):
     """On every rank: load, and print what is held as a line of JSON on rank 0."""
     from sarlite.comm import launch
     from sarlite.profile import Memory, trim
-    from sarlite.train import config
+    from sarlite.cli import config
     from sarlite.train.load import load
-    from sarlite.train.settings import graph_of, source_of
+    from sarlite.cli.settings import graph_of, source_of
 
     comm, memory = launch.connect(), Memory()
     resolved = config.resolve(options)

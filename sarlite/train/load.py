@@ -150,13 +150,13 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         return part
 
 
-def prefetched(comm: Communicator, graph: Options, options: Any) -> Options:
+def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
     """Return how a graph is computed with; where the options of a run do not say how many peers' rows are fetched
     ahead, as many as hide something. Collective.
     """
-    if options.prefetch is not None:
-        return graph
-    return graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
+    if prefetch is not None:
+        return graph._replace(prefetch=prefetch)
+    return graph._replace(prefetch=default_prefetch(comm, threads or default_threads(comm)))
 
 
 def kind(comm: Communicator, spec: str) -> str:

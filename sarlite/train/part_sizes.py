@@ -11,7 +11,7 @@ from sarlite.sar.cost import exchanged, reversed_exchanged
 from sarlite.train import sampled, small
 from sarlite.train.load import Shard
 from sarlite.train.mirror import Mirror
-from sarlite.train.settings import Settings
+from sarlite.cli.settings import Settings
 from sarlite.train.small import Sizes
 
 TINY_ROWS = 40

@@ -21,7 +21,7 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train.costs import Cost, Setting, settings_compared
 from sarlite.train.load import Shard
 from sarlite.train.rates import Rates, in_step, seconds_of
-from sarlite.train.settings import Settings
+from sarlite.cli.settings import Settings
 from sarlite.train.small import Sizes
 from sarlite.train.trial import cost
 

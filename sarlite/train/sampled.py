@@ -11,7 +11,7 @@ from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.tape import Tensor
 from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
-from sarlite.train.settings import Settings
+from sarlite.cli.settings import Settings
 from sarlite.types import Array
 
 MOST = 16

@@ -16,7 +16,7 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.train.load import Shard, widths
 from sarlite.train.mirror import Mirror
 from sarlite.train.sampled import Layers
-from sarlite.train.settings import Settings
+from sarlite.cli.settings import Settings
 
 _SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into
 

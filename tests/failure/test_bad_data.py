@@ -9,7 +9,7 @@ import pytest
 from sarlite.comm import threads
 from sarlite.data import format, load
 from sarlite.errors import SarliteError
-from sarlite.train import config, run
+from sarlite.cli import config, run
 
 DATA = "sbm:nodes=120,classes=3,features=8,degree=6"
 REFUSED = ["--model", "gcn", "--hidden", "4", "--epochs", "2"]

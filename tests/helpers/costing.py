@@ -6,12 +6,13 @@ import numpy as np
 
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.train import part_sizes, planning, run
-from sarlite.train.config import resolve
+from sarlite.cli import run
+from sarlite.train import part_sizes, planning
+from sarlite.cli.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load as load_part
 from sarlite.train.planning import candidates
-from sarlite.train.settings import settings
+from sarlite.cli.settings import settings
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),

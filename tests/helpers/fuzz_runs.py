@@ -12,7 +12,8 @@ from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.data.names import Names
 from sarlite.oracle import check, replay, sarcase
-from sarlite.train import checkpoint, config, run
+from sarlite.cli import config, run
+from sarlite.train import checkpoint
 
 ALL = ("train", "val", "test")
 DATA = "sbm:nodes=40,classes=3,features=4,degree=4"

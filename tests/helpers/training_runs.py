@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.comm import Solo, threads
-from sarlite.train import config, run
+from sarlite.cli import config, run
 
 MODEL = """
 from dataclasses import dataclass

@@ -8,7 +8,8 @@ import pytest
 from sarlite import nn, optim
 from sarlite.comm import threads
 from sarlite.errors import CheckpointError, PeerError
-from sarlite.train import checkpoint, folder, resume, tensorfile
+from sarlite.cli import folder, resume
+from sarlite.train import checkpoint, tensorfile
 
 TENSORS = {"model.a": np.arange(60, dtype=np.float32).reshape(3, 20), "best.a": np.ones((3, 20), np.float32), "optimizer.n": np.int64(7)}
 METADATA = {"epoch": 3, "text": 'a "quoted" word', "best": {"epoch": 2, "scores": {"val_loss": None}}}

@@ -8,7 +8,7 @@ import pytest
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning
-from sarlite.train.config import resolve
+from sarlite.cli.config import resolve
 from sarlite.train.costs import Segment, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
 from tests.helpers.costing import MODELS, QUIET, SBM, counted, trained

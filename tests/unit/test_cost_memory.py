@@ -10,7 +10,7 @@ import pytest
 from sarlite.comm import Solo
 from sarlite.data import format, load
 from sarlite.sar.cost import expected
-from sarlite.train.config import resolve
+from sarlite.cli.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.trial import cost as cost_of
 from tests.helpers.costing import QUIET, counted
@@ -55,7 +55,7 @@ def test_features_that_stood_in_memory_before_are_not_counted_again(tmp_path):
     """Those of a generated data set; those of a stored one are read once memory counts."""
     spec, n_bytes = "sbm:nodes=4000,degree=4,features=500", 4000 * 500 * 4
     format.write(tmp_path / "stored", load(spec))
-    code = ("import sys; from sarlite.comm import Solo; from sarlite.train.config import resolve; from tests.helpers.costing import *; "
+    code = ("import sys; from sarlite.comm import Solo; from sarlite.cli.config import resolve; from tests.helpers.costing import *; "
             "options = {**QUIET, 'data': sys.argv[1], 'model': 'gcn', 'prefetch': 0, 'partition': 'stored'}; "
             "print(counted(Solo(), resolve(options), sys.argv[2])[1].there_bytes)")
     generated, stored = (int(subprocess.run([sys.executable, "-c", code, data, tmp_path], cwd=ROOT, capture_output=True, text=True,

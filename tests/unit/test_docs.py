@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 
-from sarlite.train import config
+from sarlite.cli import config
 from tests.helpers.training_runs import ROOT
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,7 +14,8 @@ from sarlite.data.__main__ import main as convert
 from sarlite.data.names import Names
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
-from sarlite.train import config, propagated
+from sarlite.cli import config
+from sarlite.train import propagated
 
 
 def with_fields(folder, change):

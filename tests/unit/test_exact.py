@@ -22,7 +22,8 @@ from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
 from sarlite.tape import Tensor, numerics, ops, reduce
 from sarlite.tape.exact import Exact
-from sarlite.train import checkpoint, config, run
+from sarlite.cli import config, run
+from sarlite.train import checkpoint
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
 from tests.helpers.training_runs import train_here

@@ -13,10 +13,11 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GCN
 from sarlite.propagation import CorrectAndSmooth
-from sarlite.train import config, smoothing
+from sarlite.cli import config
+from sarlite.train import smoothing
 from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.loop import Best
-from sarlite.train.settings import settings, smoothing_of
+from sarlite.cli.settings import settings, smoothing_of
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT
 from tests.helpers.training_runs import SMALL, train_here
 

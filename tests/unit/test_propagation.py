@@ -14,7 +14,8 @@ from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.propagation import Propagation
-from sarlite.train import config, propagated, run
+from sarlite.cli import config, run
+from sarlite.train import propagated
 from sarlite.train.load import Shard
 from tests.helpers import references
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality

@@ -10,7 +10,8 @@ import pytest
 from sarlite.data import load
 from sarlite.data.textfile import read_parts
 from sarlite.errors import CheckpointError, ConfigError, DataError, reading, regular
-from sarlite.train import checkpoint, config
+from sarlite.cli import config
+from sarlite.train import checkpoint
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train import config
+from sarlite.cli import config
 from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
 from sarlite.train.loop import fit
 from sarlite.train.model import ModelSpec
-from sarlite.train.run import make_trainer, new_model
-from sarlite.train.settings import Batches, Output, Settings, Training, settings
+from sarlite.cli.run import make_trainer, new_model
+from sarlite.cli.settings import Batches, Output, Settings, Training, settings
 from tests.helpers.relational_runs import SPEC
 from tests.helpers.training_runs import DATA, train_here
 

@@ -10,7 +10,8 @@ from sarlite import optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.profile import Profile
-from sarlite.train import checkpoint, config
+from sarlite.cli import config
+from sarlite.train import checkpoint
 from sarlite.train.loop import fit
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task

@@ -16,7 +16,8 @@ from sarlite.data import load as data_load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
-from sarlite.train import checkpoint, config, run
+from sarlite.cli import config, run
+from sarlite.train import checkpoint
 from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,

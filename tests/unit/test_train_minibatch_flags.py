@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sarlite.errors import ConfigError
-from sarlite.train import config
+from sarlite.cli import config
 from sarlite.train.loop import Trainer
 from tests.helpers.training_runs import DATA
 

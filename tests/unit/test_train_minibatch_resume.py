@@ -12,7 +12,8 @@ from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.minibatch.table import Ordered, Table
-from sarlite.train import caches, checkpoint, config, report, run
+from sarlite.cli import config, run, run_report as report
+from sarlite.train import caches, checkpoint
 from tests.helpers.training_runs import DATA, SMALL
 
 pytestmark = pytest.mark.timeout(60)

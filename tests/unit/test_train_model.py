@@ -9,9 +9,9 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.train import config, run
+from sarlite.cli import config, run
 from sarlite.train.model import first_layer, make_model, model_class
-from sarlite.train.settings import Training, model_of
+from sarlite.cli.settings import Training, model_of
 from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)

@@ -9,7 +9,7 @@ from sarlite import info
 from sarlite.command import byte_size, readable
 from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.train import config
+from sarlite.cli import config
 from tests.helpers.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)

@@ -3,7 +3,7 @@
 import pytest
 
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train import report
+from sarlite.cli import run_report as report
 
 MIB = 2**20
 

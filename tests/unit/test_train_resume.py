@@ -11,9 +11,10 @@ from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.predict import parse, predict
-from sarlite.train import checkpoint, config, identity, run
+from sarlite.cli import config, run
+from sarlite.train import checkpoint, identity
 from sarlite.train.load import load
-from sarlite.train.settings import graph_of, source_of
+from sarlite.cli.settings import graph_of, source_of
 from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,11 +14,12 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, trace
-from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.config import naming_flags, to_toml
+from sarlite.cli import resume, run_report as report
+from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, trace
+from sarlite.cli.combinations import Run, refuse, uncounted
+from sarlite.cli.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
-from sarlite.train.folder import Folder
+from sarlite.cli.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.link_splits import digest
@@ -26,8 +27,8 @@ from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
-from sarlite.train.saving import Saving, restore
-from sarlite.train.settings import settings
+from sarlite.cli.saving import Saving, restore
+from sarlite.cli.settings import settings
 from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
@@ -42,8 +43,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     Parameters
     ----------
     comm : Communicator
-    options : Namespace
-        As of `config.resolve`.
+    options : RunOptions
     tick : callable
         Called whenever this rank makes progress.
     interrupts : Interrupts, optional
@@ -63,12 +63,12 @@ def train(comm, options, tick=lambda: None, interrupts=None):
         go on.
     """
     run = together(comm, lambda: settings(options))
-    known = Run.of(vars(options), run.model.cls, kind(comm, run.source.spec))
+    known = Run.of(options.values, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(known))
-    resumed = checkpoint.read(comm, options.resume) if options.resume else None
+    resumed = checkpoint.read(comm, options.output.resume) if options.output.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(options, resumed[1]))
-    with closing(Folder(comm, options.run_dir, options.resume, Path(options.model).stem)) as folder:
+    with closing(Folder(comm, run.output.run_dir, run.output.resume, Path(run.model.spec).stem)) as folder:
         if run.output.trace:
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
@@ -78,22 +78,22 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     toml, stored = to_toml(options), resume.stored(options)
-    run = run._replace(graph=prefetched(comm, run.graph, options))
-    sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
+    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, options.machine.threads))
+    sharing = comm.size if options.machine.ranks > 1 else 1  # ranks that are threads of one process
 
     def limit(part):
-        return planning.limit_of(comm, part, options.memory_limit, sharing)
+        return planning.limit_of(comm, part, options.machine.memory_limit, sharing)
 
     part = load(comm, run.source, run.graph, folder.path, tick)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
-    if options.dry_run:
+    if options.machine.dry_run:
         return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
     if part.task == "link":
-        links, told = (_labels if run.links.labels else _links)(run, part)
+        links, told = (_labels if run.links.edge_labels else _links)(run, part)
         data |= told
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
@@ -110,18 +110,18 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         planning.check(comm, sizes, part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
+    about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
              "used": used}
     if part.class_names:
         about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
-    stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
+    stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
-        start, best = restore(trainer, stopping, resumed, options.resume, run.batches)
-    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.ranks > 1)
-    with errors_of(options.model):
+        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.machine.ranks > 1)
+    with errors_of(run.model.spec):
         return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
 
 
@@ -134,10 +134,10 @@ def new_model(comm, run, part, rng):
     nodes = getattr(part.graph, "nodes", part.graph)
     if part.task == "link" or isinstance(part.graph, LinkGraph):
         return together(comm, lambda: run.links.decoded(
-            make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
+            make_model(run.model, n_in, run.links.link_width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
     if isinstance(part.graph, GraphSet):
         return together(comm, lambda: run.graphs.read_out(
-            make_model(run.model, n_in, run.graphs.width, rng, nodes), n_out, rng, dtype))
+            make_model(run.model, n_in, run.graphs.readout_width, rng, nodes), n_out, rng, dtype))
     return together(comm, lambda: make_model(run.model, n_in, n_out, rng, nodes, run.batches))
 
 
@@ -202,7 +202,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
         features = batches["batches"].x  # where they were copied, that copy alone stays
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
-                   optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
+                   optimizer=optimizer, rng=rng, schedule=run.schedule, task=task,
                    clip_norm=training.clip_norm, label_inputs=shown, numerics=numerics or training.numerics)
 
 
@@ -255,7 +255,7 @@ def _fit(run, trainer, saving, tick):
 
 def _report(run, trainer, part, saving, seconds, total, recorded):
     """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
-    comm, folder, smooth = trainer.comm, saving.folder.path, run.training.smooth
+    comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded)
     if saving.signum and (smooth or saving.epoch < run.training.epochs):

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
+from sarlite.cli.option import options_of
+from sarlite.cli.options import OPTIONS, MinibatchOptions, ReadoutOptions
 from sarlite.command import flag
 from sarlite.errors import ConfigError
-from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
 UNCOUNTED = {
     # kinds of run whose costs are not told, as of `Run.has`; what is said of them
@@ -17,6 +18,8 @@ UNCOUNTED = {
     "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
 }
 
+SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
+"""Options of minibatches that only a run which samples edges has."""
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
@@ -39,7 +42,7 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
     *((option, "model of propagated rows",
        "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
-      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+      for option in SAMPLING),
     *((option, kind, "{option}: the costs of " + told + " are not counted") for kind, told in UNCOUNTED.items()
       for option in ("dry_run", "memory_limit")),
     ("weight_decay_on first", "model without a first layer",
@@ -87,32 +90,18 @@ REFUSED: list[tuple[str, str, str]] = [
        "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
       for option in ("link_split", "edge_labels")),
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
-      for option in GRAPH_OPTIONS),
+      for option in options_of(ReadoutOptions)),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
         "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
-      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+      for option in SAMPLING),
     ("model", "a set of graphs and propagated rows",
      "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]
-
-OF_LINKS_OR_LABELS = ("link_relation", "decoder", "link_width", "link_val", "link_test")
-
-NEEDED: list[tuple[tuple[str, ...], str]] = [
-    # options, or "option value"; what they mean nothing without
-    (MINIBATCH_OPTIONS, "batch_size"),
-    (tuple(HEC_OPTIONS), "remote hec"),
-    (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
-    (OF_LINKS_OR_LABELS, "task link or --edge-labels"),
-    (tuple(name for name in LINK_OPTIONS if name not in (*OF_LINKS_OR_LABELS, "edge_labels")), "task link"),
-    (("trace_epochs",), "trace"),
-    (("weight_decay_on first",), "weight_decay"),
-]
-
 
 class Run(NamedTuple):
     """What is known of a run: its options; before data are read the model's class and what kind they are; then all."""
@@ -212,15 +201,14 @@ def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
         An option that means nothing was given for this run.
     """
     found = dict(options)
-    for names, needed in NEEDED:
-        if Run(found).has(needed):
+    for name, option in OPTIONS.items():
+        missing = next((needed for needed in option.needs if not Run(found).has(needed)), None)
+        if missing is None or option.needs_for not in (None, found[name]):
             continue
-        for name, _, value in (option.partition(" ") for option in names):
-            if value and found[name] != value:
-                continue
-            if name in given and found[name] is not None:
-                raise ConfigError(f"{given[name]}{value and ' '}{value} means nothing without {flag(needed)}")
-            found[name] = None
+        if name in given and found[name] is not None:
+            value = f" {option.needs_for}" if option.needs_for else ""
+            raise ConfigError(f"{given[name]}{value} means nothing without {flag(missing)}")
+        found[name] = None
     return found
 
 

@@ -216,7 +216,7 @@ def _minibatches(batches, size, counted):
     uneven = ""
     if counted["imbalance"] is not None and size > 1:
         uneven = f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
-    yield "steps", f"{counted['steps']:,} of at most {batches.size:,} seeds{uneven}"
+    yield "steps", f"{counted['steps']:,} of at most {batches.batch_size:,} seeds{uneven}"
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
         yield "caches", (f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, "
