@@ -22,7 +22,7 @@ def hold(options):
 
     comm, memory = launch.connect(), Memory()
     resolved = config.resolve(options)
-    part = load(comm, source_of(resolved, None), graph_of(resolved), Path(options["run_dir"]))
+    part = load(comm, source_of(resolved), graph_of(resolved), Path(options["run_dir"]))
     peak = memory.peak()
     trim()
     held = Memory().base - memory.base

@@ -57,7 +57,7 @@ def run_checkpoint(folder, rng):
                 run.train(Solo(), config.parse(words))
             else:
                 options = predict.parse(["--checkpoint", path, "--out", str(folder / "out.npy"), "--threads", "1", "--progress", "none"])
-                predict.predict(Solo(), options)
+                predict.predict(Solo(), *options)
 
     return read
 

@@ -108,7 +108,7 @@ def links(folder, rng):
             else:
                 (folder / "c.safetensors").write_bytes(kept)
                 said = ["--checkpoint", str(folder / "c.safetensors"), "--links", str(folder / "val.csv"), "--out", str(folder / "out.csv")]
-                predict.predict(Solo(), predict.parse([*said, *QUIET]))
+                predict.predict(Solo(), *predict.parse([*said, *QUIET]))
 
     return read
 

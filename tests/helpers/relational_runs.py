@@ -12,8 +12,8 @@ def relational_run(run_dir, *flags, comm=None, bare=False):
     """Train and return each epoch's metrics; `bare` gives no flags but these and those of this process."""
     words = [*([] if bare else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
     options = config.parse([str(word) for word in words])
-    if options.ranks > 1:
-        threads.run(options.ranks, run.train, options)
+    if options.machine.ranks > 1:
+        threads.run(options.machine.ranks, run.train, options)
     else:
         run.train(comm or Solo(), options)
     return metrics(run_dir)

@@ -379,6 +379,6 @@ def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_pa
     for n_ranks in (1, 3):
         out = str(tmp_path / f"{n_ranks}.npy")
         given = predict.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
-        threads.run(n_ranks, predict.predict, given)
+        threads.run(n_ranks, predict.predict, *given)
         outputs.append(np.load(out).tobytes())
     assert outputs[0] == outputs[1]

@@ -99,7 +99,7 @@ def test_files_are_utf8_under_an_ascii_locale(tmp_path):
     (tmp_path / "y.txt").write_text("# é\n0\n1\n", encoding="utf-8")
     code = ("import sys, locale; from sarlite.train import config; from sarlite.data.textfile import read_parts; "
             "assert 'UTF' not in locale.getpreferredencoding().upper(); "
-            "print(ascii(config.parse(['--config', sys.argv[1]]).data), read_parts(sys.argv[2], 2, 2))")  # fmt: skip
+            "print(ascii(config.parse(['--config', sys.argv[1]]).data.data), read_parts(sys.argv[2], 2, 2))")  # fmt: skip
     done = run(code, tmp_path / "c.toml", tmp_path / "y.txt", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert done.stdout.strip() == r"'edges:\udcc3\udca9.csv' [0 1]", done.stderr  # as open() takes it here: the same bytes
 

@@ -27,7 +27,7 @@ def curve(folder, *flags):
     words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
-    found = threads.run(options.ranks, run.train, options) if options.ranks > 1 else [run.train(Solo(), options)]
+    found = threads.run(options.machine.ranks, run.train, options) if options.machine.ranks > 1 else [run.train(Solo(), options)]
     return found[0], [m["loss"] for m in metrics(folder)]
 
 

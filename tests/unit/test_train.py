@@ -364,9 +364,9 @@ def test_a_model_of_ones_own(here, tmp_path):
 def test_help_and_training_without_mpi(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = command("--help", environ=environ)
+    done = command("--help-all", environ=environ)
     assert done.returncode == 0 and done.stderr == ""
-    for name in config.OPTIONS:
+    for name in OPTIONS:
         assert f"--{name.replace('_', '-')}" in done.stdout
     train(tmp_path / "run", "--epochs", 1, "--ranks", 2, environ=environ)
 

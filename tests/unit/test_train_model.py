@@ -68,8 +68,8 @@ def test_the_trial_of_a_model_changes_nothing(tmp_path):
     path.write_text(NORMAL)
     options = config.parse(["--model", f"{path}:Mine", "--hidden", "8"])
     rng, other = nn.Random(0), nn.Random(0)
-    tried = make_model(model_of(options), 5, 3, rng)
-    fresh = model_class(options.model)(5, 3, hidden=8, rng=other, dtype=np.float32)
+    tried = make_model(options.model.spec(), 5, 3, rng)
+    fresh = model_class(options.model.model)(5, 3, hidden=8, rng=other, dtype=np.float32)
     for name, array in fresh.state_dict().items():
         np.testing.assert_array_equal(tried.state_dict()[name], array)
     assert repr(rng) == repr(other)
@@ -128,11 +128,11 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
     options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
     words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
     with pytest.raises(ConfigError, match=words):
-        threads.run(options.ranks, run.train, options)
+        threads.run(options.machine.ranks, run.train, options)
     method = "    def first_layer(self):\n        return [self.six]\n\n"
     (tmp_path / "mine.py").write_text(MODEL.replace("    def __call__", method + "    def __call__"))
     with pytest.raises(ConfigError, match="--model .*mine.py:Mine:\n.*line 11, in first_layer(?s:.*)has no attribute 'six'"):
-        threads.run(options.ranks, run.train, options)
+        threads.run(options.machine.ranks, run.train, options)
 
 
 def test_a_suggestion_only_where_it_is_close():

@@ -19,8 +19,8 @@ def test_flag_over_file_over_default(tmp_path):
     path = tmp_path / "options.toml"
     path.write_text('epochs = 7\nlr = 1\nlr-schedule = "cosine"\nbatch_norm = false\n')
     resolved = config.parse(["--config", str(path), "--epochs", "3"])
-    assert (resolved.epochs, resolved.lr, resolved.lr_schedule, resolved.batch_norm) == (3, 1.0, "cosine", False)
-    assert type(resolved.lr) is float and resolved.optimizer == "adam" and resolved.dropout is None
+    assert (resolved.training.epochs, resolved.training.lr, resolved.training.lr_schedule, resolved.model.batch_norm) == (3, 1.0, "cosine", False)
+    assert type(resolved.training.lr) is float and resolved.training.optimizer == "adam" and resolved.model.dropout is None
 
 
 def test_the_written_configuration_is_read_back(tmp_path):
@@ -29,7 +29,7 @@ def test_the_written_configuration_is_read_back(tmp_path):
     path.write_text("")
     assert config.read_toml(path) == {}
     path.write_text(config.to_toml(one))
-    assert vars(config.resolve({}, config.read_toml(path))) == {**vars(one), "run_dir": None}  # of that run alone
+    assert config.resolve({}, config.read_toml(path)).values == {**one.values, "run_dir": None}  # of that run alone
 
 
 FILES = {
@@ -62,7 +62,7 @@ def test_sizes_in_bytes():
     for text, n in (("1000000", 10**6), ("12B", 12), ("1.5G", 3 << 29), ("1.5GiB", 3 << 29), ("1.5GB", 1_500_000_000), ("512 mib", 1 << 29),
                     ("2kB", 2000), ("3K", 3072), ("1TB", 10**12), ("1TiB", 1 << 40), ("0.29MB", 290_000)):
         assert byte_size(text) == n, text
-        assert config.parse(["--memory-limit", text]).memory_limit == n
+        assert config.parse(["--memory-limit", text]).machine.memory_limit == n
     for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 400):
         with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is no size"):
             config.parse([f"--memory-limit={text}"])
@@ -92,16 +92,16 @@ def test_the_command_refuses_with_status_2(flags, word, tmp_path):
 
 
 MISTYPED = {
-    "--modle gcn": "error: unknown option --modle; did you mean --mode or --model? (python -m sarlite.train --help lists all)",
-    "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help lists all)",
-    "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
-    "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
+    "--modle gcn": "error: unknown option --modle; did you mean --mode or --model? (python -m sarlite.train --help-all lists all)",
+    "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help-all lists all)",
+    "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help-all lists all)",
+    "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help-all lists all)",
     "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa? "
-                  "(python -m sarlite.train --help lists all)",
+                  "(python -m sarlite.train --help-all lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
-                     "(python -m sarlite.train --help lists all)",
-    "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help lists all)",
-    "--epochs": "error: --epochs: expected one argument (python -m sarlite.train --help lists all)",
+                     "(python -m sarlite.train --help-all lists all)",
+    "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help-all lists all)",
+    "--epochs": "error: --epochs: expected one argument (python -m sarlite.train --help-all lists all)",
 }  # fmt: skip
 
 

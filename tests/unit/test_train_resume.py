@@ -49,7 +49,7 @@ def go_on():
 
     def start(checkpoint, *flags):
         options = config.parse(["--resume", str(checkpoint), "--progress", "none", *map(str, flags)])
-        return threads.run(options.ranks, run.train, options)[0]
+        return threads.run(options.machine.ranks, run.train, options)[0]
 
     return start
 
@@ -157,7 +157,7 @@ def test_resuming_into_another_folder_leaves_the_first(three, go_on, tmp_path):
 
 def _identity(comm, data, partition="stored", order="stored", mode="sar"):
     options = config.parse(["--data", str(data), "--partition", partition, "--order", order, "--mode", mode, "--prefetch", "0"])
-    part = load(comm, source_of(options, None), graph_of(options))
+    part = load(comm, source_of(options), graph_of(options))
     return identity.identity(part.graph, part.rows, part.n_classes)
 
 
