@@ -178,14 +178,15 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        hint = f"{self.prog} {self.help_flag} lists all"
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
             known = [word.strip("' ") for word in choice[2].split(",")]
             told = f"{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
             message = message[: choice.start()] + told
             page = self._pages.get(message.removeprefix("argument ").partition(":")[0])
-            message += f"; {page} tells which to choose" if page else ""
-        raise ConfigError(f"{message.removeprefix('argument ')} ({self.prog} {self.help_flag} lists all)")
+            hint = f"{page} tells which to choose; {hint}" if page else hint
+        raise ConfigError(f"{message.removeprefix('argument ')} ({hint})")
 
     def _all_options(self):
         """The option names of this command and of its subcommands."""

@@ -17,6 +17,7 @@ from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
 from sarlite.cli import config, run
+from sarlite.cli.options import OPTIONS
 from sarlite.train import checkpoint
 from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 

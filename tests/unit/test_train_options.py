@@ -10,6 +10,8 @@ from sarlite.command import byte_size, readable
 from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.cli import config
+from sarlite.cli.help import groups
+from sarlite.cli.options import OPTIONS
 from tests.helpers.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -97,7 +99,7 @@ MISTYPED = {
     "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help-all lists all)",
     "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help-all lists all)",
     "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa? "
-                  "(python -m sarlite.train --help-all lists all)",
+                  "(docs/which-mode.md tells which to choose; python -m sarlite.train --help-all lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
                      "(python -m sarlite.train --help-all lists all)",
     "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help-all lists all)",
@@ -130,21 +132,32 @@ def test_the_version(main, capsys):
     assert found.value.code == 0 and capsys.readouterr().out == f"sarlite {sarlite.__version__}\n"
 
 
-def test_help_is_grouped_and_tells_defaults_and_units(capsys):
+def shown_by(flag, capsys):
+    """The text of a help flag."""
     with pytest.raises(SystemExit):
-        config.parse(["--help"])
-    shown = capsys.readouterr().out
+        config.parse([flag])
+    return capsys.readouterr().out
+
+
+def test_all_help_is_grouped_and_tells_defaults_and_units(capsys):
+    shown = shown_by("--help-all", capsys)
     text = " ".join(shown.split())
-    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *config.GROUPS]
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *groups()]
     for words in ("[gcn 16, sage 256, gat 8, gatv2 8, gin 64, gcnii 64, pna 64, appnp 64, sign 64, rgcn 256, rgat 32]",
                   "[gcn no, sage yes, gat no, gatv2 no, gin yes, pna yes, sign yes]",
                   "become a score or label [dot; for labels mlp]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
                   "[sage mean]", "[gcn as dropout, gat as dropout, gatv2 as dropout, appnp as dropout, sign 0.0]"):  # fmt: skip
         assert words in text, words
     entries = {re.match("[a-z-]+", entry)[0]: entry for entry in shown.split("\n  --")[1:]}
-    for name, (default, _, _) in config.OPTIONS.items():
+    for name, option in OPTIONS.items():
         entry = entries[name.replace("_", "-")]
-        assert (default is None or "[" in entry) and "(0" not in entry and "<" not in entry, entry
+        assert (option.default is None or "[" in entry) and "(0" not in entry and "<" not in entry, entry
+
+
+def test_help_shows_the_25_options_that_most_runs_need(capsys):
+    common = [name for name, option in OPTIONS.items() if option.common]
+    shown = re.findall(r"\n  --([a-z-]+)", shown_by("--help", capsys))
+    assert len(common) == 25 and sorted(shown) == sorted([*(name.replace("_", "-") for name in common), "help-all", "version"])
 
 
 def test_numbers_out_of_range(capsys):
