@@ -86,3 +86,7 @@ def _defaults_of_models(option):
     words = {True: "yes", False: "no", None: none}
     return ", ".join(f"{model} {words.get(p.default, p.default) if type(p.default) in (bool, type(None)) else p.default}"
                      for model, p in own.items() if p is not None)
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -89,7 +89,8 @@ class ModelOptions:
         None, "for rgcn: each relation's weight is a sum over N bases (SAR Eq. 5); without the flag each relation has "
         "a weight of its own", least=1, on_resume="fixed")
     embedding: int | None = option(
-        None, "for rgcn and rgat: width of the learned rows of node types without features", least=1,
+        None, "for rgcn and rgat: width of the learned rows of node types without features; by default the width of the "
+        "other types' features, or --hidden if no type has features", least=1,
         on_resume="fixed", see="#relational-graphs")
     relation_weights: str | None = option(
         None, "for rgcn: multiply by the weight inside the message, or aggregate first; by default the way that costs "
@@ -123,7 +124,7 @@ class TrainingOptions:
     metric: str | None = option(
         None, "metric of each split; the best epoch has the best validation metric", choices=EVERY, common=True,
         on_resume="fixed", otherwise="by task: accuracy; roc-auc; rmse; roc-auc")
-    epochs: int = option(100, "number of epochs", least=1, common=True)
+    epochs: int = option(100, "number of epochs", see="#notes-on-the-options", least=1, common=True)
     lr: float = option(0.01, "learning rate", metavar="RATE", inside="above 0", common=True)
     lr_schedule: str = option(
         "constant", "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or warmup:EPOCHS:SCHEDULE",
@@ -134,13 +135,14 @@ class TrainingOptions:
     patience: int | None = option(None, "end after so many epochs without a better validation metric",
                                   metavar="EPOCHS", least=1, common=True, otherwise="never", see="#early-stopping")
     weight_decay: float = option(0.0, "L2 penalty: RATE / 2 * w^2 joins the loss", metavar="RATE", least=0.0,
-                                 common=True)
+                                 common=True, see="#notes-on-the-options")
     weight_decay_on: str = option("all", "all parameters, or the first layer's (Kipf & Welling)",
                                   choices=("all", "first"), needs=("weight_decay",), needs_for="first")
     optimizer: str = option("adam", "optimizer", choices=("adam", "adamw", "sgd"), on_resume="fixed")
     seed: int = option(0, "seed of initial parameters, dropout and partition", common=True, on_resume="fixed")
-    eval_every: int = option(1, "epochs between evaluations", metavar="EPOCHS", least=1)
-    mfg: bool = option(False, "message-flow graphs: each layer computes only nodes that reach a labelled node")
+    eval_every: int = option(1, "epochs between evaluations; the last epoch is evaluated in any case", metavar="EPOCHS", least=1, see="#notes-on-the-options")
+    mfg: bool = option(False, "message-flow graphs: each layer computes only nodes that reach a labelled node",
+                       see="#notes-on-the-options")
     label_inputs: float | None = option(
         None, "share of the training nodes whose labels are inputs in an epoch; the loss is the mean over the other "
         "training nodes", metavar="SHARE", inside="above 0 and below 1", on_resume="fixed", see="#labels-as-inputs")
@@ -289,6 +291,7 @@ class ScheduleOptions:
         "bfloat16 and with exact numerics fetch")
     prefetch: int | None = option(
         None, "peers whose rows a thread fetches ahead", metavar="PEERS", least=0,
+        see="#notes-on-the-options",
         otherwise="1 between hosts or if each rank has a core to spare, else 0")
     rows: str = option("float32", "number type in which rows that edges gather are stored and sent; sums and all else "
                        "stay float32", choices=ROWS, on_resume="fixed", see="narrow.md")

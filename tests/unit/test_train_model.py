@@ -10,8 +10,9 @@ from sarlite.errors import ConfigError
 from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.cli import config, run
+from sarlite.cli.options import TrainingOptions
 from sarlite.train.model import first_layer, make_model, model_class
-from sarlite.cli.settings import Training, model_of
+
 from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -110,7 +111,7 @@ class Mine(nn.Module):
 def test_what_it_says_is_modules_and_parameters_of_the_model():
     model = Mine(lambda own: [own.one[1], own.two.beta])
     assert first_layer(model) == {"one.1.weight", "one.1.bias", "two.beta"}
-    made = Training(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
+    made = TrainingOptions(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
     decays = dict(zip(flat.replicated.names, (made.decays[0][where].max() for where in flat.replicated.slices)))
     assert decays == {name: 0.25 if name in first_layer(model) else 0.0 for name in decays} and len(decays) == 6
     for told, words in ((lambda own: own.two, "returned LayerNorm"), (lambda own: [own.two, 3], "must return a list of modules"),

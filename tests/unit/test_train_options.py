@@ -183,7 +183,7 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
     (["--hidden", 10**12], "--model sage: no memory for its parameters: Unable to allocate"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
-    (["--gat-form", "paper"], "--gat-form: the model sage takes no gat_form"),
+    (["--gat-form", "paper"], "--gat-form: the model sage takes no form"),
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
     (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),

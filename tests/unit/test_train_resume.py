@@ -65,16 +65,16 @@ def test_flags_come_before_the_run_and_a_file_between(three, tmp_path):
     (tmp_path / "c.toml").write_text('lr = 0.5\nweight_decay = 0.25\neval_every = 2\n')
     flags = ["--resume", str(three / "checkpoint.safetensors"), "--config", str(tmp_path / "c.toml"), "--lr", "0.125"]
     found = config.parse(flags)
-    assert (found.model, found.hidden, found.seed, found.data, found.epochs) == ("gcn", 8, 5, DATA, 3)
-    assert (found.lr, found.weight_decay, found.eval_every, found.run_dir, found.dtype) == (0.125, 0.25, 2, None, "float32")
+    assert [found.values[name] for name in ("model", "hidden", "seed", "data", "epochs")] == ["gcn", 8, 5, DATA, 3]
+    assert [found.values[name] for name in ("lr", "weight_decay", "eval_every", "run_dir", "dtype")] == [0.125, 0.25, 2, None, "float32"]
 
 
 def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
     flags = ["--resume", str(three / "checkpoint.safetensors")]
     monkeypatch.setattr("sarlite.train.checkpoint.load_metadata", lambda path: {"options": {"ranks": 3, "hidden": 4}})
-    assert config.parse(flags).ranks == 3
+    assert config.parse(flags).machine.ranks == 3
     monkeypatch.setenv("PMI_SIZE", "2")
-    assert (config.parse(flags).ranks, config.parse(flags).hidden) == (1, 4)
+    assert (config.parse(flags).machine.ranks, config.parse(flags).model.hidden) == (1, 4)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -277,4 +277,4 @@ def test_metadata_that_cannot_be_are_refused(field, value, three):
     with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
         run.train(Solo(), config.parse(words))
     with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
-        predict(Solo(), parse(["--checkpoint", str(path), "--out", str(three / "o.npy")]))
+        predict(Solo(), *parse(["--checkpoint", str(path), "--out", str(three / "o.npy")]))
