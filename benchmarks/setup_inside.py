@@ -14,11 +14,11 @@ HALO = ("src_ids", "send_rows")  # of a peer's block and step
 
 def hold(options):
     """On every rank: load, and print what is held as a line of JSON on rank 0."""
+    from sarlite.cli import config
+    from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch
     from sarlite.profile import Memory, trim
-    from sarlite.cli import config
     from sarlite.train.load import load
-    from sarlite.cli.settings import graph_of, source_of
 
     comm, memory = launch.connect(), Memory()
     resolved = config.resolve(options)

@@ -15,13 +15,13 @@ from sarlite.cli.help import parser, training_parser
 from sarlite.cli.option import Option, from_values, options_of
 from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
-from sarlite.errors import ConfigError, SarliteError, needs, one_line, reading, regular
+from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
 from sarlite.graph.partition import METHODS
 from sarlite.types import Path as AnyPath
 
 __all__ = ["naming_flags", "parse", "parse_further", "read_toml", "resolve", "to_toml"]
 R = TypeVar("R")
-O = TypeVar("O")
+Own = TypeVar("Own")
 _MAX_BYTES = 1 << 20  # of a configuration file
 
 
@@ -120,8 +120,8 @@ def _is_gone(key, value):
     return (key, value) in (("halo", "fetch"), ("trace_epochs", 3), ("columns", 1))
 
 
-def parse_further(argv: Sequence[str] | None, own: type[O], needed: Sequence[str], taken: Sequence[str],
-                  changed: Mapping[str, Option] | None = None, **words: Any) -> tuple[O, dict[str, Any]]:
+def parse_further(argv: Sequence[str] | None, own: type[Own], needed: Sequence[str], taken: Sequence[str],
+                  changed: Mapping[str, Option] | None = None, **words: Any) -> tuple[Own, dict[str, Any]]:
     """Return the own options of a further command, and the training options that were given, by name.
 
     Parameters
@@ -149,8 +149,7 @@ def parse_further(argv: Sequence[str] | None, own: type[O], needed: Sequence[str
         *first, last = map(flag, needed)
         raise ConfigError(f"{flag(missing)} is missing: {command.prog.rpartition('.')[2]} needs {', '.join(first)} and "
                           f"{last}")
-    found = from_values(own, given)
-    return found, {name: value for name, value in given.items() if name not in options_of(own)}
+    return from_values(own, given), {name: value for name, value in given.items() if name not in options_of(own)}
 
 
 def read_toml(path: AnyPath) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from sarlite.cli.option import Option, options_of
+from sarlite.cli.option import Option, in_words, options_of
 from sarlite.cli.options import SECTIONS, ModelOptions
 from sarlite.command import Parser, flag
 from sarlite.models import MODELS, RELATIONAL
@@ -83,8 +83,7 @@ def _defaults_of_models(option):
     own = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
            for model, cls in {**MODELS, **RELATIONAL}.items()}
     none = "as dropout" if option.name.endswith("dropout") else "none"
-    words = {True: "yes", False: "no", None: none}
-    return ", ".join(f"{model} {words.get(p.default, p.default) if type(p.default) in (bool, type(None)) else p.default}"
+    return ", ".join(f"{model} {none if p.default is None else in_words(p.default)}"
                      for model, p in own.items() if p is not None)
 
 

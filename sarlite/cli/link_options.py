@@ -23,7 +23,6 @@ from sarlite.train.link_splits import TEST, VAL
 from sarlite.train.links import Links, labelled_links, split_links
 from sarlite.train.negatives import SAMPLERS
 
-
 _LINKS = {"needs": ("task link",), "on_resume": "fixed"}
 _LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",), "on_resume": "fixed"}
 
@@ -82,8 +81,8 @@ class LinkOptions:
             given |= {name: one for name, one in samplers.items() if one not in SAMPLERS}
             for name, value in given.items():
                 if value is not None:
-                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.link_relation} has "
-                                      "it, it is not done yet", name)
+                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.link_relation} "
+                                      "has it, it is not done yet", name)
         return found
 
     def predicted(self, graph: HeteroGraph) -> Any:
@@ -160,7 +159,8 @@ class LinkOptions:
         with a row each."""
         relation = None if isinstance(nodes, Graph) or self.edge_labels else self.predicted(nodes.graph)
         kind = self.decoder or ("mlp" if self.edge_labels else "dot")
-        rows = n_out if self.edge_labels else len(relation) if relation and is_several(relation) and kind != "dot" else None
+        n_relations = len(relation) if relation and is_several(relation) and kind != "dot" else None
+        rows = n_out if self.edge_labels else n_relations
         return LinkPredictor(encoder, DECODERS[kind](self.link_width, rows, rng=rng, dtype=np.dtype(dtype)))
 
 

@@ -1,8 +1,7 @@
-"""One option of a command, declared as a field of a dataclass. The parser, TOML and the tables follow from the fields."""
+"""Options of commands, declared as fields of dataclasses. The parser, TOML and the tables follow from the fields."""
 
 import argparse
 import dataclasses
-import functools
 import math
 import os
 import sys
@@ -135,14 +134,19 @@ class Option:
     @property
     def value_words(self) -> str:
         """The placeholder for the value, "" for a flag without a value and for one with choices."""
-        return "" if self.kind is bool or self.choices else self.metavar or ("N" if self.kind is int else self.kind.__name__.upper())
+        if self.kind is bool or self.choices:
+            return ""
+        return self.metavar or ("N" if self.kind is int else self.kind.__name__.upper())
 
     @property
     def default_words(self) -> str:
         """The default in words; "" if there is none."""
-        if isinstance(self.default, bool):
-            return "yes" if self.default else "no"
-        return self.otherwise if self.default is None else str(self.default)
+        return self.otherwise if self.default is None else in_words(self.default)
+
+
+def in_words(value: Any) -> str:
+    """Return a value as help texts show it."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -150,7 +154,6 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"option": Option(help, **metadata)})
 
 
-@functools.cache
 def options_of(section: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by name, in order."""
     hints = typing.get_type_hints(section)
@@ -168,7 +171,8 @@ def _kind(hint):
 
 def from_values(section: type, values: Mapping[str, Any]) -> Any:
     """Return a dataclass of options with the values that are not None, and defaults for the others."""
-    return section(**{name: value for name in options_of(section) if (value := values.get(name)) is not None})
+    names = [field.name for field in dataclasses.fields(section)]
+    return section(**{name: value for name in names if (value := values.get(name)) is not None})
 
 
 def by_name(sections: Sequence[type]) -> dict[str, Option]:
@@ -178,6 +182,8 @@ def by_name(sections: Sequence[type]) -> dict[str, Option]:
 
 def _check_text(shown, value):
     """Raise a ConfigError if a text cannot be a file's name: options that are text are paths, or may be."""
+    if len(value) > 4096:
+        raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too long for a path")
     if "\0" in value:
         raise ConfigError(f"{one_line(shown)}: it has a NUL character")
     try:

@@ -89,8 +89,8 @@ class ModelOptions:
         None, "for rgcn: each relation's weight is a sum over N bases (SAR Eq. 5); without the flag each relation has "
         "a weight of its own", least=1, on_resume="fixed")
     embedding: int | None = option(
-        None, "for rgcn and rgat: width of the learned rows of node types without features; by default the width of the "
-        "other types' features, or --hidden if no type has features", least=1,
+        None, "for rgcn and rgat: width of the learned rows of node types without features; by default the width of "
+        "the other types' features, or --hidden if no type has features", least=1,
         on_resume="fixed", see="#relational-graphs")
     relation_weights: str | None = option(
         None, "for rgcn: multiply by the weight inside the message, or aggregate first; by default the way that costs "
@@ -140,7 +140,8 @@ class TrainingOptions:
                                   choices=("all", "first"), needs=("weight_decay",), needs_for="first")
     optimizer: str = option("adam", "optimizer", choices=("adam", "adamw", "sgd"), on_resume="fixed")
     seed: int = option(0, "seed of initial parameters, dropout and partition", common=True, on_resume="fixed")
-    eval_every: int = option(1, "epochs between evaluations; the last epoch is evaluated in any case", metavar="EPOCHS", least=1, see="#notes-on-the-options")
+    eval_every: int = option(1, "epochs between evaluations; the last epoch is evaluated in any case",
+                             metavar="EPOCHS", least=1, see="#notes-on-the-options")
     mfg: bool = option(False, "message-flow graphs: each layer computes only nodes that reach a labelled node",
                        see="#notes-on-the-options")
     label_inputs: float | None = option(
@@ -357,7 +358,7 @@ SECTIONS: dict[str, type] = {
 """Fields of `RunOptions` that are dataclasses of options."""
 OPTIONS = by_name([*SECTIONS.values()])
 """All options by name. No two sections have an option of the same name."""
-ARGUMENTS = {option.argument: name for name, option in OPTIONS.items() if option.argument and option.argument not in OPTIONS}
+ARGUMENTS = {own.argument: name for name, own in OPTIONS.items() if own.argument and own.argument not in OPTIONS}
 """Option by the argument that it sets, for options whose argument has another name."""
 
 

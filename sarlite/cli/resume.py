@@ -12,6 +12,7 @@ from sarlite.train import checkpoint
 from sarlite.train.identity import difference
 from sarlite.train.metrics import METRICS
 
+
 def stored(options: RunOptions) -> dict[str, Any]:
     """Return the options that a checkpoint stores, by name. A checkpoint names no path to write to."""
     return {name: value for name, value in options.values.items()

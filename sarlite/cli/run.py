@@ -7,6 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from sarlite import nn, optim
+from sarlite.cli import resume
+from sarlite.cli import run_report as report
+from sarlite.cli.combinations import Run, refuse, uncounted
+from sarlite.cli.config import naming_flags, to_toml
+from sarlite.cli.folder import PREDICTIONS, Folder
+from sarlite.cli.saving import Saving, restore
+from sarlite.cli.settings import settings
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.profile import trim
@@ -14,12 +21,8 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.cli import resume, run_report as report
 from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, trace
-from sarlite.cli.combinations import Run, refuse, uncounted
-from sarlite.cli.config import naming_flags, to_toml
 from sarlite.train.edge_values import ARRAYS
-from sarlite.cli.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.link_splits import digest
@@ -27,8 +30,6 @@ from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
-from sarlite.cli.saving import Saving, restore
-from sarlite.cli.settings import settings
 from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
@@ -120,7 +121,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     start, best = 0, Best(trainer.task)
     if resumed:
         start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
-    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.machine.ranks > 1)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts,
+                    one_process=options.machine.ranks > 1)
     with errors_of(run.model.spec):
         return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
 
@@ -260,7 +262,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
         trace.write(comm, run.output.trace, recorded)
     if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
-    smoothed = after_training(trainer, saving.best, smooth, folder) if smooth else None
+    smoothed = after_training(trainer, saving.best, smooth, folder / PREDICTIONS) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}

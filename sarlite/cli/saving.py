@@ -7,14 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+from sarlite.cli import run_report as report
+from sarlite.cli.option import from_values
+from sarlite.cli.options import MinibatchOptions
 from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.errors import ConfigError, raise_together, writing
-from sarlite.cli import run_report as report
 from sarlite.train import caches, checkpoint
-from sarlite.cli.option import from_values
-from sarlite.cli.options import MinibatchOptions
 from sarlite.train.stopping import Best
 
 WAIT_SECONDS = 2.0

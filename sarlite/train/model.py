@@ -73,7 +73,7 @@ def model_class(spec: str) -> Any:
     if not colon or not path.endswith(".py"):
         raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
                           f"{suggestion(spec, known)}", "model")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise _refused(spec, f"no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert found is not None and found.loader is not None  # it ends in .py

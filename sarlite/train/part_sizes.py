@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from sarlite.cli.settings import Settings
 from sarlite.comm import Communicator, together
 from sarlite.data.tables import SPLITS
 from sarlite.sar.cost import exchanged, reversed_exchanged
 from sarlite.train import sampled, small
 from sarlite.train.load import Shard
 from sarlite.train.mirror import Mirror
-from sarlite.cli.settings import Settings
 from sarlite.train.small import Sizes
 
 TINY_ROWS = 40

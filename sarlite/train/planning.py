@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.cli.settings import Settings
 from sarlite.comm import Communicator, together
 from sarlite.comm.launch import host
 from sarlite.command import aligned, readable
@@ -21,7 +22,6 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train.costs import Cost, Setting, settings_compared
 from sarlite.train.load import Shard
 from sarlite.train.rates import Rates, in_step, seconds_of
-from sarlite.cli.settings import Settings
 from sarlite.train.small import Sizes
 from sarlite.train.trial import cost
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.cli.settings import Settings
 from sarlite.minibatch.push import message_bytes
 from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.tape import Tensor
 from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
-from sarlite.cli.settings import Settings
 from sarlite.types import Array
 
 MOST = 16

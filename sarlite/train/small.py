@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.cli.settings import Settings
 from sarlite.data.part import Rows
 from sarlite.graph.edges import add_self_loops
 from sarlite.minibatch import HEC
@@ -16,7 +17,6 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.train.load import Shard, widths
 from sarlite.train.mirror import Mirror
 from sarlite.train.sampled import Layers
-from sarlite.cli.settings import Settings
 
 _SCALED = "backward_rows", "range_rows"  # of modes: the least rows of what they cut peers' rows into
 
@@ -93,11 +93,11 @@ def options(run: Settings, k: float) -> Settings:
     much nobody could say.
     """
     batches = run.batches
-    if batches and isinstance(batches.remote, HEC):
-        fewer = {name: max(1, round(getattr(batches.remote, name) / k)) for name in ("lines", "limit")}
-        batches = batches._replace(remote=dataclasses.replace(batches.remote, **fewer))
-    return run._replace(graph=run.graph._replace(prefetch=0), training=run.training._replace(propagated=None),
-                        batches=batches and batches._replace(size=1 << 30, sample_ahead=0))
+    if batches and batches.remote == "hec":
+        fewer = {name: max(1, round(getattr(batches, name) / k)) for name in ("hec_lines", "hec_limit")}
+        batches = dataclasses.replace(batches, **fewer)
+    return run._replace(graph=run.graph._replace(prefetch=0), training=dataclasses.replace(run.training, propagated=None),
+                        batches=batches and dataclasses.replace(batches, batch_size=1 << 30, sample_ahead=0))
 
 
 def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:

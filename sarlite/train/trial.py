@@ -67,7 +67,7 @@ class _Trial(Observer):
 
     def cost(self, make_trainer):
         """Make a trainer, take two epochs, each with an evaluation, and smooth; return what the run takes."""
-        large, smooth = round(kernels.LARGE / self.k), self.run.training.smooth
+        large, smooth = round(kernels.LARGE / self.k), self.run.smoother
         self._others.set_large(large)
         with kernels.watched_buffers(self._others) as self._steps:
             with self._segment("start"):

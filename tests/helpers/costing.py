@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 
+from sarlite.cli import run
+from sarlite.cli.config import resolve
+from sarlite.cli.settings import settings
 from sarlite.comm import threads
 from sarlite.data import format, load
-from sarlite.cli import run
 from sarlite.train import part_sizes, planning
-from sarlite.cli.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.load import load as load_part
 from sarlite.train.planning import candidates
-from sarlite.cli.settings import settings
 
 MODELS = {
     "gcn": dict(model="gcn", input_dropout=0.0),

@@ -7,12 +7,12 @@ import json
 import numpy as np
 
 from sarlite import predict, report
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.data.names import Names
 from sarlite.oracle import check, replay, sarcase
-from sarlite.cli import config, run
 from sarlite.train import checkpoint
 
 ALL = ("train", "val", "test")

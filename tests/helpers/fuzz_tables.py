@@ -7,10 +7,10 @@ import io
 import numpy as np
 
 from sarlite import predict
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
-from sarlite.cli import config, run
 from tests.helpers import graph_sets
 from tests.helpers.data_files import RELATIONS as TOML
 

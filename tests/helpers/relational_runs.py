@@ -1,7 +1,7 @@
 """Short runs of the training command on a small relational graph, in this process."""
 
-from sarlite.comm import Solo, threads
 from sarlite.cli import config, run
+from sarlite.comm import Solo, threads
 from tests.helpers.training_runs import metrics
 
 SPEC = "relational:nodes=300,edges=2000,classes=3,features=4,noise=2,train=0.3,seed=1"

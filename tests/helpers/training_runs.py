@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.comm import Solo, threads
 from sarlite.cli import config, run
+from sarlite.comm import Solo, threads
 
 MODEL = """
 from dataclasses import dataclass

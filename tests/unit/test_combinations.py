@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from sarlite.cli import config
+from sarlite.cli.combinations import REFUSED, Run, only_needed, refuse
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.models import GAT, GCN, RGCN, SAGE, SGC
-from sarlite.cli import config
-from sarlite.cli.combinations import REFUSED, Run, only_needed, refuse
 
 BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
 RELATIONAL = {"cls": RGCN, "relational": True}

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from sarlite.cli.config import resolve
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.train import planning
-from sarlite.cli.config import resolve
 from sarlite.train.costs import Segment, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
 from tests.helpers.costing import MODELS, QUIET, SBM, counted, trained

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from sarlite.cli.config import resolve
 from sarlite.comm import Solo
 from sarlite.data import format, load
 from sarlite.sar.cost import expected
-from sarlite.cli.config import resolve
 from sarlite.train.costs import Setting
 from sarlite.train.trial import cost as cost_of
 from tests.helpers.costing import QUIET, counted

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
+from sarlite.cli import config, run
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
@@ -22,7 +23,6 @@ from sarlite.sar.operators.made import EXACT
 from sarlite.sar.operators.sums import Sum
 from sarlite.tape import Tensor, numerics, ops, reduce
 from sarlite.tape.exact import Exact
-from sarlite.cli import config, run
 from sarlite.train import checkpoint
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work

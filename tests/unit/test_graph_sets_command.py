@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sarlite import estimate
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import ConfigError, DataError
-from sarlite.cli import config, run
 from tests.helpers.data_files import write_gz
 from tests.helpers.graph_sets import FEATURES, GRAPH_OF, LABELS, PAIRS, SIZES, N, write_tu
 from tests.helpers.predicting import predict_here

@@ -11,6 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from sarlite import Graph, Tensor, nn, predict
+from sarlite.cli import config
+from sarlite.cli import run as training
 from sarlite.comm import Solo, threads
 from sarlite.data import format as relational
 from sarlite.data import load, node_rows
@@ -21,9 +23,7 @@ from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.models import SAGE
 from sarlite.sar.schedule import schedule
-from sarlite.cli import config
 from sarlite.train import checkpoint
-from sarlite.cli import run as training
 from sarlite.train.metrics import METRICS
 from tests.helpers.owned_rows import make
 from tests.helpers.predicting import predict_here

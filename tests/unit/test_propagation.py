@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.data import node_rows
 from sarlite.data.writer import meta_hash
@@ -14,7 +15,6 @@ from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.propagation import Propagation
-from sarlite.cli import config, run
 from sarlite.train import propagated
 from sarlite.train.load import Shard
 from tests.helpers import references

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from sarlite.cli import config
 from sarlite.data import load
 from sarlite.data.textfile import read_parts
 from sarlite.errors import CheckpointError, ConfigError, DataError, reading, regular
-from sarlite.cli import config
 from sarlite.train import checkpoint
 
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Solo, Trainer, nn, optim
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
-from sarlite.cli import config, run
 from sarlite.train.label_inputs import LabelInputs
 from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
 from tests.helpers.predicting import predict_here

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 from sarlite import Solo, nn
+from sarlite.cli import config
+from sarlite.cli.options import MinibatchOptions, OutputOptions, TrainingOptions
+from sarlite.cli.run import make_trainer, new_model
+from sarlite.cli.settings import Settings, settings
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.minibatch import HEC
@@ -11,13 +15,9 @@ from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
-from sarlite.cli import config
 from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
 from sarlite.train.loop import fit
 from sarlite.train.model import ModelSpec
-from sarlite.cli.run import make_trainer, new_model
-from sarlite.cli.options import MinibatchOptions, OutputOptions, TrainingOptions
-from sarlite.cli.settings import Settings, settings
 from tests.helpers.relational_runs import SPEC
 from tests.helpers.training_runs import DATA, train_here
 

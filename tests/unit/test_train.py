@@ -10,14 +10,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sarlite import optim
+from sarlite.cli import config, run
+from sarlite.cli.options import OPTIONS
 from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data import load as data_load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
-from sarlite.cli import config, run
-from sarlite.cli.options import OPTIONS
 from sarlite.train import checkpoint
 from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 

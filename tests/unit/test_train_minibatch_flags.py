@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from sarlite.errors import ConfigError
 from sarlite.cli import config
 from sarlite.cli.options import MinibatchOptions
+from sarlite.errors import ConfigError
 from sarlite.train.loop import Trainer
 from tests.helpers.training_runs import DATA
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sarlite.cli import config, run
+from sarlite.cli import run_report as report
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.minibatch.table import Ordered, Table
-from sarlite.cli import config, run, run_report as report
 from sarlite.train import caches, checkpoint
 from tests.helpers.training_runs import DATA, SMALL
 

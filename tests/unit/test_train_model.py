@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 
 from sarlite import nn
+from sarlite.cli import config, run
+from sarlite.cli.options import TrainingOptions
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.cli import config, run
-from sarlite.cli.options import TrainingOptions
 from sarlite.train.model import first_layer, make_model, model_class
-
 from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,12 +6,12 @@ import pytest
 
 import sarlite
 from sarlite import info
-from sarlite.command import byte_size, readable
-from sarlite.data import __main__ as data
-from sarlite.errors import ConfigError, SarliteError
 from sarlite.cli import config
 from sarlite.cli.help import groups
 from sarlite.cli.options import OPTIONS
+from sarlite.command import byte_size, readable
+from sarlite.data import __main__ as data
+from sarlite.errors import ConfigError, SarliteError
 from tests.helpers.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -21,8 +21,9 @@ def test_flag_over_file_over_default(tmp_path):
     path = tmp_path / "options.toml"
     path.write_text('epochs = 7\nlr = 1\nlr-schedule = "cosine"\nbatch_norm = false\n')
     resolved = config.parse(["--config", str(path), "--epochs", "3"])
-    assert (resolved.training.epochs, resolved.training.lr, resolved.training.lr_schedule, resolved.model.batch_norm) == (3, 1.0, "cosine", False)
-    assert type(resolved.training.lr) is float and resolved.training.optimizer == "adam" and resolved.model.dropout is None
+    training, model = resolved.training, resolved.model
+    assert (training.epochs, training.lr, training.lr_schedule, model.batch_norm) == (3, 1.0, "cosine", False)
+    assert type(training.lr) is float and training.optimizer == "adam" and model.dropout is None
 
 
 def test_the_written_configuration_is_read_back(tmp_path):
@@ -212,3 +213,16 @@ def test_a_run_directory_that_cannot_be_made(here, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'file' / 'run'}"):
         here(tmp_path / "file" / "run", "--epochs", 1)
+
+
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize("flags", [
+    ["--data", f"sbm:{LONG}=3"], ["--data", f"sbm:nodes={LONG}"], ["--data", LONG], ["--data", f"{LONG}:y"], ["--model", LONG], [f"--{LONG}"], [LONG],
+    ["--mode", LONG], ["--lr", LONG], ["--lr-schedule", LONG], ["--partition", LONG], ["--fanouts", LONG], ["--model", f"{LONG}.py:C"], ["--data", 2 * LONG],
+])  # fmt: skip
+def test_no_error_is_longer_than_a_few_lines(here, flags, tmp_path):
+    with pytest.raises(SarliteError) as found:
+        here(tmp_path / "run", "--epochs", 1, *flags)
+    assert len(str(found.value)) < 600 and "\n" not in str(found.value)

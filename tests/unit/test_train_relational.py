@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from sarlite import HeteroGraph
+from sarlite.cli import config
 from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data.__main__ import main
 from sarlite.data.part import Rows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
-from sarlite.cli import config
 from sarlite.train import checkpoint, identity
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from sarlite import data as datasets
+from sarlite.cli import config, run
+from sarlite.cli.settings import graph_of, source_of
 from sarlite.comm import Solo, threads
 from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.predict import parse, predict
-from sarlite.cli import config, run
 from sarlite.train import checkpoint, identity
 from sarlite.train.load import load
-from sarlite.cli.settings import graph_of, source_of
 from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 pytestmark = pytest.mark.timeout(120)

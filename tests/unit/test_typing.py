@@ -77,7 +77,7 @@ ANNOTATED = {
     "sarlite.kernels.native": ("instruction_sets", "instruction_set", "set_instruction_set", "threads", "set_threads"),
     "sarlite.models": ("GCN", "GCNConv", "SAGE", "SAGEConv", "GAT", "GATConv", "RGCN", "RGCNConv", "RGAT", "RGATConv", "APPNP",
                        "SGC", "SIGN"),
-    "sarlite.cli.config": ("parser", "add_options", "parse", "resolve", "read_toml", "to_toml"),
+    "sarlite.cli.config": ("parse", "resolve", "read_toml", "to_toml"),
     "sarlite.train.trace": ("check_path", "recording", "Spans", "write"),
     "sarlite.tape.engine": ("Tensor", "apply", "as_array"),
     "sarlite.tape.gradcheck": ("gradcheck",),
