@@ -44,8 +44,6 @@ class Source(NamedTuple):
         As for `data.divided`; task "link" takes data of any task, and needs none of their labels.
     dtype : str, optional
         Of features and values on edges; by default as stored.
-    features : bool
-        Whether features are read. Else zeros of their shape stand there, which take no memory.
     self_loops : bool
         Add the self loops that are missing.
     graphs : bool
@@ -59,7 +57,6 @@ class Source(NamedTuple):
     spec: str
     task: str | None = None
     dtype: str | None = None
-    features: bool = True
     normalize: bool = False
     self_loops: bool = False
     graphs: bool = True
@@ -98,9 +95,6 @@ class Shard(NamedTuple):
         The node type that has labels.
     class_names : list of str, optional
         Of the classes, where labels were words.
-    standing : bool
-        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one
-        rank.
     """
 
     graph: Any
@@ -114,11 +108,10 @@ class Shard(NamedTuple):
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
-    standing: bool = False
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
-         tick: Callable[[], Any] = lambda: None, choose: Callable[[Shard], Options] | None = None) -> Shard:
+         tick: Callable[[], Any] = lambda: None) -> Shard:
     """Read this rank's rows and build its graph. Collective.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
@@ -134,8 +127,6 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         As for `data.divided`.
     tick : callable
         Called as long as any rank works at it, and then by the graph.
-    choose : callable, optional
-        Given the part, with a graph of `options`, returns the options that the graph shall have.
 
     Raises
     ------
@@ -151,10 +142,6 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
                 print(f"warning: {text}", file=sys.stderr, flush=True)
         part = found._replace(graph=make(options), seconds=seconds, options=options)
         seconds["load"] = time.perf_counter() - begin
-        chosen = options if choose is None else choose(part)
-        if chosen != options:
-            part = part._replace(graph=None)  # its edges are laid out anew
-            part = part._replace(graph=make(chosen), options=chosen)
         part.graph.profile.on_progress = tick
         return part
 
@@ -188,12 +175,12 @@ def _read(comm, source, scratch, seconds, what):
         names = edge_values.used(comm, dataset, source.edge_values, source.spec)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
-        rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
+        rows = (part.typed_rows if stored else part.rows)(source.dtype)
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
-                               class_names=dataset.class_names, standing=part.in_memory(source.dtype))
+                               class_names=dataset.class_names)
         values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
                                                    source.spec)) for relation, own in part.relations.items()}
         node_type = NODE if graphs else dataset.target

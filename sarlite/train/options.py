@@ -162,7 +162,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: the cheapest mode that fits"),
+        "mode": ("sar", tuple(MODES), "how remote rows arrive"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or let the owners fetch the "
                      "gradients of their rows' destinations [push; for GCN and GraphSAGE in mode broadcast, with "
                      "--rows bfloat16 and with exact numerics fetch]"),
@@ -177,10 +177,10 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
                   "propagation, less memory)"),
         "balance": ("auto", str, "what METIS or Fennel makes even: some of nodes,edges,train; auto: as "
                     "stored, else nodes and train, and edges if the degrees are skewed"),
-        "memory-limit": (None, byte_size, "memory of each rank, such as 2GiB; training does not start if it needs more "
-                         "[the memory of the machine or container, for all its ranks]"),
-        "dry-run": (False, bool, "print the memory and the bytes that each mode would take on each rank, and train "
-                    "nothing"),
+        "memory-limit": (None, byte_size, "memory of each rank, such as 2GiB; the run ends before or in its first step if "
+                         "it needs more [the share of the machine or container]"),
+        "dry-run": (False, bool, "load the data, take two steps and one evaluation, print memory, bytes and time, "
+                    "and write nothing"),
         "numerics": ("fast", NUMERICS, "exact: the same bits for any number of ranks and threads, any mode, "
                      "partition and processor"),
         "rows": ("float32", ROWS, "number type in which rows that edges gather are stored and sent; sums and all "

@@ -3,7 +3,6 @@
 import sys
 import time
 from contextlib import closing, nullcontext
-from functools import partial
 from pathlib import Path
 
 from sarlite import nn, optim
@@ -14,9 +13,10 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, trace
-from sarlite.train.combinations import Run, refuse, uncounted
+from sarlite.train import checkpoint, limit, minibatch, propagated, report, resume, trace
+from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags, to_toml
+from sarlite.train.dry_run import dry_run
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
@@ -77,22 +77,14 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
-    toml, stored, auto = to_toml(options), resume.stored(options), options.mode == "auto"
+    toml, stored = to_toml(options), resume.stored(options)
     run = run._replace(graph=prefetched(comm, run.graph, options))
-    sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
-
-    def limit(part):
-        return planning.limit_of(comm, part, options.memory_limit, sharing)
-
-    def choose(part):
-        setting = planning.choose(comm, _sizes(comm, run, part, sharing), limit(part))
-        return run.graph._replace(mode=setting.mode, **dict(setting.options))
-
-    part = load(comm, run.source, run.graph, folder.path, tick, choose if auto and not options.dry_run else None)
-    run, known = run._replace(graph=part.options), known._replace(task=part.task)
-    together(comm, lambda: refuse(known))
     if options.dry_run:
-        return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
+        run = run._replace(training=run.training._replace(propagated=None))  # a folder that training would write
+    part = load(comm, run.source, run.graph, folder.path, tick)
+    known = known._replace(task=part.task)
+    together(comm, lambda: refuse(known))
+    memory = limit.of_run(comm, part, options.memory_limit, comm.size if options.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
@@ -103,15 +95,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     if links:
         part = links()
-    there = part.memory.now()  # without what reading the data and dividing the edges took
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
+    limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not auto and not uncounted(known):
-        sizes = partial(_sizes, comm, run, part, sharing, there, trainer)
-        planning.check(comm, sizes, part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
@@ -124,9 +113,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     start, best = 0, Best(trainer.task)
     if resumed:
         start, best = restore(trainer, stopping, resumed, options.resume, run.batches)
+    if options.dry_run:
+        with errors_of(options.model):
+            return dry_run(comm, run, trainer, part, memory)
     saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.ranks > 1)
     with errors_of(options.model):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
+        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -216,7 +208,7 @@ def _task(training, part):
     return task
 
 
-def _fit(run, trainer, saving, tick):
+def _fit(run, trainer, saving, tick, memory):
     """Train to the last epoch or a signal, and save. Collective.
 
     Returns
@@ -234,6 +226,7 @@ def _fit(run, trainer, saving, tick):
 
     def on_step(done, loss):
         tick()
+        memory.check_once(comm)
         shown.step(done, loss)
 
     def on_epoch(record):
@@ -298,21 +291,3 @@ def _warn_of_batch_norm(comm, run, model):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
               "the full graph's", file=sys.stderr, flush=True)
 
-
-# ---- what `planning` takes
-
-
-def _sizes(comm, run, part, *more):
-    """The sizes of the run's part, of which costs are told. Collective."""
-    return part_sizes.of_run(comm, run, part, trainer_of, *more)
-
-
-def trainer_of(comm, run, part):
-    """Return the trainer of a part that is not a run's own, as costs are counted of. Collective."""
-    rng = nn.Random(run.training.seed)
-    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng)
-
-
-def _n_widths(model):
-    """The widths of all parameters together."""
-    return sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in model.named_parameters())
