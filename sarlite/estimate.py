@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import Graph, Tensor, fn
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
 from sarlite.command import aligned, byte_size, count, readable
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.operators import fn
 from sarlite.sar.schedule.modes import MODES
+from sarlite.tape import Tensor
 from sarlite.train import config as options
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.cost import ARRAYS, Shape, evaluation_bytes, peak_bytes, step_bytes, step_work

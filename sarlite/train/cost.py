@@ -183,7 +183,7 @@ def peak_bytes(shape: Shape) -> int:
 def _remote_values(shape):
     """Return the values of peers' rows, gradients and messages that a rank holds at once."""
     forward, _, pushed = fetched_widths(shape)
-    width = max([*forward, *pushed], default=shape.n_in)
+    width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc", "sign") else [])])
     width = width // 2 if shape.model == "pna" else width  # the widest of its fetches is half of them
     at_once = shape.size - 1 if shape.mode == "oneshot" else min(1 + shape.prefetch, shape.size - 1)
     in_use = REMOTE_ARRAYS.get(shape.mode, 0.9) * width * at_once / (shape.size - 1)

@@ -16,9 +16,10 @@ from sarlite.train.settings import Settings
 
 
 def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit: MemoryLimit) -> dict[str, Any]:
-    """Measure two steps and one evaluation of a run, print and return the result. Collective.
+    """Measure a step, an evaluation and another step of a run, print and return the result. Collective.
 
-    The first step takes fresh memory and fetches rows that stay, so the second step stands for all others.
+    The first step takes fresh memory and fetches rows that stay, and an evaluation may keep sums of constant features.
+    The second step has all of these, so it stands for the steps that follow.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit:
 
     measure("first step", trainer.step)
     limit.check_once(comm)
-    measure("step", trainer.step)
     measure("evaluation", evaluate)
+    measure("step", trainer.step)
     n_steps, training = len(trainer.batches), run.training
     n_evaluations = len({*range(training.eval_every, training.epochs + 1, training.eval_every), training.epochs})
     found = {

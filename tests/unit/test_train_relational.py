@@ -135,7 +135,6 @@ REFUSED = {
     "rgat's bases": (["--model", "rgat", "--n-bases", "2"], "--n-bases: the model rgat takes no n_bases"),
     "heads": (["--heads", "2"], "--heads: the model rgcn takes no heads"),
     "a cache": (["--batch-size", "8", "--fanouts", "2,2", "--remote", "hec"], "--remote hec: relational graphs, as --data"),
-    "told costs": (["--mfg", "--dry-run"], "--dry-run: the costs of minibatches and message-flow graphs of relational"),
     "label inputs": (["--label-inputs", "0.5"], "--label-inputs: does not go"),
     "smoothing": (["--correct-and-smooth"], "--correct-and-smooth: does not go"),
     "propagated": (["--propagated", "x"], "--propagated: does not go"),
