@@ -12,8 +12,7 @@ REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
      "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
-    *((option, other, "{option} does not go with {other}: parts of the graph " + why)
-      for option, why in (("columns", "are computed by rows"), ("backward fetch", "have no reversed edges"))
+    *(("backward fetch", other, "{option} does not go with {other}: parts of the graph have no reversed edges")
       for other in ("batch_size", "mfg")),
     ("label_inputs", "batches of a cache",
      "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
@@ -80,7 +79,7 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in GRAPH_OPTIONS),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
-        "task link", "edge_labels", "mfg", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
@@ -129,7 +128,7 @@ class Run(NamedTuple):
         return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
 
 
-_OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
+_OFF = {"batch_size": 0, "weight_decay": 0}
 """Values of options that ask for nothing, beside None and False."""
 
 

@@ -87,8 +87,6 @@ class Shard(NamedTuple):
     seconds : dict
         On rank 0, how long "load" took, and "partition" in it.
     task : str
-    options : sar.schedule.Options, optional
-        How the graph is computed with.
     names : dict of str to data.names.Names
         By node type, of the types whose nodes are known by names.
     target : str
@@ -104,7 +102,6 @@ class Shard(NamedTuple):
     memory: Memory
     seconds: dict[str, float]
     task: str = "classify"
-    options: Options | None = None
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
@@ -140,7 +137,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
-        part = found._replace(graph=make(options), seconds=seconds, options=options)
+        part = found._replace(graph=make(options), seconds=seconds)
         seconds["load"] = time.perf_counter() - begin
         part.graph.profile.on_progress = tick
         return part

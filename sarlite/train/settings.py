@@ -73,8 +73,7 @@ def graph_of(options: Any, cls: Any = None) -> Options:
     """
     joined = options.batch_size or options.mfg or getattr(cls, "relational", False)
     fetch = options.numerics == "exact" and not joined
-    return Options(options.mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns,
-                   options.rows)
+    return Options(options.mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.rows)
 
 
 def model_of(options: Any, cls: Any = None) -> ModelSpec:

@@ -119,7 +119,6 @@ def test_a_table_of_graphs_and_numbers_to_regress(tmp_path, folder):
 def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     for words, flags in (
         ("--task link: of sets of graphs, as --data tu:.* is, it is not done yet", ["--task", "link"]),
-        ("--columns: of sets of graphs", ["--columns", 2, "--ranks", 2]),
         ("--rows bfloat16: of sets of graphs", ["--rows", "bfloat16", "--dtype", "float32"]),
         ("--mfg: of sets of graphs", ["--mfg"]), ("--label-inputs: of sets of graphs", ["--label-inputs", 0.5]),
         ("--normalize-features: of sets of graphs", ["--normalize-features"]),
