@@ -9,15 +9,6 @@ from sarlite.cli.options import OPTIONS, MinibatchOptions, ReadoutOptions
 from sarlite.command import flag
 from sarlite.errors import ConfigError
 
-UNCOUNTED = {
-    # kinds of run whose costs are not told, as of `Run.has`; what is said of them
-    "minibatches without edges": "minibatches of the model {model}, which have no edges,",
-    "task link or --edge-labels": "links",
-    "a set of graphs": "sets of graphs, as --data {data} is,",
-    "relations apart": "--backward fetch with relational graphs, as --data {data} is,",
-    "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
-}
-
 SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
 """Options of minibatches that only a run which samples edges has."""
 REFUSED: list[tuple[str, str, str]] = [
@@ -43,8 +34,6 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, "model of propagated rows",
        "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
       for option in SAMPLING),
-    *((option, kind, "{option}: the costs of " + told + " are not counted") for kind, told in UNCOUNTED.items()
-      for option in ("dry_run", "memory_limit")),
     ("weight_decay_on first", "model without a first layer",
      "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
@@ -143,8 +132,6 @@ KINDS: dict[str, Callable[[Run], Any]] = {
     "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
     "sampled rows without fan-outs": lambda run: (
         run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
-    "minibatches without edges": lambda run: (
-        run.cls and run.has("batch_size") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
@@ -162,8 +149,6 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         and any(word.startswith("split=") for name in ("link_split", "edge_labels")
                 for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
-    "relations apart": lambda run: run.relational and run.has("backward fetch"),
-    "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
     "learned rows of several relations": lambda run: (
         run.options.get("decoder") not in (None, "dot")
         and ((named := run.options.get("link_relation") or "") == "all" or "," in named)),
@@ -178,12 +163,6 @@ def refuse(run: Run) -> None:
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
-
-
-def uncounted(run: Run) -> str:
-    """Say why the costs of a run cannot be told; "" where they can."""
-    told = next((told for kind, told in UNCOUNTED.items() if run.has(kind)), "")
-    return told and f"the costs of {told.format(**_words(run))} are not counted"
 
 
 def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:

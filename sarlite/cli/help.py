@@ -53,7 +53,7 @@ def parser(options: Mapping[str, Mapping[str, Option]], everything: bool = True,
     for title, own in options.items():
         group = found.add_argument_group(title)
         for name, option in own.items():
-            default = _defaults_of_models(option) if _is_of_models(option) else option.default_words
+            default = defaults_of_models(option) if _is_of_models(option) else option.default_words
             option.add_to(group, default, hidden=not (everything or option.common))
     return found
 
@@ -78,7 +78,7 @@ def _is_of_models(option):
     return option.name in options_of(ModelOptions) and option.default is None
 
 
-def _defaults_of_models(option):
+def defaults_of_models(option):
     """Return the default of each model whose class takes the option, in words."""
     own = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
            for model, cls in {**MODELS, **RELATIONAL}.items()}

@@ -306,11 +306,12 @@ class MachineOptions:
     threads: int = option(0, "threads of each rank; 0 divides the host's cores among its ranks", least=0,
                           most=MAX_THREADS, common=True)
     memory_limit: int | None = option(
-        None, "memory of each rank, such as 2GiB; training does not start if it needs more", metavar="SIZE",
+        None, "memory of each rank, such as 2GiB; the run ends before or in its first step if it needs more",
+        metavar="SIZE",
         read=byte_size, least=1, common=True, on_resume="forget", see="cost.md",
-        otherwise="the memory of the machine or container, for all its ranks")
-    dry_run: bool = option(False, "print the memory and the bytes that each mode would take on each rank, and train "
-                           "nothing", common=True, on_resume="forget", see="cost.md")
+        otherwise="the share of the machine or container")
+    dry_run: bool = option(False, "load the data, take two steps and one evaluation, print memory, bytes and time, and "
+                           "write nothing", common=True, on_resume="forget", see="cost.md")
     stall_timeout: float = option(300.0, "end the run after so many seconds without progress on any rank; 0 never",
                                   metavar="SECONDS", least=0.0)
 

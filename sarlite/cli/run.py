@@ -3,14 +3,15 @@
 import sys
 import time
 from contextlib import closing, nullcontext
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from sarlite import nn, optim
-from sarlite.cli import resume
+from sarlite.cli import limit, resume
 from sarlite.cli import run_report as report
-from sarlite.cli.combinations import Run, refuse, uncounted
+from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, to_toml
+from sarlite.cli.dry_run import dry_run
 from sarlite.cli.folder import PREDICTIONS, Folder
 from sarlite.cli.saving import Saving, restore
 from sarlite.cli.settings import settings
@@ -21,7 +22,7 @@ from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
-from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, trace
+from sarlite.train import checkpoint, minibatch, propagated, trace
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
@@ -79,17 +80,14 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     toml, stored = to_toml(options), resume.stored(options)
-    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, options.machine.threads))
-    sharing = comm.size if options.machine.ranks > 1 else 1  # ranks that are threads of one process
-
-    def limit(part):
-        return planning.limit_of(comm, part, options.machine.memory_limit, sharing)
-
+    machine = options.machine
+    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
+    if machine.dry_run:
+        run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
     part = load(comm, run.source, run.graph, folder.path, tick)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
-    if options.machine.dry_run:
-        return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
+    memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
@@ -100,15 +98,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     if links:
         part = links()
-    there = part.memory.now()  # without what reading the data and dividing the edges took
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
+    limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not uncounted(known):
-        sizes = partial(_sizes, comm, run, part, sharing, there, trainer)
-        planning.check(comm, sizes, part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
@@ -121,10 +116,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     start, best = 0, Best(trainer.task)
     if resumed:
         start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
-    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts,
-                    one_process=options.machine.ranks > 1)
+    if machine.dry_run:
+        with errors_of(run.model.spec):
+            return dry_run(comm, run, trainer, part, memory)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
     with errors_of(run.model.spec):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
+        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -214,7 +211,7 @@ def _task(training, part):
     return task
 
 
-def _fit(run, trainer, saving, tick):
+def _fit(run, trainer, saving, tick, memory):
     """Train to the last epoch or a signal, and save. Collective.
 
     Returns
@@ -232,6 +229,7 @@ def _fit(run, trainer, saving, tick):
 
     def on_step(done, loss):
         tick()
+        memory.check_once(comm)
         shown.step(done, loss)
 
     def on_epoch(record):
@@ -296,21 +294,3 @@ def _warn_of_batch_norm(comm, run, model):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
               "the full graph's", file=sys.stderr, flush=True)
 
-
-# ---- what `planning` takes
-
-
-def _sizes(comm, run, part, *more):
-    """The sizes of the run's part, of which costs are told. Collective."""
-    return part_sizes.of_run(comm, run, part, trainer_of, *more)
-
-
-def trainer_of(comm, run, part):
-    """Return the trainer of a part that is not a run's own, as costs are counted of. Collective."""
-    rng = nn.Random(run.training.seed)
-    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng)
-
-
-def _n_widths(model):
-    """The widths of all parameters together."""
-    return sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in model.named_parameters())

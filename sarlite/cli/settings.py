@@ -74,8 +74,7 @@ def source_of(options: RunOptions, cls: Any = None, **changes: Any) -> Source:
     loops = getattr(cls, "self_loops", False) if data.self_loops is None else data.self_loops
     # labels of nodes are not read if labels of edges are predicted
     task = options.training.task if options.links.edge_labels is None else "link"
-    return Source(data.data, task, options.model.dtype, features=not options.machine.dry_run,
-                  normalize=data.normalize_features, self_loops=loops, graphs=not getattr(cls, "relational", False),
+    return Source(data.data, task, options.model.dtype, normalize=data.normalize_features, self_loops=loops, graphs=not getattr(cls, "relational", False),
                   edge_values=values, partition=partition.partition, order=partition.order, balance=partition.balance,
                   seed=options.training.seed, verify=data.verify,
                   progress=options.output.progress)._replace(**changes)
@@ -90,5 +89,4 @@ def graph_of(options: RunOptions, cls: Any = None) -> Options:
     schedule, training = options.schedule, options.training
     separate = options.minibatch.batch_size or training.mfg or getattr(cls, "relational", False)
     fetch = "fetch" if training.numerics == "exact" and not separate else None
-    mode = "sar" if options.machine.dry_run else schedule.mode
-    return Options(mode, schedule.prefetch or 0, schedule.backward or fetch, schedule.rows)
+    return Options(schedule.mode, schedule.prefetch or 0, schedule.backward or fetch, schedule.rows)

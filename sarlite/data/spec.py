@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion

@@ -134,7 +134,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
         plan, transport = there.mode.lay_out(found, there.transport.prefetch), there.transport
         shares = share(halo, part.owners(halo - part.n_local))
         order = np.concatenate([shares[q] for q in found.order])
-    schedule = Schedule(plan, transport, there.mode, rows=there.rows, over=layer.number)
+    schedule = Schedule(plan, transport, there.mode, rows=there.rows)
     n, graphs = len(part.types), list[PickedGraph]()
     for place, (k, found) in enumerate(zip(sets, picked)):
         edges, sizes = part.sets[k], None

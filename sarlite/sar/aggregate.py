@@ -26,8 +26,6 @@ class Operator:
         Whether backward can go over the reversed edges, as `reversed_operator` tells.
     keeps_result : bool
         Whether backward needs what `end` returned, which nothing may then be written over.
-    flops_per_value : int
-        What `tape.shapes` counts for each value of a message.
     overwrites : bool
         Whether `backward` may be given d_rows that are not set, which it then overwrites: where it sees all edges at
         once. In case 1 the reversed operator, too.
@@ -54,7 +52,6 @@ class Operator:
     reverses = overwrites = takes_rows = may_narrow = narrow = alone = False
     accumulate = adds_to_given = True
     keeps_result = True
-    flops_per_value = 1
     into = None
 
     def output(self, arrays):
@@ -149,17 +146,9 @@ class Operator:
             What is added to.
         """
 
-    def passes(self, needs):
-        """Return how often backward does what `flops` counts, where `needs` says which inputs want gradients."""
-        return sum(needs)
-
     def end_backward(self):
         """Return the gradients of the inputs that are not fetched, then of the sinks; None where not needed."""
         return []
-
-    def flops(self, inputs, out, schedule, **_):
-        """Count one forward pass: `flops_per_value` for each value of each edge's message."""
-        return schedule.n_edges * int(np.prod(out[1:])) * self.flops_per_value
 
 
 def aggregate(schedule, operator, inputs, sinks=()):

@@ -44,8 +44,6 @@ class Source(NamedTuple):
         As for `data.divided`; task "link" takes data of any task, and needs none of their labels.
     dtype : str, optional
         Of features and values on edges; by default as stored.
-    features : bool
-        Whether features are read. Else zeros of their shape stand there, which take no memory.
     self_loops : bool
         Add the self loops that are missing.
     graphs : bool
@@ -59,7 +57,6 @@ class Source(NamedTuple):
     spec: str
     task: str | None = None
     dtype: str | None = None
-    features: bool = True
     normalize: bool = False
     self_loops: bool = False
     graphs: bool = True
@@ -96,9 +93,6 @@ class Shard(NamedTuple):
         The node type that has labels.
     class_names : list of str, optional
         Of the classes, where labels were words.
-    standing : bool
-        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one
-        rank.
     """
 
     graph: Any
@@ -111,7 +105,6 @@ class Shard(NamedTuple):
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
-    standing: bool = False
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -179,12 +172,12 @@ def _read(comm, source, scratch, seconds, what):
         names = edge_values.used(comm, dataset, source.edge_values, source.spec)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
-        rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
+        rows = (part.typed_rows if stored else part.rows)(source.dtype)
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
-                               class_names=dataset.class_names, standing=part.in_memory(source.dtype))
+                               class_names=dataset.class_names)
         values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
                                                    source.spec)) for relation, own in part.relations.items()}
         node_type = NODE if graphs else dataset.target

@@ -15,7 +15,7 @@ BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
 RELATIONAL = {"cls": RGCN, "relational": True}
 ROWS = {"cls": SGC, "relational": False}
 GRAPHS = {"cls": GCN, "relational": False, "graphs": True}
-VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "memory_limit": 9,
+VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "columns": 2,
           "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",

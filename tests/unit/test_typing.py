@@ -91,7 +91,6 @@ ANNOTATED = {
     "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
     "sarlite.comm.requests": ("Staged",),
     "sarlite.comm.threads": ("ThreadCommunicator", "run"),
-    "sarlite.tape.shapes": ("measure", "flops_of"),
 }
 
 

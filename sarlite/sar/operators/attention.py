@@ -18,7 +18,6 @@ class Attend(Operator):
 
     n_fetched = 2
     needs_rows = reverses = overwrites = may_narrow = True
-    flops_per_value = 2  # the exponential and the maximum, one a head, are not counted
 
     def __init__(self, slope, dropout=0.0, key=0, dst_ids=None, n_nodes=0, src_ids=None):
         self.slope, self.p, self.key = slope, dropout, key

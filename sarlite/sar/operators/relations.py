@@ -115,16 +115,6 @@ class Fetched(Operator):
             found |= dict(zip(numbers, member.operator.end_backward(), strict=True))
         return [found[number] for number in sorted(found)]
 
-    def flops(self, inputs, out, schedule, **_):
-        """Count each member's flops for each value of each edge's message, and its products with weights."""
-        blocks, total = schedule.plan.blocks, 0
-        for member in self.members:
-            n_edges = sum(sets_of(block)[member.place].n_edges for block in blocks)
-            _, shape = self.places[member.key]
-            total += n_edges * int(np.prod(shape[1:])) * member.operator.flops_per_value
-            total += 2 * sum(block.n_src for block in blocks) * getattr(member.operator, "n_weights", 0)
-        return total
-
     def _each(self, block):
         sets = sets_of(block)
         return [(member, sets[member.place]) for member in self.members]
@@ -193,16 +183,6 @@ class Sums:
         """The output of a key, or its gradient, in an array as `lay_out` makes it."""
         place, shape = self.places[key]
         return flat[place].reshape(shape)
-
-    def passes(self, needs):
-        fetched_rows = [numbers[: fetched.n_fetched] for fetched, _, numbers in self.fetches]
-        rows = {x for _, x, _ in self.products}.union(*fetched_rows)
-        return any(needs[i] for i in rows) + any(need for i, need in enumerate(needs) if i not in rows)
-
-    def flops(self, inputs, out, **_):
-        """Count one forward pass: the members' and the products'."""
-        products = sum(2 * int(np.prod(inputs[x])) * inputs[weight][1] for _, x, weight in self.products)
-        return products + sum(fetched.flops(inputs, out, schedule) for fetched, schedule, _ in self.fetches)
 
 
 def _forward(needs, *arrays, operator):

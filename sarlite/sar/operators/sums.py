@@ -28,7 +28,6 @@ class Sum(Operator):
     def __init__(self, n_dst, weighted=False, dst_scale=None, src_scale=None, into=None):
         self.n_dst, self.weighted, self.into = n_dst, weighted, into
         self.dst_scale, self.src_scale = dst_scale, src_scale
-        self.flops_per_value = 2 if weighted else 1
         self.reverses = not weighted
         self.takes_rows = src_scale is None  # which is by column
 

@@ -25,14 +25,13 @@ class Transformed(Operator):
 
     def __init__(self, inner, shapes):
         self.inner, self.shapes = inner, shapes
-        self.flops_per_value = inner.flops_per_value
 
     def output(self, arrays):
         return self.inner.output(self._inputs(arrays))
 
     def begin(self, needs, arrays, keep):
         n = 1 + len(self.shapes)
-        self.weights, self.learns, self.n_weights = arrays[1:n], needs[1:n], sum(weight.size for weight in arrays[1:n])
+        self.weights, self.learns = arrays[1:n], needs[1:n]
         of_z = [needs[0] or learns for learns in self.learns]
         self.inner.into = self.into
         self.inner.begin([*of_z, *needs[n:]], self._inputs(arrays), keep)
@@ -76,11 +75,3 @@ class Transformed(Operator):
 
     def end_backward(self):
         return [*self.d_weights, *self.inner.end_backward()]
-
-    def passes(self, needs):
-        return needs[0] + any(needs[1:])
-
-    def flops(self, inputs, out, schedule, **_):
-        """Count the operator's, and the products of all columns with the weights."""
-        columns = sum(block.n_src for block in schedule.plan.blocks)
-        return super().flops(inputs, out, schedule) + 2 * columns * self.n_weights

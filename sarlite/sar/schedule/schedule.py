@@ -30,8 +30,6 @@ class Schedule(NamedTuple):
         Whether the gradients of attention are found by the reversed edges, too.
     rows : {"float32", "bfloat16"}
         As what rows that edges gather are stored and sent.
-    over : hashable
-        Which edges these are, for a trial of a run's costs: the graph's, or the number of a batch's layer.
     """
 
     plan: Plan
@@ -40,7 +38,6 @@ class Schedule(NamedTuple):
     reverse: Any = None
     reverses_attention: bool = False
     rows: str = "float32"
-    over: Any = "edges"
 
     @property
     def n_edges(self):
@@ -65,7 +62,6 @@ class Schedule(NamedTuple):
         list, or None
             Where `keep`, what each call returned, in the order of `plan.blocks`.
         """
-        self.transport.profile.aggregates(self, arrays, None, phase)
         found = []
         with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
             for piece in self.plan.forward:
@@ -97,7 +93,6 @@ class Schedule(NamedTuple):
         phase : str
             What the bytes are counted under.
         """
-        self.transport.profile.aggregates(self, arrays, d_arrays, phase)
         pieces = self._backward_pieces(arrays is not None)
         values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
         fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
