@@ -52,7 +52,7 @@ def parser(options: Mapping[str, Mapping[str, Option]], everything: bool = True,
     found = Parser(argument_default=argparse.SUPPRESS, **words)
     for title, own in options.items():
         group = found.add_argument_group(title)
-        for name, option in own.items():
+        for option in own.values():
             default = defaults_of_models(option) if _is_of_models(option) else option.default_words
             option.add_to(group, default, hidden=not (everything or option.common))
     return found

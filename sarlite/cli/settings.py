@@ -67,17 +67,17 @@ def settings(options: RunOptions, cls: Any = None) -> Settings:
                     options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())
 
 
-def source_of(options: RunOptions, cls: Any = None, **changes: Any) -> Source:
-    """Return the data that the options name, for a model's class; `changes` are other fields of the result."""
+def source_of(options: RunOptions, cls: Any = None) -> Source:
+    """Return the data that the options name, for a model's class."""
     data, partition = options.data, options.partition
     values = wanted(cls, data.edge_weights, data.edge_features, signed=".py:" in options.model.model)
     loops = getattr(cls, "self_loops", False) if data.self_loops is None else data.self_loops
     # labels of nodes are not read if labels of edges are predicted
     task = options.training.task if options.links.edge_labels is None else "link"
-    return Source(data.data, task, options.model.dtype, normalize=data.normalize_features, self_loops=loops, graphs=not getattr(cls, "relational", False),
-                  edge_values=values, partition=partition.partition, order=partition.order, balance=partition.balance,
-                  seed=options.training.seed, verify=data.verify,
-                  progress=options.output.progress)._replace(**changes)
+    return Source(data.data, task, options.model.dtype, normalize=data.normalize_features, self_loops=loops,
+                  graphs=not getattr(cls, "relational", False), edge_values=values, partition=partition.partition,
+                  order=partition.order, balance=partition.balance, seed=options.training.seed, verify=data.verify,
+                  progress=options.output.progress)
 
 
 def graph_of(options: RunOptions, cls: Any = None) -> Options:

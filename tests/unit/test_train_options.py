@@ -219,8 +219,9 @@ LONG = "x" * 3000
 
 
 @pytest.mark.parametrize("flags", [
-    ["--data", f"sbm:{LONG}=3"], ["--data", f"sbm:nodes={LONG}"], ["--data", LONG], ["--data", f"{LONG}:y"], ["--model", LONG], [f"--{LONG}"], [LONG],
-    ["--mode", LONG], ["--lr", LONG], ["--lr-schedule", LONG], ["--partition", LONG], ["--fanouts", LONG], ["--model", f"{LONG}.py:C"], ["--data", 2 * LONG],
+    ["--data", f"sbm:{LONG}=3"], ["--data", f"sbm:nodes={LONG}"], ["--data", LONG], ["--data", f"{LONG}:y"],
+    ["--data", 2 * LONG], ["--model", LONG], ["--model", f"{LONG}.py:C"], [f"--{LONG}"], [LONG], ["--mode", LONG],
+    ["--lr", LONG], ["--lr-schedule", LONG], ["--partition", LONG], ["--fanouts", LONG],
 ])  # fmt: skip
 def test_no_error_is_longer_than_a_few_lines(here, flags, tmp_path):
     with pytest.raises(SarliteError) as found:
