@@ -240,6 +240,15 @@ def test_leaving_where_nobody_entered_is_refused():
             contextvars.Context().run(other.__exit__)
 
 
+def test_arrays_that_stay_are_made_outside_of_a_steps_memory():
+    buffers = Buffers()
+    with buffers:
+        kept = outside_buffers(np.empty, LARGE, np.float32)
+        assert len(kept) == LARGE and buffers.n_bytes == 0
+        step = np.empty(LARGE, np.float32)
+    assert buffers.n_bytes >= step.nbytes
+
+
 def test_outside_nothing_changes():
     buffers = Buffers()
     with buffers:
