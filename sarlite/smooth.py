@@ -74,7 +74,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
     graph = prefetched(comm, graph_of(options), options.schedule.prefetch, options.machine.threads)
     graph = graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     values = Wanted(edge_weight="there", edge_features=False)
-    source = source_of(options, dtype=None, features=False, edge_values=values)
+    source = source_of(options)._replace(dtype=None, features=False, edge_values=values)
     part = load(comm, source, graph, Path(files.out).absolute().parent, tick)
     probabilities = together(comm, lambda: _probabilities(files, part.graph, part.n_classes))
     with using(named(options.training.numerics, comm)):

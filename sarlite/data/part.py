@@ -63,17 +63,18 @@ class Part:
         self._target = self.nodes[dataset.target]
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
-    def rows(self, dtype: DType | None = None) -> Rows:
+    def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
         """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own, or
         float32 where that is bfloat16.
         """
         own = self._target
-        return Rows(own.features(dtype), *(own.read(name) for name in ("labels", *SPLITS)))
+        return Rows(own.features(dtype, features), *(own.read(name) for name in ("labels", *SPLITS)))
 
-    def typed_rows(self, dtype: DType | None = None) -> Rows:
+    def typed_rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
         """Return `rows` with the features of each type that has some, by type."""
         target = self._target
-        found = {name: own.features(dtype) for name, own in self.nodes.items() if own.table.features is not None}
+        found = {name: own.features(dtype, features)
+                 for name, own in self.nodes.items() if own.table.features is not None}
         return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:
@@ -125,12 +126,15 @@ class NodePart:
         """Return one array's rows, (n_rows, ...), C-contiguous and of `dtype`, by default its own."""
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
-    def features(self, dtype: DType | None = None) -> Array:
-        """Return the rows of the features; rows of bfloat16 are returned as float32."""
+    def features(self, dtype: DType | None = None, read: bool = True) -> Array:
+        """Return the rows of the features, as float32 if they are stored as bfloat16.
+
+        Without `read` return zeros of their shape, which take no memory.
+        """
         x = self.table.features
         assert x is not None
         dtype = dtype or (np.float32 if x.dtype == BFLOAT16 else x.dtype)
-        return self.read("features", dtype)
+        return self.read("features", dtype) if read else np.broadcast_to(np.zeros((), dtype), (self.n_rows, x.shape[1]))
 
     def ids(self) -> Array:
         """Return the original ids of the rows, (n_rows,) int64."""

@@ -44,6 +44,8 @@ class Source(NamedTuple):
         As for `data.divided`; task "link" takes data of any task, and needs none of their labels.
     dtype : str, optional
         Of features and values on edges; by default as stored.
+    features : bool
+        True if features are read. Otherwise zeros of their shape stand in their place, which take no memory.
     self_loops : bool
         Add the self loops that are missing.
     graphs : bool
@@ -57,6 +59,7 @@ class Source(NamedTuple):
     spec: str
     task: str | None = None
     dtype: str | None = None
+    features: bool = True
     normalize: bool = False
     self_loops: bool = False
     graphs: bool = True
@@ -172,7 +175,7 @@ def _read(comm, source, scratch, seconds, what):
         names = edge_values.used(comm, dataset, source.edge_values, source.spec)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
-        rows = (part.typed_rows if stored else part.rows)(source.dtype)
+        rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
         edges = {relation: own.csr() for relation, own in part.relations.items()}
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
