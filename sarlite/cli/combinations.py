@@ -1,4 +1,4 @@
-"""What goes with what: the one table of options, and of options and kinds of run, that are refused together."""
+"""The table of options, and of options and kinds of run, that are refused together."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -93,7 +93,7 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 class Run(NamedTuple):
-    """What is known of a run: its options; before data are read the model's class and what kind they are; then all."""
+    """Facts about a run, filled in stages: the options, then the model's class and the kind of data, then the task."""
 
     options: Mapping[str, Any]
     cls: Any = None
@@ -104,12 +104,12 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
-        """Return what is known with data of a `load.kind`; a relational model takes sets of graphs as relational."""
+        """Return the facts for data of a `load.kind`; a relational model takes sets of graphs as relational."""
         graphs = kind == "graphs" and not getattr(model, "relational", False)
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Tell whether the run has an option, which is written as in `REFUSED`, or is of a kind, as far as is known."""
+        """Return True if the run has an option, written as in `REFUSED`, or is known to be of a kind in `KINDS`."""
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")
@@ -159,20 +159,20 @@ KINDS: dict[str, Callable[[Run], Any]] = {
 
 
 def refuse(run: Run) -> None:
-    """Raise a ConfigError where what is known of a run does not go together."""
+    """Raise a ConfigError if the known facts about a run do not go together."""
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
 
 
 def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return options without those that mean nothing beside the others, which a run before may have had.
+    """Return the options, with None for each option that means nothing without an option that the run lacks.
 
     Parameters
     ----------
     options : dict
     given : dict
-        What was given for this run, by option: how it was.
+        For each option that was given for this run, the words that gave it.
 
     Raises
     ------
@@ -192,6 +192,6 @@ def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
 
 
 def _words(run):
-    """What a message may name of a run."""
+    """Return the values that a message may name."""
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

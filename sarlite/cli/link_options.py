@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.cli.option import option
+from sarlite.cli.option import fixed_option
 from sarlite.comm import together
 from sarlite.command import share_or_file
 from sarlite.errors import ConfigError
@@ -23,51 +23,52 @@ from sarlite.train.link_splits import TEST, VAL
 from sarlite.train.links import Links, labelled_links, split_links
 from sarlite.train.negatives import SAMPLERS
 
-_LINKS = {"needs": ("task link",), "on_resume": "fixed"}
-_LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",), "on_resume": "fixed"}
+_LINKS = {"needs": ("task link",)}
+_LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",)}
 
 
 @dataclass(frozen=True)
 class LinkOptions:
     """Links that a run predicts, or labels of edges: splits, negatives, and the decoder."""
 
-    edge_labels: str | None = option(
+    edge_labels: str | None = fixed_option(
         None, "FILE,labels=COLUMN: a table of edges, or of any pairs, with the labels to predict; --task says what the "
         "labels are; with split=COLUMN of train, val or test, or time=COLUMN: the latest rows are tested on",
-        metavar="TABLE", on_resume="fixed", argument="labels", see="links.md#labels-of-edges")
-    link_relation: str | None = option(
+        metavar="TABLE", argument="labels", see="links.md#labels-of-edges")
+    link_relation: str | None = fixed_option(
         None, "for relational data: relation to predict, as user.buys.item, several with commas between, or all",
         metavar="RELATION", otherwise="the only relation", argument="relation", see="links.md#relations",
         **_LINKS_OR_LABELS)
-    decoder: str | None = option(None, "how the rows of a link's ends become a score or label",
+    decoder: str | None = fixed_option(None, "how the rows of a link's ends become a score or label",
                                  choices=tuple(DECODERS), otherwise="dot; for labels mlp", **_LINKS_OR_LABELS)
-    link_width: int = option(64, "width of a node's row that the model makes and the decoder takes", least=1,
+    link_width: int = fixed_option(64, "width of a node's row that the model makes and the decoder takes", least=1,
                              argument="width", **_LINKS_OR_LABELS)
-    link_val: float | str = option(
+    link_val: float | str = fixed_option(
         0.05, "links to validate on, which bring no messages: a share of the edges, or a file of links, source and "
         "destination", metavar="SHARE|FILE", read=share_or_file, inside="in [0, 1)", argument="val", **_LINKS_OR_LABELS)
-    link_test: float | str = option(0.1, "links to test on, likewise a share or a file", metavar="SHARE|FILE",
+    link_test: float | str = fixed_option(0.1, "links to test on, likewise a share or a file", metavar="SHARE|FILE",
                                     read=share_or_file, inside="in [0, 1)", argument="test", **_LINKS_OR_LABELS)
-    link_split: str | None = option(
+    link_split: str | None = fixed_option(
         None, "FILE,split=COLUMN: a table of the edges, whose column has train, val or test; or FILE,time=COLUMN: test "
         "on the latest links, validate on the links before", metavar="TABLE", argument="split",
         see="links.md#what-is-trained-on-what", **_LINKS)
-    link_disjoint: float = option(
+    link_disjoint: float = fixed_option(
         0.0, "this share of the training links is trained on and brings no messages in training; the other training "
         "links only bring messages; 0: each link does both", metavar="SHARE", inside="in [0, 1)", argument="disjoint",
         **_LINKS)
-    negatives: int = option(1, "negatives of each link: pairs without a link, drawn anew each epoch", least=1, **_LINKS)
-    eval_negatives: int | None = option(None, "negatives of each link in evaluation, the same each time", least=1,
-                                        otherwise="for roc-auc and ap 1, else 100", **_LINKS)
-    negative_sampler: str | None = option(
+    negatives: int = fixed_option(1, "negatives of each link: pairs without a link, drawn anew each epoch", least=1,
+                                  **_LINKS)
+    eval_negatives: int | None = fixed_option(None, "negatives of each link in evaluation, the same each time", least=1,
+                                              otherwise="for roc-auc and ap 1, else 100", **_LINKS)
+    negative_sampler: str | None = fixed_option(
         None, f"one of {', '.join(SAMPLERS)}: draw both ends of a negative; or keep the link's head and draw the tail; "
         "or draw the tail from the tails of the step's links; or FILE: pairs of a head and a hard tail, a file as for "
         "--link-val", metavar="SAMPLER|FILE", otherwise="for roc-auc and ap uniform, else per-source",
         argument="sampler", **_LINKS)
-    eval_negative_sampler: str | None = option(
+    eval_negative_sampler: str | None = fixed_option(
         None, "how evaluation's negatives are drawn", metavar="SAMPLER|FILE", argument="eval_sampler",
         otherwise="as in training, if that is uniform or per-source", **_LINKS)
-    filtered: bool = option(True, "no negative of evaluation is a link of any split", **_LINKS)
+    filtered: bool = fixed_option(True, "no negative of evaluation is a link of any split", **_LINKS)
 
     def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
         """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another

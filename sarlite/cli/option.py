@@ -154,6 +154,11 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"option": Option(help, **metadata)})
 
 
+def fixed_option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return a dataclass field that is an option which a resumed run cannot change."""
+    return option(default, help, on_resume="fixed", **metadata)
+
+
 def options_of(section: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by name, in order."""
     hints = typing.get_type_hints(section)

@@ -1,4 +1,4 @@
-"""What a resumed run takes from the run before: its options are the base, and some cannot change."""
+"""Options and metadata that a resumed run takes from the checkpoint of the run before."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def stored(options: RunOptions) -> dict[str, Any]:
 
 
 def base(path):
-    """Return the options of the run that wrote a checkpoint; none where it cannot be read: `checkpoint.read` tells."""
+    """Return the options of the run that wrote a checkpoint; none if it cannot be read, as `checkpoint.read` tells."""
     try:
         options = checkpoint.load_metadata(path)["options"]
     except (SarliteError, KeyError):

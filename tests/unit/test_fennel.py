@@ -12,7 +12,7 @@ from sarlite.graph.cluster import clusters
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import power_law
 from sarlite.graph.partition import partition, report
-from sarlite.train.__main__ import main
+from sarlite.cli.train import main
 
 
 @pytest.fixture(scope="module")
