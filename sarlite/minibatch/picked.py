@@ -78,14 +78,11 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     lasting : bool
         Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of
         its destinations.
-    number : int
-        The layer's, where there is no schedule.
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
                  schedule: Schedule | None = None, *, place: int = 0, halo: Any = (),
-                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False,
-                 number: int = 0) -> None:
+                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
         Picks.__init__(self, edges, picked, rows, dst_rows)
         part, graph, self.place, self.mistakable = edges.part, edges.graph, place, edges.graph.mistakable
         if schedule is None:
@@ -109,11 +106,6 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     def all_blocks(self) -> list[Edges]:
         """The sets of edges of all blocks."""
         return list(self.plan.blocks)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        trial = self.profile.listener
-        return super().sizes if trial is None else trial.sizes_of(self.schedule.over)
 
     def dst(self, h: Any) -> Any:
         if isinstance(h, Tensor) and rank_invariant(len(h) > self.n_dst, True):

@@ -63,14 +63,14 @@ def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
 def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
     """Return the loaders of minibatches, of graphs, or of rows where the model needs no neighbours. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
-    common = {"batch_size": asked.size, "seed": run.training.seed}
-    own = {name: getattr(asked, name) for name in ("sampler", "sample_ahead", "batches")}
-    own = {name: value for name, value in own.items() if value is not None}
+    common = {"batch_size": asked.batch_size, "seed": run.training.seed}
+    divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
     if rows_alone or isinstance(graph, GraphSet):
         made = RowLoader if rows_alone else GraphLoader
-        return {"batches": made(graph, features, rows.labels, rows.train, **common, **own)}
+        return {"batches": made(graph, features, rows.labels, rows.train, **common, **divided)}
     loader = (LinkLoader if isinstance(graph, LinkGraph) else NeighborLoader)(
-        graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.remote, **common, **own)
+        graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.at_remote(),
+        sampler=asked.sampler, sample_ahead=asked.sample_ahead, **common, **divided)
     if asked.eval_fanouts is None:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0

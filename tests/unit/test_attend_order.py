@@ -101,7 +101,8 @@ def test_which_order_is_taken():
     graph = Graph.from_edges(*EDGES)
     assert evaluation.attends_products(graph, x, 4, 32)  # sources and destinations are the same rows
     graph.__class__ = Sized
-    assert not evaluation.attends_products(graph, x, 4, 32) and evaluation.attends_products(graph, x, 32, 4)  # sums of 32 x 128 values an edge
+    assert not evaluation.attends_products(graph, x, 4, 32)
+    assert evaluation.attends_products(graph, x, 32, 4)  # sums of 32 x 128 values an edge
     Sized.sizes = 61_000, 60_000, 130_000
     assert evaluation.attends_products(graph, x, 4, 32)
 

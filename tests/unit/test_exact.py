@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, numerics, optim, predict
+from sarlite.cli import config, run
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
@@ -18,7 +19,7 @@ from sarlite.sar.graph.weights import row_sums
 from sarlite.sar.operators.edge_sums import EdgeSums, FloatSum
 from sarlite.sar.operators.exact_edge_sums import AllEdges, ExactEdgeSums, GridSum
 from sarlite.tape import Tensor, ops
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
 from tests.helpers.training_runs import train_here
@@ -384,6 +385,6 @@ def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_pa
     for n_ranks in (1, 3):
         out = str(tmp_path / f"{n_ranks}.npy")
         given = predict.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
-        threads.run(n_ranks, predict.predict, given)
+        threads.run(n_ranks, predict.predict, *given)
         outputs.append(np.load(out).tobytes())
     assert outputs[0] == outputs[1]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from sarlite import nn
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.train import checkpoint, config, recommend, run
+from sarlite.train import checkpoint, recommend
 from sarlite.train.link_edges import Ends
 from tests.helpers.data_files import write_saved
 from tests.helpers.linked import N, part

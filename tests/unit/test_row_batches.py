@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Solo, Trainer, nn, optim
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
-from sarlite.train import config, run
 from sarlite.train.label_inputs import LabelInputs
 from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
 from tests.helpers.predicting import predict_here
@@ -27,7 +27,7 @@ def curve(folder, *flags):
     words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
-    found = threads.run(options.ranks, run.train, options) if options.ranks > 1 else [run.train(Solo(), options)]
+    found = threads.run(options.machine.ranks, run.train, options) if options.machine.ranks > 1 else [run.train(Solo(), options)]
     return found[0], [m["loss"] for m in metrics(folder)]
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from sarlite import optim
+from sarlite.cli import config
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.profile import Profile
-from sarlite.train import checkpoint, config
+from sarlite.train import checkpoint
 from sarlite.train.loop import fit
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task

@@ -77,7 +77,7 @@ ANNOTATED = {
     "sarlite.kernels.native": ("instruction_sets", "instruction_set", "set_instruction_set", "threads", "set_threads"),
     "sarlite.models": ("GCN", "GCNConv", "SAGE", "SAGEConv", "GAT", "GATConv", "RGCN", "RGCNConv", "RGAT", "RGATConv", "APPNP",
                        "SGC", "SIGN"),
-    "sarlite.train.config": ("parser", "add_options", "parse", "resolve", "read_toml", "to_toml"),
+    "sarlite.cli.config": ("parse", "resolve", "read_toml", "to_toml"),
     "sarlite.train.trace": ("check_path", "recording", "Spans", "write"),
     "sarlite.tape.apply": ("apply",),
     "sarlite.tape.tensor": ("Tensor", "as_array"),
@@ -91,7 +91,6 @@ ANNOTATED = {
     "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
     "sarlite.comm.requests": ("Staged",),
     "sarlite.comm.threads": ("ThreadCommunicator", "run"),
-    "sarlite.tape.shapes": ("measure", "flops_of"),
 }
 
 

@@ -1,37 +1,26 @@
-"""What a resumed run takes from the run before: its options are the base, and some cannot change."""
+"""Options and metadata that a resumed run takes from the checkpoint of the run before."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
 from sarlite.train.metrics import METRICS
-from sarlite.train.options import GRAPH_OPTIONS, LINK_OPTIONS
-
-OWN = ("run_dir", "resume", "config", "trace", "trace_epochs", "tensorboard", "propagated", "dry_run", "memory_limit")
-"""Options of one run alone: a checkpoint neither keeps nor gives them. So it names no path to write to."""
-LASTING = ("model", "layers", "hidden", "heads", "out_heads", "out_concat", "aggregator", "gat_form", "residual",
-           "activation", "n_bases", "embedding", "batch_norm", "hops", "teleport", "identity_decay", "label_inputs",
-           "dtype", "task", "loss", "metric", "optimizer", "seed", "self_loops", "normalize_features", "edge_weights",
-           "edge_features", "numerics", "rows", *LINK_OPTIONS, *GRAPH_OPTIONS)
-"""Options that a resumed run has from the run before: with others its state would mean something else."""
 
 
-_BEFORE = {"numerics": "fast", "rows": "float32"}
-"""What checkpoints had that were written before there was the option."""
-
-
-def stored(options):
-    """Return what a checkpoint keeps of the options, a Namespace."""
-    return {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+def stored(options: RunOptions) -> dict[str, Any]:
+    """Return the options that a checkpoint stores, by name. A checkpoint names no path to write to."""
+    return {name: value for name, value in options.values.items()
+            if OPTIONS[name].on_resume != "forget" and value is not None}
 
 
 def base(path):
-    """Return the options of the run that wrote a checkpoint; none where it cannot be read: `checkpoint.read` tells."""
+    """Return the options of the run that wrote a checkpoint; none if it cannot be read, as `checkpoint.read` tells."""
     try:
         options = checkpoint.load_metadata(path)["options"]
     except (SarliteError, KeyError):
@@ -83,33 +72,37 @@ def check_run(path, metadata):
                               f"{metadata['epoch']}")
 
 
-def check_options(config, metadata):
-    """Raise where options differ that cannot change, or the run is past its last epoch.
+def check_options(options: RunOptions, metadata: Mapping[str, Any]) -> None:
+    """Raise if an option differs that a resumed run cannot change, or if the run is past its last epoch.
 
     Raises
     ------
     CheckpointError
-        It is not of a run of the command.
+        The checkpoint is not of a run of the command.
     ConfigError
         Naming the option and both values.
     """
-    check_run(config.resume, metadata)
-    before = metadata["options"]
-    for name in LASTING:
-        there, here = before.get(name, _BEFORE.get(name)), getattr(config, name, None)
+    check_run(options.output.resume, metadata)
+    path, before = options.output.resume, metadata["options"]
+    for name, option in OPTIONS.items():
+        if option.on_resume != "fixed":
+            continue
+        there, here = before.get(name, option.unset), options.values[name]
         if there != here and not (name == "model" and same_class(there, here)):
-            raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {config.resume} has {_said(there)}")
-    if metadata["epoch"] > config.epochs:
-        raise ConfigError(f"--epochs {config.epochs}: the checkpoint {config.resume} is of epoch {metadata['epoch']}; "
-                          "--epochs counts from the first one")
+            raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {path} has {_said(there)}")
+    epochs = options.training.epochs
+    if metadata["epoch"] > epochs:
+        raise ConfigError(f"--epochs {epochs}: the checkpoint {path} is of epoch {metadata['epoch']}; --epochs counts "
+                          "from the first one")
 
 
-def check_data(config, metadata, here):
+def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise a CheckpointError where the data are not those of the run before; `here` is their `identity`."""
     found = difference(metadata["data"], here)
     if found:
         there = metadata["options"].get("data")
-        raise CheckpointError(f"checkpoint {config.resume}: its data, {there}, are not --data {config.data}: {found}")
+        raise CheckpointError(f"checkpoint {options.output.resume}: its data, {there}, are not --data "
+                              f"{options.data.data}: {found}")
 
 
 def same_class(there, here):

@@ -1,22 +1,16 @@
-"""What goes with what: the one table of options, and of options and kinds of run, that are refused together."""
+"""The table of options, and of options and kinds of run, that are refused together."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
+from sarlite.cli.option import options_of
+from sarlite.cli.options import OPTIONS, MinibatchOptions, ReadoutOptions
 from sarlite.command import flag
 from sarlite.errors import ConfigError
-from sarlite.train.options import GRAPH_OPTIONS, HEC_OPTIONS, LINK_OPTIONS, MINIBATCH_OPTIONS, SMOOTHING_OPTIONS
 
-UNCOUNTED = {
-    # kinds of run whose costs are not told, as of `Run.has`; what is said of them
-    "minibatches without edges": "minibatches of the model {model}, which have no edges,",
-    "task link or --edge-labels": "links",
-    "a set of graphs": "sets of graphs, as --data {data} is,",
-    "relations apart": "--backward fetch with relational graphs, as --data {data} is,",
-    "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
-}
-
+SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
+"""Options of minibatches that only a run which samples edges has."""
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
@@ -39,9 +33,7 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
     *((option, "model of propagated rows",
        "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
-      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
-    *((option, kind, "{option}: the costs of " + told + " are not counted") for kind, told in UNCOUNTED.items()
-      for option in ("dry_run", "memory_limit")),
+      for option in SAMPLING),
     ("weight_decay_on first", "model without a first layer",
      "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
@@ -87,35 +79,21 @@ REFUSED: list[tuple[str, str, str]] = [
        "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
       for option in ("link_split", "edge_labels")),
     *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
-      for option in GRAPH_OPTIONS),
+      for option in options_of(ReadoutOptions)),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
         "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
-      for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
+      for option in SAMPLING),
     ("model", "a set of graphs and propagated rows",
      "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
 ]
 
-OF_LINKS_OR_LABELS = ("link_relation", "decoder", "link_width", "link_val", "link_test")
-
-NEEDED: list[tuple[tuple[str, ...], str]] = [
-    # options, or "option value"; what they mean nothing without
-    (MINIBATCH_OPTIONS, "batch_size"),
-    (tuple(HEC_OPTIONS), "remote hec"),
-    (tuple(SMOOTHING_OPTIONS), "correct_and_smooth"),
-    (OF_LINKS_OR_LABELS, "task link or --edge-labels"),
-    (tuple(name for name in LINK_OPTIONS if name not in (*OF_LINKS_OR_LABELS, "edge_labels")), "task link"),
-    (("trace_epochs",), "trace"),
-    (("weight_decay_on first",), "weight_decay"),
-]
-
-
 class Run(NamedTuple):
-    """What is known of a run: its options; before data are read the model's class and what kind they are; then all."""
+    """Facts about a run, filled in stages: the options, then the model's class and the kind of data, then the task."""
 
     options: Mapping[str, Any]
     cls: Any = None
@@ -126,12 +104,12 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
-        """Return what is known with data of a `load.kind`; a relational model takes sets of graphs as relational."""
+        """Return the facts for data of a `load.kind`; a relational model takes sets of graphs as relational."""
         graphs = kind == "graphs" and not getattr(model, "relational", False)
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Tell whether the run has an option, which is written as in `REFUSED`, or is of a kind, as far as is known."""
+        """Return True if the run has an option, written as in `REFUSED`, or is known to be of a kind in `KINDS`."""
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")
@@ -154,8 +132,6 @@ KINDS: dict[str, Callable[[Run], Any]] = {
     "model of propagated rows": lambda run: hasattr(run.cls, "powers") and run.has("batch_size"),
     "sampled rows without fan-outs": lambda run: (
         run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
-    "minibatches without edges": lambda run: (
-        run.cls and run.has("batch_size") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
@@ -173,8 +149,6 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         and any(word.startswith("split=") for name in ("link_split", "edge_labels")
                 for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
-    "relations apart": lambda run: run.relational and run.has("backward fetch"),
-    "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
     "learned rows of several relations": lambda run: (
         run.options.get("decoder") not in (None, "dot")
         and ((named := run.options.get("link_relation") or "") == "all" or "," in named)),
@@ -185,26 +159,20 @@ KINDS: dict[str, Callable[[Run], Any]] = {
 
 
 def refuse(run: Run) -> None:
-    """Raise a ConfigError where what is known of a run does not go together."""
+    """Raise a ConfigError if the known facts about a run do not go together."""
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
 
 
-def uncounted(run: Run) -> str:
-    """Say why the costs of a run cannot be told; "" where they can."""
-    told = next((told for kind, told in UNCOUNTED.items() if run.has(kind)), "")
-    return told and f"the costs of {told.format(**_words(run))} are not counted"
-
-
 def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return options without those that mean nothing beside the others, which a run before may have had.
+    """Return the options, with None for each option that means nothing without an option that the run lacks.
 
     Parameters
     ----------
     options : dict
     given : dict
-        What was given for this run, by option: how it was.
+        For each option that was given for this run, the words that gave it.
 
     Raises
     ------
@@ -212,19 +180,18 @@ def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
         An option that means nothing was given for this run.
     """
     found = dict(options)
-    for names, needed in NEEDED:
-        if Run(found).has(needed):
+    for name, option in OPTIONS.items():
+        missing = next((needed for needed in option.needs if not Run(found).has(needed)), None)
+        if missing is None or option.needs_for not in (None, found[name]):
             continue
-        for name, _, value in (option.partition(" ") for option in names):
-            if value and found[name] != value:
-                continue
-            if name in given and found[name] is not None:
-                raise ConfigError(f"{given[name]}{value and ' '}{value} means nothing without {flag(needed)}")
-            found[name] = None
+        if name in given and found[name] is not None:
+            value = f" {option.needs_for}" if option.needs_for else ""
+            raise ConfigError(f"{given[name]}{value} means nothing without {flag(missing)}")
+        found[name] = None
     return found
 
 
 def _words(run):
-    """What a message may name of a run."""
+    """Return the values that a message may name."""
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

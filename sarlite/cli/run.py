@@ -3,10 +3,18 @@
 import sys
 import time
 from contextlib import closing, nullcontext
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from sarlite import nn, optim
+from sarlite.cli import limit, resume
+from sarlite.cli import run_report as report
+from sarlite.cli.combinations import Run, refuse
+from sarlite.cli.config import naming_flags, to_toml
+from sarlite.cli.dry_run import dry_run
+from sarlite.cli.folder import PREDICTIONS, Folder
+from sarlite.cli.saving import Saving, restore
+from sarlite.cli.settings import settings
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
 from sarlite.numerics import using
@@ -14,11 +22,8 @@ from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train import checkpoint, minibatch, part_sizes, planning, propagated, report, resume, trace
-from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.config import naming_flags, to_toml
+from sarlite.train import checkpoint, minibatch, propagated, trace
 from sarlite.train.edge_values import ARRAYS
-from sarlite.train.folder import Folder
 from sarlite.train.identity import identity
 from sarlite.train.label_inputs import LabelInputs
 from sarlite.train.link_splits import digest
@@ -26,8 +31,6 @@ from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
-from sarlite.train.saving import Saving, restore
-from sarlite.train.settings import settings
 from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
 from sarlite.train.tasks import Task
@@ -42,8 +45,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     Parameters
     ----------
     comm : Communicator
-    options : Namespace
-        As of `config.resolve`.
+    options : RunOptions
     tick : callable
         Called whenever this rank makes progress.
     interrupts : Interrupts, optional
@@ -63,12 +65,12 @@ def train(comm, options, tick=lambda: None, interrupts=None):
         go on.
     """
     run = together(comm, lambda: settings(options))
-    known = Run.of(vars(options), run.model.cls, kind(comm, run.source.spec))
+    known = Run.of(options.values, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(known))
-    resumed = checkpoint.read(comm, options.resume) if options.resume else None
+    resumed = checkpoint.read(comm, options.output.resume) if options.output.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(options, resumed[1]))
-    with closing(Folder(comm, options.run_dir, options.resume, Path(options.model).stem)) as folder:
+    with closing(Folder(comm, run.output.run_dir, run.output.resume, Path(run.model.spec).stem)) as folder:
         if run.output.trace:
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
@@ -78,51 +80,48 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     toml, stored = to_toml(options), resume.stored(options)
-    run = run._replace(graph=prefetched(comm, run.graph, options))
-    sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
-
-    def limit(part):
-        return planning.limit_of(comm, part, options.memory_limit, sharing)
-
+    machine = options.machine
+    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
+    if machine.dry_run:
+        run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
     part = load(comm, run.source, run.graph, folder.path, tick)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
-    if options.dry_run:
-        return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
+    memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
     links = None
     if part.task == "link":
-        links, told = (_labels if run.links.labels else _links)(run, part)
+        links, told = (_labels if run.links.edge_labels else _links)(run, part)
         data |= told
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     if links:
         part = links()
-    there = part.memory.now()  # without what reading the data and dividing the edges took
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
+    limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not uncounted(known):
-        sizes = partial(_sizes, comm, run, part, sharing, there, trainer)
-        planning.check(comm, sizes, part, limit(part), _n_widths(model))
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
-    about = {"seed": options.seed, "model": options.model, "options": stored, "data": data, "task": part.task,
+    about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
              "used": used}
     if part.class_names:
         about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
-    stopping = Stopping(run.training.patience, optim.plateau_of(run.training.schedule))
+    stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
-        start, best = restore(trainer, stopping, resumed, options.resume, run.batches)
-    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=options.ranks > 1)
-    with errors_of(options.model):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick))
+        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
+    if machine.dry_run:
+        with errors_of(run.model.spec):
+            return dry_run(comm, run, trainer, part, memory)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
+    with errors_of(run.model.spec):
+        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -134,10 +133,10 @@ def new_model(comm, run, part, rng):
     nodes = getattr(part.graph, "nodes", part.graph)
     if part.task == "link" or isinstance(part.graph, LinkGraph):
         return together(comm, lambda: run.links.decoded(
-            make_model(run.model, n_in, run.links.width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
+            make_model(run.model, n_in, run.links.link_width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
     if isinstance(part.graph, GraphSet):
         return together(comm, lambda: run.graphs.read_out(
-            make_model(run.model, n_in, run.graphs.width, rng, nodes), n_out, rng, dtype))
+            make_model(run.model, n_in, run.graphs.readout_width, rng, nodes), n_out, rng, dtype))
     return together(comm, lambda: make_model(run.model, n_in, n_out, rng, nodes, run.batches))
 
 
@@ -202,7 +201,7 @@ def make_trainer(comm, run, part, model, rng, data=None):
         features = batches["batches"].x  # where they were copied, that copy alone stays
     shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
-                   optimizer=optimizer, rng=rng, schedule=training.schedule, task=task,
+                   optimizer=optimizer, rng=rng, schedule=run.schedule, task=task,
                    clip_norm=training.clip_norm, label_inputs=shown, numerics=numerics or training.numerics)
 
 
@@ -212,7 +211,7 @@ def _task(training, part):
     return task
 
 
-def _fit(run, trainer, saving, tick):
+def _fit(run, trainer, saving, tick, memory):
     """Train to the last epoch or a signal, and save. Collective.
 
     Returns
@@ -230,6 +229,7 @@ def _fit(run, trainer, saving, tick):
 
     def on_step(done, loss):
         tick()
+        memory.check_once(comm)
         shown.step(done, loss)
 
     def on_epoch(record):
@@ -255,12 +255,12 @@ def _fit(run, trainer, saving, tick):
 
 def _report(run, trainer, part, saving, seconds, total, recorded):
     """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
-    comm, folder, smooth = trainer.comm, saving.folder.path, run.training.smooth
+    comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded)
     if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
-    smoothed = after_training(trainer, saving.best, smooth, folder) if smooth else None
+    smoothed = after_training(trainer, saving.best, smooth, folder / PREDICTIONS) if smooth else None
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
@@ -294,21 +294,3 @@ def _warn_of_batch_norm(comm, run, model):
         print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
               "the full graph's", file=sys.stderr, flush=True)
 
-
-# ---- what `planning` takes
-
-
-def _sizes(comm, run, part, *more):
-    """The sizes of the run's part, of which costs are told. Collective."""
-    return part_sizes.of_run(comm, run, part, trainer_of, *more)
-
-
-def trainer_of(comm, run, part):
-    """Return the trainer of a part that is not a run's own, as costs are counted of. Collective."""
-    rng = nn.Random(run.training.seed)
-    return make_trainer(comm, run, part, new_model(comm, run, part, rng), rng)
-
-
-def _n_widths(model):
-    """The widths of all parameters together."""
-    return sum(sum(p.shape if p.ids is None else p.shape[1:]) for _, p in model.named_parameters())

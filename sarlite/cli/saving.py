@@ -7,13 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+from sarlite.cli import run_report as report
+from sarlite.cli.option import from_values
+from sarlite.cli.options import MinibatchOptions
 from sarlite.comm import together
 from sarlite.comm.ending import tell
 from sarlite.comm.interrupt import SIGNALS
 from sarlite.errors import ConfigError, raise_together, writing
-from sarlite.minibatch import HEC
-from sarlite.train import caches, checkpoint, report
-from sarlite.train.settings import remote
+from sarlite.train import caches, checkpoint
 from sarlite.train.stopping import Best
 
 WAIT_SECONDS = 2.0
@@ -169,7 +170,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
         best.state = checkpoint.restore_state(trainer, tensors, meta)
         tensors.clear()  # which closes the file
         stopping.load_state(meta)
-    if batches is not None and isinstance(batches.remote, HEC) and trainer.comm.size > 1:
+    if batches is not None and batches.remote == "hec" and trainer.comm.size > 1:
         _restore_caches(trainer, meta, Path(path).parent, batches)
     best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
     best.decided = meta["best"].get("decided", best.epoch > 0)  # which an older checkpoint does not say
@@ -181,7 +182,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
 def _restore_caches(trainer, meta, folder, batches):
     """Put back the caches of embeddings where they fit; else tell why they start empty."""
     told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
-    others = told and batches.remote != remote(meta["options"])
+    others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
     if reason and trainer.comm.rank == 0:
         print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)

@@ -25,7 +25,8 @@ class Folder:
     """The folder in which a run leaves `FILES`. Construction is collective.
 
     A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in
-    it. Nothing is written before `begin`, and a folder that was made and stayed empty is removed.
+    it. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with the new
+    folders above it.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ class Folder:
 
     def __init__(self, comm, run_dir, resume, name):
         self._root, self._made, self._lock, self.metrics = comm.rank == 0, False, None, None
+        self._new_parents: list[Path] = []  # innermost first
         path = together(comm, lambda: self._choose(run_dir, resume, name) if self._root else None)
         self.path = Path(comm.bcast(path))
         self.checkpoint = self.path / CHECKPOINT
@@ -68,7 +70,7 @@ class Folder:
             return _new_folder(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}", self)
         path = Path(run_dir if run_dir is not None else Path(resume).parent)
         with _told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_parents(path)
             try:
                 path.mkdir()
                 self._made = True
@@ -76,6 +78,11 @@ class Folder:
                 if not path.is_dir():
                     raise
         return path
+
+    def _make_parents(self, path):
+        """Make the folders above `path`, and note those that were made."""
+        self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
 
     def _refuse_others(self):
         self._lock = _lock(self.path)
@@ -124,7 +131,8 @@ class Folder:
             os.close(self._lock)
         if self._made:
             with contextlib.suppress(OSError):
-                self.path.rmdir()
+                for folder in (self.path, *self._new_parents):
+                    folder.rmdir()
         self.metrics = self._lock = None
 
 
@@ -140,7 +148,7 @@ def _told(path):
 def _new_folder(first, folder):
     """Make the first that is free of NAME, NAME-2, ... : of two runs in one second each gets its own."""
     with _told(first.parent):
-        first.parent.mkdir(parents=True, exist_ok=True)
+        folder._make_parents(first)
         path, number = first, 1
         while True:
             try:

@@ -11,7 +11,6 @@ import numpy as np
 
 from sarlite import kernels, progress
 from sarlite.errors import needs, writing
-from sarlite.sar.cost import edges_by_owner
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
@@ -128,13 +127,22 @@ def pictured(comm, graph):
         return {}
     own = {"sent": graph.profile.sent_to}
     if type(graph) is Graph:
-        own["edges"] = edges_by_owner(graph.plan, comm.rank, comm.size)[0]
+        own["edges"] = _edges_by_owner(graph.plan, comm.rank, comm.size)
     ranks = comm.allgather(own)
     phases = sorted({phase for rank in ranks for phase, _ in rank["sent"]} - {"setup"})
     pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks]
              for phase in phases}
     tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
     return {"sent_pairs": pairs, **tiles}
+
+
+def _edges_by_owner(plan, rank, size):
+    """Return for each rank the number of this rank's edges whose source belongs to that rank, a list of int."""
+    counts = [0] * size
+    for block, owner, columns in plan.halo():
+        counts[owner] += int(np.count_nonzero((block.indices >= columns.start) & (block.indices < columns.stop)))
+    counts[rank] = sum(block.n_edges for block in plan.blocks) - sum(counts)
+    return counts
 
 
 def _evaluations(graph):
@@ -216,7 +224,7 @@ def _minibatches(batches, size, counted):
     uneven = ""
     if counted["imbalance"] is not None and size > 1:
         uneven = f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
-    yield "steps", f"{counted['steps']:,} of at most {batches.size:,} seeds{uneven}"
+    yield "steps", f"{counted['steps']:,} of at most {batches.batch_size:,} seeds{uneven}"
     if "hit_rate" in counted:
         hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
         yield "caches", (f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, "
