@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from sarlite import Graph, Trainer, models, nn, optim
+from sarlite import Graph, Trainer, kernels, models, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import SarliteError
 from sarlite.kernels import Buffers

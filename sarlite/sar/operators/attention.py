@@ -55,7 +55,7 @@ class Attend:
     def backward(self, residuals, g, context):
         return AttendBackward(self, residuals, g, context)
 
-    def dropout_mask(self, src_ids: Array, dst_ids: Array | None) -> Any:
+    def dropout_mask(self, src_ids: Array, dst_ids: Any) -> Any:
         """Return which coefficients kernels drop of edges between these nodes; None without dropout."""
         return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
 

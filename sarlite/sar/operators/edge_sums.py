@@ -4,7 +4,7 @@
 never asks which of the two it got.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -117,12 +117,12 @@ class FloatSum:
     ----------
     shape, dtype
         Of one row.
-    array : (n, ...) array, or None
+    array : (n, ...) array
         None until `start`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, array: Array | None = None) -> None:
-        self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), array
+        self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int) -> "FloatSum":
         """Return this accumulator with an array of zeros of its own."""
@@ -156,7 +156,8 @@ class RowSum:
     """The weighted sum of each destination's source rows, (n_dst, ...)."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, dst_scale: Array | None, out: Array | None) -> None:
-        self._out, self._begun = np.empty(shape, dtype) if out is None else out, out is not None
+        self._out: Array = np.empty(shape, dtype) if out is None else out
+        self._begun = out is not None
         self._scale = None if dst_scale is None else dst_scale.astype(dtype)
 
     def sweeps(self, x: Array) -> Any:
@@ -175,8 +176,7 @@ class RowSum:
 
     def finish(self) -> Array:
         """Return the sums."""
-        out, self._out = self._out, None
-        return out
+        return self._out
 
 
 class SoftmaxSum:
@@ -210,7 +210,7 @@ class SoftmaxGradient:
     """
 
     def __init__(self, z_row: tuple[int, ...], dst: Array) -> None:
-        self._dst, self._parts = dst, None
+        self._dst, self._parts = dst, cast(Array, None)
         self.sinks = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],

@@ -284,9 +284,10 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
                 for key, x, weight in products]
     pairs = [(key, numbering.shared(x), numbering.separate(weight)) for key, x, weight in products]
-    outputs = [(key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
+    outputs: list[tuple[Any, tuple[int, ...], Any]] = [
+        (key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
-    layout, captured = Layout.of(outputs), []
+    layout, captured = Layout.of(outputs), list[Any]()
     made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
     flat = tape.apply("relations", *numbering.tensors, sinks=captured, operator=Sums(made, pairs, layout))
     if len(layout.places) == 1:
