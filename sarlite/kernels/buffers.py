@@ -37,10 +37,6 @@ _set = _set_handler()
 _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", default=())
 
 
-LARGE = 1 << 18
-"""Bytes above which an array is large."""
-
-
 def outside_buffers(function, *args, **options):
     """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
     return contextvars.Context().run(function, *args, **options)

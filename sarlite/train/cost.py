@@ -23,7 +23,7 @@ ARRAYS = {
     "pna": (11.3, 27.0, 33.0, 2.2),
     "appnp": (2.0, 1.8, 1.3, 0.6),
     "sgc": (4.2, 0.0, 0.0, 1.7),
-    "sign": (1.0, 1.8, 2.6, 1.6),
+    "sign": (1.0, 1.8, 2.3, 1.6),
 }
 PROCESS_BYTES = 4 << 20
 """Bytes of modules, small arrays and threads that the first step needs."""
@@ -36,8 +36,8 @@ MESSAGE_ARRAYS = 9.8
 PIECE_EDGES = 1 << 16
 LARGEST_BLOCK = 1.25
 """Edges of the largest block over those of the mean one."""
-REMOTE_ARRAYS = {"oneshot": 2.5}
-"""Arrays of rows, gradients and messages for each halo row in use, by mode; 0.9 in the other modes."""
+REMOTE_ARRAYS = {"oneshot": 2.5, "sgc": 2.5, "sign": 0.0}
+"""Arrays of rows, gradients and messages for each halo row in use, by mode or model, else 0.9."""
 
 
 class Shape(NamedTuple):
@@ -183,10 +183,11 @@ def peak_bytes(shape: Shape) -> int:
 def _remote_values(shape):
     """Return the values of peers' rows, gradients and messages that a rank holds at once."""
     forward, _, pushed = fetched_widths(shape)
-    width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc", "sign") else [])])
+    width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc") else [])],
+                default=0)
     width = width // 2 if shape.model == "pna" else width  # the widest of its fetches is half of them
     at_once = shape.size - 1 if shape.mode == "oneshot" else min(1 + shape.prefetch, shape.size - 1)
-    in_use = REMOTE_ARRAYS.get(shape.mode, 0.9) * width * at_once / (shape.size - 1)
+    in_use = REMOTE_ARRAYS.get(shape.model, REMOTE_ARRAYS.get(shape.mode, 0.9)) * width * at_once / (shape.size - 1)
     kept = sum(forward) if MODES[shape.mode].keeps and shape.model in ("gat", "gatv2") else 0
     return shape.n_halo * (in_use + kept)
 
