@@ -28,7 +28,7 @@ def check_graph(graph: Any, what: str) -> None:
     if isinstance(graph, Graph) and graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
     options = graph.options
-    fetches = options.backward == "fetch" and (options.rows == "float32" or isinstance(graph, NodeType))
+    fetches = options.backward == "fetch" and (options.row_dtype == "float32" or isinstance(graph, NodeType))
     if fetches and graph.comm.size > 1:  # of narrow rows it is the default of a Graph, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
@@ -211,7 +211,7 @@ class PartEdges:
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, self._dtype)
         for block in graph.plan.blocks:
-            own = sets_of(block)[graph.place]
+            own = sets_of(block)[graph.relation_index]
             indices[slice(None) if own.positions is None else own.positions] = columns[id(block)][own.indices]
         return indptr, indices
 
@@ -275,7 +275,7 @@ class RelationEdges(EdgeSet):
         """
         if weighted:
             check_negative(self.graph)
-        return self.graph.kept.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
+        return self.graph.memo.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
 
     def _inverse_roots(self, weighted):
         roots = np.sqrt(1.0 / positive(self.weighted_degrees if weighted else self.degrees))
@@ -297,7 +297,7 @@ class RelationEdges(EdgeSet):
         """(n,) float64: 1 / the weighted degree, of which 0 counts as 1."""
         check_negative(self.graph)
         weighted: Any = self.weighted_degrees
-        return self.graph.kept.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
+        return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Any) -> Array:
         """Return the rows of the part's edge values, which are in its order, of edges by their place here.

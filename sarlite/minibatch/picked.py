@@ -17,7 +17,7 @@ from sarlite.sar.graph.relational import RelationalLayer
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.tape import Tensor
 from sarlite.tape.numerics import known
 from sarlite.types import Array, DType
@@ -69,7 +69,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         As of `Picks`.
     schedule : Schedule, optional
         Of the blocks; by default one block of all edges, and no peers.
-    place : int
+    relation_index : int
         Where the graph's edges stand among the sets of edges of the blocks.
     halo, brought : (n_halo,) int
         The part's columns of the halo rows: in the order of their numbers; and in the order of the blocks.
@@ -83,11 +83,11 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
-                 schedule: Schedule | None = None, *, place: int = 0, halo: Any = (),
+                 schedule: Schedule | None = None, *, relation_index: int = 0, halo: Any = (),
                  brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False,
                  number: int = 0) -> None:
         Picks.__init__(self, edges, picked, rows, dst_rows)
-        part, graph, self.place, self.mistakable = edges.part, edges.graph, place, edges.graph.mistakable
+        part, graph, self.relation_index, self.ambiguous_edge_count = edges.part, edges.graph, relation_index, edges.graph.ambiguous_edge_count
         if schedule is None:
             there = graph.schedule
             schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode,
@@ -95,8 +95,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         self.relation = graph.relation
         own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
-        self.whole_edges = comm.size == graph.comm.size
-        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(schedule.transport.state), graph.n_nodes,
+        self.has_all_edges = comm.size == graph.comm.size
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Memo(schedule.transport.state), graph.n_nodes,
                             own, loops, bipartite=self.relation is not None)
         self._all_sizes = sizes or own
         sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))

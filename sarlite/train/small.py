@@ -199,7 +199,7 @@ def _relational(comm, asked, sizes, k):
                 break
         edges[relation] = _in_edges(sizes.rank, own[relation[2]], own[relation[0]], n_edges, needed)
     ids = {name: np.arange(n) for name, n in own.items()}
-    made = _Relational.from_part(comm, edges, ids, mode=asked.mode, prefetch=asked.prefetch, rows=asked.rows)
+    made = _Relational.from_part(comm, edges, ids, mode=asked.mode, prefetch=asked.prefetch, row_dtype=asked.row_dtype)
     made.n_nodes, made.n_edges, made.real = real.n_nodes, real.n_edges, real  # by which weights are evaluated
     for chosen in sizes.exchanged:
         made.exchange(chosen)

@@ -200,7 +200,7 @@ def test_edge_values_of_relations_are_checked():
     weighted = graph.with_edge_values({CITES: -np.ones(80)})
     with pytest.raises(DataError, match="weights whose sums are degrees must be 0 or more"):
         weighted.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "mean")
-    kept = weighted.keeping({CITES: np.arange(80) % 2 == 0})
+    kept = weighted.subgraph({CITES: np.arange(80) % 2 == 0})
     assert len(kept.edge_values[CITES].weight) == 40 and kept.edge_values[CITES].features is None
 
 

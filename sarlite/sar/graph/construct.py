@@ -13,7 +13,7 @@ from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.profile import Profile
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
@@ -42,7 +42,7 @@ def outside(name, data):
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
               n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
-              prefetch: int = 1, backward: str | None = None, rows: str = "float32",
+              prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
               peers_at_once: int | None = None) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
@@ -72,7 +72,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         where the structure is symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are
         pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed; with
         narrow rows all are fetched that can be.
-    rows : {"float32", "bfloat16"}
+    row_dtype : {"float32", "bfloat16"}
         As what the rows that edges gather are stored and sent: the sources' of `copy_src`, `linear`, `mul_edge` and
         `attend` (its z), float32 given, and those of their outputs' gradients. "bfloat16" rounds each value to nearest,
         ties to even, once; sums and all else stay float32. Other messages are then refused. Gradients that are pushed
@@ -93,7 +93,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         rows.
     """
     comm = wrap(comm)
-    options = Options(mode, prefetch, backward, rows, peers_at_once)
+    options = Options(mode, prefetch, backward, row_dtype, peers_at_once)
     options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
@@ -231,7 +231,7 @@ def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, pr
         edges, edge_ids = in_order_of_ids(edges, edge_ids)
     found = found._replace(cuts=[found.cuts[0]._replace(edges=edges)])
     made = schedule.make(comm, found, options, profile, dst_ids)
-    return cls(comm, made, profile, Kept(made.transport.state), options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
+    return cls(comm, made, profile, Memo(made.transport.state), options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
                edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops,
                bipartite=bipartite)
 

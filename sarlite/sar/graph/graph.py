@@ -14,7 +14,7 @@ from sarlite.sar.graph.shard import shard
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Options, Schedule
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.types import Array
 
 
@@ -48,16 +48,16 @@ class Graph(LayerGraph):
     to_scipy, to_networkx, to_pandas = frames.to_scipy, frames.to_networkx, frames.to_pandas
     shard = shard
     with_edge_values = weights.with_edge_values
-    whole_edges = True
+    has_all_edges = True
     names: Array | None = None
     """What the caller calls the nodes of the whole graph."""
 
-    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, kept: Kept, *,
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, memo: Memo, *,
                  options: Options, n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None,
                  in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
         counted = cast(Communicator, Counted(comm, profile))
-        super().__init__(counted, schedule, profile, kept, n_nodes, sizes, added_loops, bipartite)
+        super().__init__(counted, schedule, profile, memo, n_nodes, sizes, added_loops, bipartite)
         self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
         self._edge_ids, self.options = edge_ids, options
 
@@ -83,7 +83,7 @@ class Graph(LayerGraph):
     def edge_ids(self) -> Array:
         return np.arange(self.n_edges) if self._edge_ids is None else self._edge_ids
 
-    def lay_out(self, found: Needs) -> Schedule:
+    def schedule_of(self, found: Needs) -> Schedule:
         """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective.
 
         The edges' rows are float32.
@@ -111,7 +111,7 @@ class Graph(LayerGraph):
             indices[slice(None) if block.positions is None else block.positions] = numbers[block.indices]
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
-    def keeping(self, kept: Array, edges: InEdges | None = None) -> "Graph":
+    def subgraph(self, kept: Array, edges: InEdges | None = None) -> "Graph":
         """Return the graph with some of its edges, and the values on these. Collective.
 
         Parameters
@@ -125,7 +125,7 @@ class Graph(LayerGraph):
         sources = (self.src_ids, self.n_src) if self.bipartite else (None, None)
         made = construct.make(type(self), self.schedule.transport.comm, part, self.dst_ids, sources[0],
                               self.edge_ids[numbers], sources[1], self.options, self.profile)
-        made.mistakable, made.names = self.mistakable, self.names
+        made.ambiguous_edge_count, made.names = self.ambiguous_edge_count, self.names
         values = [None if array is None else array[numbers] for array in (self.edge_weight, self.edge_features)]
         return made if all(array is None for array in values) else made.with_edge_values(*values)
 

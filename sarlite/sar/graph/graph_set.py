@@ -38,7 +38,7 @@ class GraphSet:
         Nodes of this rank; its graphs; graphs of all ranks.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
         Global ids of the nodes and of the graphs.
-    comm, profile, kept
+    comm, profile, memo
         Those of `nodes`.
 
     Raises
@@ -51,7 +51,7 @@ class GraphSet:
         if not isinstance(nodes, Graph):
             raise ConfigError(f"a GraphSet is of a Graph, but nodes is a {type(nodes).__name__}")
         edges, ids = together(nodes.comm, lambda: _checked(nodes, indptr, indices, graph_ids))
-        self.nodes, self.comm, self.profile, self.kept = nodes, nodes.comm, nodes.profile, nodes.kept
+        self.nodes, self.comm, self.profile, self.memo = nodes, nodes.comm, nodes.profile, nodes.memo
         with nodes.profile.phase("setup"):
             self.members = make(Graph, nodes.schedule.transport.comm, edges, ids, nodes.dst_ids, None, nodes.n_dst,
                                 Options(prefetch=0), nodes.profile)

@@ -23,7 +23,7 @@ from sarlite.sar.operators.evaluation import Evaluation, Sizes
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.schedule import Options, Schedule
-from sarlite.sar.schedule.state import CommState, Kept
+from sarlite.sar.schedule.state import CommState, Memo
 from sarlite.types import Array
 
 
@@ -55,7 +55,7 @@ class HeteroGraph(RelationalLayer):
         What was chosen for the weights of `fn.linear` so far, with what either way costs.
     comm : Communicator
     profile : Profile
-    kept : Kept
+    memo : Memo
         What aggregations have found together and the next ones use: exchanges, evaluations, sums of constant rows.
     names : dict of str to (n,) array
         What the caller calls the nodes of each type, of the whole graph, where `from_pandas` made it; else empty.
@@ -74,7 +74,7 @@ class HeteroGraph(RelationalLayer):
         self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
         counts = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
         self.n_edges = dict(zip(in_edges, map(int, counts)))
-        self.kept = Kept(CommState.of(comm))
+        self.memo = Memo(CommState.of(comm))
         self.names: dict[str, Array] = {}
         self.edge_values: dict[Relation, EdgeValues] = {}
 
@@ -86,7 +86,7 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
                    parts: Any = "metis", mode: str = "sar", prefetch: int = 1, backward: str | None = None,
-                   seed: int = 0, rows: str = "float32",
+                   seed: int = 0, row_dtype: str = "float32",
                    peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
@@ -102,7 +102,7 @@ class HeteroGraph(RelationalLayer):
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
-        mode, prefetch, backward, rows, peers_at_once
+        mode, prefetch, backward, row_dtype, peers_at_once
             As `Graph.from_part` has them. With backward "fetch" each relation is a graph of its own: rows that several
             relations need travel once for each of them. By default gradients are pushed, with narrow
             rows too. With these weights of `fn.linear` are by default never inside the message.
@@ -116,7 +116,7 @@ class HeteroGraph(RelationalLayer):
             fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        options = Options(mode, prefetch, backward, rows, peers_at_once)
+        options = Options(mode, prefetch, backward, row_dtype, peers_at_once)
         options.check(comm)
         edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
@@ -128,7 +128,7 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
                   edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1,
-                  backward: str | None = None, rows: str = "float32",
+                  backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
@@ -144,7 +144,7 @@ class HeteroGraph(RelationalLayer):
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
             Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
-        mode, prefetch, backward, rows, peers_at_once
+        mode, prefetch, backward, row_dtype, peers_at_once
             As of `from_edges`.
 
         Raises
@@ -154,7 +154,7 @@ class HeteroGraph(RelationalLayer):
             given to two rows of a type, or types and relations that differ by rank.
         """
         comm = wrap(comm)
-        options = Options(mode, prefetch, backward, rows, peers_at_once)
+        options = Options(mode, prefetch, backward, row_dtype, peers_at_once)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
@@ -188,7 +188,7 @@ class HeteroGraph(RelationalLayer):
         """Return this part's edges of a relation; their indices are row numbers of sources in the whole graph."""
         return self._edges[relation]
 
-    def keeping(self, kept: Mapping[Relation, Array]) -> "HeteroGraph":
+    def subgraph(self, kept: Mapping[Relation, Array]) -> "HeteroGraph":
         """Return the graph with some edges of relations, and all of others. Collective.
 
         The edges that stay are told by a mask each in the order of `in_edges`.
@@ -234,7 +234,7 @@ class HeteroGraph(RelationalLayer):
                                               f"{', '.join(map(str, self.relations))}") if unknown else None)
         agree(self.comm, (wanted, [*weights], [*features]), "relations of edge values")
         made = copy.copy(self)
-        made.kept, made.edge_values = Kept(self.kept.state), {
+        made.memo, made.edge_values = Memo(self.memo.state), {
             relation: checked(self.comm, weights.get(relation), features.get(relation),
                               partial(self._ids_of, relation), len(self._edges[relation].indices), f" of {relation}")
             for relation in wanted}
@@ -272,7 +272,7 @@ class HeteroGraph(RelationalLayer):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        return list(dict.fromkeys(self._noted().values()))
+        return list(dict.fromkeys(self.evaluation_log().values()))
 
     # ---- what is exchanged
 
@@ -289,22 +289,22 @@ class HeteroGraph(RelationalLayer):
         groups: dict[Any, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:
-                groups.setdefault(relation if self.options.apart else relation[0], []).append(relation)
+                groups.setdefault(relation if self.options.separate else relation[0], []).append(relation)
         return list(groups.values())
 
     def _fetch(self, chosen):
         """What is exchanged for some relations out of one type. Collective at the first call."""
         key, found = tuple(chosen), self._fetches()
         if key not in found:
-            with self.kept.state.together():
+            with self.memo.state.together():
                 found[key] = kernels.outside_buffers(self._found, key)
         return found[key]
 
     def _fetches(self) -> dict[tuple[Relation, ...], Fetch]:
-        return self.kept.get("fetches", dict)
+        return self.memo.get("fetches", dict)
 
-    def _noted(self):
-        return self.kept.get("evaluations", dict[Any, Evaluation])
+    def evaluation_log(self):
+        return self.memo.get("evaluations", dict[Any, Evaluation])
 
     def _found(self, chosen):
         graphs, n_halo = self._made(chosen)
@@ -313,14 +313,14 @@ class HeteroGraph(RelationalLayer):
             source, _, to = graph.relation = relation
             n_src, n_dst, n_edges = self.n_nodes[source], self.n_nodes[to], self.n_edges[relation]
             graph._all_sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // n_fetched, n_dst)
-            graph._edge_ids, graph.noted = self._edge_ids.get(relation), self._noted()
+            graph._edge_ids, graph.evaluation_log = self._edge_ids.get(relation), self.evaluation_log()
             graph.edge_weight, graph.edge_features, graph._negative = self.edge_values.get(relation, EdgeValues())
         return Fetch(graphs[0].schedule, n_halo, graphs)
 
     def _made(self, chosen):
         """The graphs of some relations out of one type, and the rows that all ranks fetch for these. Collective."""
         agree(self._comm, chosen, f"relations out of {chosen[0][0]!r} that are aggregated together")
-        graphs = self._apart(*chosen) if self.options.apart else self._together(chosen)
+        graphs = self._separate(*chosen) if self.options.separate else self._together(chosen)
         return graphs, int(self._comm.allreduce(np.array([graphs[0].n_halo], np.int64))[0])
 
     def _together(self, chosen):
@@ -329,13 +329,13 @@ class HeteroGraph(RelationalLayer):
         found = needs.find(self._comm, [self._edges[relation] for relation in chosen], ids, len(ids))
         made, graphs = schedule.make(self._comm, found, self.options, self.profile), []
         for place, (source, _, to) in enumerate(chosen):
-            graphs.append(Graph(self._comm, made, self.profile, Kept(self.kept.state), options=self.options,
+            graphs.append(Graph(self._comm, made, self.profile, Memo(self.memo.state), options=self.options,
                                 n_nodes=self.n_nodes[to], dst_ids=self.node_ids[to], src_ids=self.node_ids[source],
                                 edge_ids=None, in_degrees=self.in_degrees[chosen[place]], bipartite=True))
             graphs[-1].place = place
         return graphs
 
-    def _apart(self, relation):
+    def _separate(self, relation):
         """The graph of a relation that has fetches of its own. Collective."""
         to, own = self.node_ids[relation[2]], self.node_ids[relation[0]]
         return [construct.make(Graph, self._comm, self._edges[relation], to, own, None, len(own), self.options,
@@ -345,12 +345,12 @@ class HeteroGraph(RelationalLayer):
         """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
         self._fetches().clear()
 
-    def wide(self) -> "HeteroGraph":
+    def full_precision(self) -> "HeteroGraph":
         """As of `Graph`; it finds its exchanges anew."""
-        if self.options.rows == "float32":
+        if self.options.row_dtype == "float32":
             return self
         made = copy.copy(self)
-        made.options, made.kept = self.options._replace(rows="float32"), Kept(self.kept.state)
+        made.options, made.memo = self.options._replace(row_dtype="float32"), Memo(self.memo.state)
         return made
 
     def use(self, mode: str) -> None:
@@ -364,4 +364,4 @@ class HeteroGraph(RelationalLayer):
 
         What they kept, as exchanges and sums of constant rows, is found anew.
         """
-        self.kept.state.recover()
+        self.memo.state.recover()

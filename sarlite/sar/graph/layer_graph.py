@@ -21,7 +21,7 @@ from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.row_format import FLOAT32
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.tape import Tensor, numerics, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.tensor_map import TensorMap
@@ -41,7 +41,7 @@ class LayerGraph:
         Which counts what it brings.
     schedule : Schedule
     profile : Profile
-    kept : Kept
+    memo : Memo
         Empty.
     n_nodes : int
         Destination nodes of the whole graph.
@@ -71,17 +71,17 @@ class LayerGraph:
         Counters of bytes and remote buffers.
     schedule : Schedule
         The plan, the transport and the mode.
-    kept : Kept
+    memo : Memo
         What aggregations have found together and the next ones use: scales, sums of constant rows. `recover` voids it.
-    mistakable : int
+    ambiguous_edge_count : int
         Edges that were added while as many were dropped, so that values of the given edges would fit though they are
         not of these edges; edge values are then refused.
     relation : (str, str, str), or None
         Whose edges these are, of a `HeteroGraph`'s.
-    place : int
+    relation_index : int
         Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
-    noted : dict of evaluation.Evaluation, or None
-        Where it is noted what was chosen for a relation's weights, by what it was chosen for.
+    evaluation_log : dict of evaluation.Evaluation, or None
+        Where it is evaluation_log what was chosen for a relation's weights, by what it was chosen for.
     """
 
     src_ids: Array
@@ -89,19 +89,19 @@ class LayerGraph:
     in_degrees: Array
     edge_weight: Array | None = None
     edge_features: Array | None = None
-    noted: dict[Any, evaluation.Evaluation] | None = None
-    place = 0
+    evaluation_log: dict[Any, evaluation.Evaluation] | None = None
+    relation_index = 0
     relation: Any = None
-    whole_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
-    mistakable = 0
+    has_all_edges = False  # whether its edges are all edges of its nodes, of one kind, as exact numerics want them
+    ambiguous_edge_count = 0
     _all_sizes: tuple[int, ...] | None = None  # what `sizes` are, where somebody counted them
     _edge_ids: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
-    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, kept: Kept,
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, memo: Memo,
                  n_nodes: int, sizes: tuple[int, int, int], added_loops: Array | None = None,
                  bipartite: bool = False) -> None:
-        self.comm, self.schedule, self.profile, self.kept, self.n_nodes = comm, schedule, profile, kept, n_nodes
+        self.comm, self.schedule, self.profile, self.memo, self.n_nodes = comm, schedule, profile, memo, n_nodes
         (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = sizes, added_loops, bipartite
 
     def __repr__(self) -> str:
@@ -221,7 +221,7 @@ class LayerGraph:
         return inputs
 
     @property
-    def apart(self) -> bool:
+    def has_own_exchange(self) -> bool:
         """True if no other relation's aggregation is joined with this graph's, which has reversed edges of its own."""
         return self.schedule.reverse is not None
 
@@ -229,16 +229,16 @@ class LayerGraph:
         """Run one aggregation. Collective."""
         return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
-    def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
+    def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
-        return self.kept.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
+        return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
-    def wide(self) -> Any:
+    def full_precision(self) -> Any:
         """Return the graph whose rows are not narrowed, for sums that nothing may round."""
         if not self.schedule.row_format.is_narrow:
             return self
         made = copy.copy(self)
-        made.kept, made.schedule = Kept(self.kept.state), self.schedule._replace(row_format=FLOAT32)
+        made.memo, made.schedule = Memo(self.memo.state), self.schedule._replace(row_format=FLOAT32)
         return made
 
     def recover(self) -> None:
@@ -246,7 +246,7 @@ class LayerGraph:
 
         What they kept, as sums of constant rows, is found anew.
         """
-        self.kept.state.recover()
+        self.memo.state.recover()
 
     # ---- which order of products and sums is cheaper
 
@@ -275,7 +275,7 @@ class LayerGraph:
 
     def most_edges(self) -> int:
         """Return the most edges of one row, in or out, over all ranks. Collective at first."""
-        return self.kept.get("most edges", self._most_edges)
+        return self.memo.get("most edges", self._most_edges)
 
     def _most_edges(self):
         with self.profile.phase("setup"):
@@ -291,7 +291,7 @@ class LayerGraph:
         """What `Sum` multiplies destinations and sources by. Collective."""
         if reducer != "sym":
             return self.inverse_degrees if reducer == "mean" else None, None
-        return self.kept.get("sym", self._sym)
+        return self.memo.get("sym", self._sym)
 
     def _sym(self):
         with self.profile.phase("setup"):
@@ -310,7 +310,7 @@ class LayerGraph:
         exact = numerics.current()
         if exact is None:
             return FAST
-        if not self.whole_edges:
+        if not self.has_all_edges:
             raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
         return ExactEdgeSums(exact.on(self.comm), self.most_edges())
 
@@ -370,7 +370,7 @@ class LayerGraph:
 
     def edges_of(self, block: Any) -> Any:
         """The graph's edges in a block of its schedule, which may be a bundle."""
-        return sets_of(block)[self.place]
+        return sets_of(block)[self.relation_index]
 
     @property
     def blocks(self) -> list[Any]:

@@ -15,7 +15,7 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.tape import Tensor, ops
 from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
@@ -75,7 +75,7 @@ class LinkGraph:
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
-        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
+        self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
         self._n_pieces = 1
@@ -133,14 +133,14 @@ class LinkGraph:
 class _Slots(LayerGraph):
     """One destination row for each candidate, whose one source is an end of it."""
 
-    whole_edges = True
+    has_all_edges = True
 
     def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
-        super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), graph.n_nodes,
+        super().__init__(graph.comm, schedule, graph.profile, Memo(graph.memo.state), graph.n_nodes,
                          (len(ids), n, n), bipartite=True)
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
 def _slots_of(comm, graph, ids, rows):
     found = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
-    return _Slots(graph, graph.lay_out(found), ids, len(rows))
+    return _Slots(graph, graph.schedule_of(found), ids, len(rows))

@@ -33,7 +33,7 @@ class NodeType:
         Rows of this rank.
     src_ids, dst_ids, node_ids : (n_dst,) int64
         One array: global ids of the local rows.
-    comm, profile, kept
+    comm, profile, memo
         The graph's.
     part_rows : None
         As of a `Batch`, which has some rows of the part: here the first layer reads all.
@@ -49,7 +49,7 @@ class NodeType:
         self.node_ids = self.src_ids = self.dst_ids = ids[0] if len(ids) == 1 else np.concatenate(
             [own + first for own, first in zip(ids, self.first.values())])
         self.n_src = self.n_dst = len(self.node_ids)
-        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
+        self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
 
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
@@ -83,9 +83,9 @@ class NodeType:
         """Return the rows of the types, (n_dst, ...), of rows by type."""
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
-    def lay_out(self, found: Needs) -> Schedule:
+    def schedule_of(self, found: Needs) -> Schedule:
         """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective.
 
         The edges' rows are float32.
         """
-        return make(self.graph._comm, found, self.graph.options._replace(rows="float32"), self.profile)
+        return make(self.graph._comm, found, self.graph.options._replace(row_dtype="float32"), self.profile)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None,
-          mode: str = "sar", prefetch: int = 1, backward: str | None = None, rows: str = "float32",
+          mode: str = "sar", prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
           peers_at_once: int | None = None, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
@@ -34,7 +34,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not
         for bipartite graphs.
-    mode, prefetch, backward, rows, peers_at_once
+    mode, prefetch, backward, row_dtype, peers_at_once
         As `Graph.from_part` has them.
 
     Returns
@@ -50,7 +50,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     """
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be sharded")
-    comm, options = wrap(comm), Options(mode, prefetch, backward, rows, peers_at_once)
+    comm, options = wrap(comm), Options(mode, prefetch, backward, row_dtype, peers_at_once)
     options.check(comm)
     edges = graph.in_edges()
     if comm.size > 1:
@@ -80,7 +80,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     part = InEdges(indptr, new_number[edges.indices[where]], added_loops=loops)
     made = make(type(graph), comm, part, own, src_ids, edge_ids, None if src_ids is None else len(src_ids), options,
                 by_id=True)
-    made.mistakable, made.names = graph.mistakable, graph.names
+    made.ambiguous_edge_count, made.names = graph.ambiguous_edge_count, graph.names
     values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
     return made if all(array is None for array in values) else made.with_edge_values(*values)
 

@@ -11,7 +11,7 @@ from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import validation
 from sarlite.graph.edges import row_chunks
 from sarlite.sar.graph.construct import outside
-from sarlite.sar.schedule.state import Kept
+from sarlite.sar.schedule.state import Memo
 from sarlite.tape import Tensor
 from sarlite.tape.numerics import name as numerics_name
 from sarlite.types import Array, DType
@@ -61,7 +61,7 @@ def with_edge_values(graph: "Graph", weight: Any = None, features: Any = None) -
     made = copy.copy(graph)
     made.edge_weight, made.edge_features, made._negative = checked(graph.comm, weight, features, lambda: graph.edge_ids,
                                                                    graph.n_edges)
-    made.kept = Kept(graph.kept.state)
+    made.memo = Memo(graph.memo.state)
     made.__dict__.pop("weighted_degrees", None)
     return made
 
@@ -106,7 +106,7 @@ def _numbers(name, values, n_edges, n_dims):
 
 def check_order(graph: "LayerGraph", name: str) -> None:
     """Raise a ConfigError where values of the edges that a graph was made of could be taken for its edges' values."""
-    if n := graph.mistakable:
+    if n := graph.ambiguous_edge_count:
         raise ConfigError(f"{name}: Graph.from_edges has dropped {n} of the edges and added as many, so that values of "
                           "the given edges would fit, but as other edges'; drop equal edges before")
 
@@ -138,13 +138,13 @@ def normalised(graph: "LayerGraph", reducer: str, dtype: DType) -> Tensor:
         On every rank that aggregates over the graph: a weight is no finite number of this dtype.
     """
     key = "weights", reducer, np.dtype(dtype), numerics_name()
-    return graph.kept.get(key, lambda: _normalised(graph, reducer, dtype))
+    return graph.memo.get(key, lambda: _normalised(graph, reducer, dtype))
 
 
 def _normalised(graph, reducer, dtype):
     with np.errstate(over="ignore"):
         found = graph.edge_factors(reducer).astype(dtype, copy=False)
-    raise_together(graph.kept.state.comm, _out_of_range(graph.edge_weight, found))  # of a batch alone this rank's
+    raise_together(graph.memo.state.comm, _out_of_range(graph.edge_weight, found))  # of a batch alone this rank's
     return Tensor(found, constant=True)
 
 

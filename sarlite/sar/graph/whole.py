@@ -71,7 +71,7 @@ def _of_csr(cls, n_given, csr, n_src=None):
     """The graph of what `edge_lists.csr_by_dst` returns, with its `edge_index`."""
     indptr, indices, origin = csr
     made, added = _whole(cls, indptr, indices, _numbers(origin, n_given), n_src), int(np.count_nonzero(origin < 0))
-    made.mistakable = added if len(origin) == n_given else 0
+    made.ambiguous_edge_count = added if len(origin) == n_given else 0
     return made
 
 

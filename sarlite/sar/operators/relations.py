@@ -277,7 +277,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
-        if graph.apart or not isinstance(graph.plan.local, Bundle):
+        if graph.has_own_exchange or not isinstance(graph.plan.local, Bundle):
             return {key: graph.apply(call)}
     numbering, drafts = _Numbering(), [_Draft() for _ in fetches]
     for draft, calls in zip(drafts, fetches):
@@ -347,7 +347,7 @@ class _Draft:
             self.numbers += range(n_inputs + len(captured), n_inputs + len(captured) + len(call.operator.captured))
             captured += call.operator.captured
             sums = graph.edge_sums()
-            members.append(Member(graph.place, key, call.operator, [*own, *range(start, len(self.numbers))], sums))
+            members.append(Member(graph.relation_index, key, call.operator, [*own, *range(start, len(self.numbers))], sums))
             aggregate.gather_rows(self.schedule, call.operator, call.inputs, sums)
         operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
         return Fetch(operator, self.schedule, self.numbers)

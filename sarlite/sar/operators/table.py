@@ -21,7 +21,7 @@ SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
-class Memo(NamedTuple):
+class KeptSums(NamedTuple):
     """Where the sums of constant rows are kept, by reducer."""
 
     sums: MutableMapping[str, Tensor]
@@ -36,7 +36,7 @@ class Call(NamedTuple):
     operator : Operator
     inputs : list of Tensor
         The operator's inputs. The rows of sources come first, and are fetched.
-    memo : Memo, or None
+    kept_sums : KeptSums, or None
         Where the output is kept from one call to the next.
     weight : Tensor, or None
         Matrix that the output is multiplied by.
@@ -44,19 +44,19 @@ class Call(NamedTuple):
 
     operator: Operator
     inputs: list[Tensor]
-    memo: Memo | None = None
+    kept_sums: KeptSums | None = None
     weight: Tensor | None = None
 
     @property
     def found(self) -> Tensor | None:
         """The output of an earlier call, if it was kept."""
-        return None if self.memo is None else self.memo.sums.get(self.memo.reducer)
+        return None if self.kept_sums is None else self.kept_sums.sums.get(self.kept_sums.reducer)
 
     def keep(self, out: Tensor) -> Tensor:
         """Return the output; of constant rows as a constant, which is kept."""
-        if self.memo is None:
+        if self.kept_sums is None:
             return out
-        self.memo.sums[self.memo.reducer] = constant = Tensor(out.data, constant=True)
+        self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True)
         return constant
 
 
@@ -97,10 +97,10 @@ def _sum(graph, message, reducer):
 
 def _sum_of(graph, x, reducer):
     """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
-    memo, counts = Memo(graph.kept_of(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     if counts is None:
-        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], memo)
-    return Call(Sum(graph.n_dst, True), [x, counts], memo)
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], kept)
+    return Call(Sum(graph.n_dst, True), [x, counts], kept)
 
 
 def _linear(graph, message, reducer):

@@ -143,7 +143,7 @@ class Options(NamedTuple):
     mode: Any = "sar"  # a name in `MODES`, or an object like theirs
     prefetch: int = 1
     backward: str | None = None
-    rows: str = "float32"
+    row_dtype: str = "float32"
     peers_at_once: int | None = None  # None: as many as the mode takes
 
     def check(self, comm):
@@ -155,8 +155,8 @@ class Options(NamedTuple):
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
-        if self.rows not in ROW_FORMATS:
-            return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROW_FORMATS)}")
+        if self.row_dtype not in ROW_FORMATS:
+            return ConfigError(f"row_dtype {self.row_dtype!r} is not one of {', '.join(ROW_FORMATS)}")
         for name, least in (("prefetch", 0), ("peers_at_once", 1)):
             value: Any = getattr(self, name)
             if name == "peers_at_once" and value is None:
@@ -179,10 +179,10 @@ class Options(NamedTuple):
     @property
     def reverses_attention(self):
         """Whether those of attention do."""
-        return self.rows != "float32" if self.backward is None else self.backward == "fetch"
+        return self.row_dtype != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
-    def apart(self):
+    def separate(self):
         """True if each relation of several has a fetch of its own, though relations have sources in common."""
         return self.backward == "fetch"
 
@@ -207,7 +207,7 @@ def make(comm, found, options, profile, dst_ids=None):
         Global ids of this rank's destination rows; None of relations.
     """
     mode, transport = options.made_mode, Transport(comm, options.prefetch, profile)
-    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.rows])
+    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.row_dtype])
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
     return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
