@@ -344,4 +344,4 @@ class CachedLayer(Picks):
     def _of_all(self, layer):
         """The graph of a layer whose halo rows are sources as the others."""
         rows = np.concatenate([self.rows, layer.halo])
-        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst], number=layer.number)
+        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

@@ -8,7 +8,7 @@ from sarlite.data.part import Rows
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.keys import GAMMA, word
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.weights import EdgeValues
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad

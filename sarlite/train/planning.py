@@ -16,7 +16,7 @@ from sarlite.comm.launch import host
 from sarlite.command import aligned, readable
 from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.schedule.modes import MODES
 from sarlite.train.costs import Cost, Setting, settings_compared
 from sarlite.train.load import Shard

@@ -11,8 +11,7 @@ from sarlite.graph.edges import add_self_loops
 from sarlite.minibatch import HEC
 from sarlite.sar.cost import Exchanged
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import HeteroGraph, NodeType
 from sarlite.train.load import Shard, widths
 from sarlite.train.mirror import Mirror
 from sarlite.train.sampled import Layers
@@ -102,7 +101,7 @@ def options(run: Settings, k: float) -> Settings:
 
 def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:
     """Return the graph, or of a relational one the `NodeType` that has labels, of a part `k` times smaller."""
-    mode, there = run.graph.made_mode, sizes.part.graph
+    mode, there = run.graph.mode_value, sizes.part.graph
     cuts = {name: max(1, round(getattr(mode, name) / k)) for name in _SCALED if hasattr(mode, name)}
     asked = run.graph._replace(mode=dataclasses.replace(mode, **cuts))
     if sizes.relational:

@@ -140,7 +140,7 @@ class _Trial(Observer):
         if own.needs is None:
             return there, Fraction(own.n_src, there.n_src)
         if id(own) not in self._plans:
-            lay_out = self.run.graph.made_mode.plan  # outside of the buffers that count the trial's arrays
+            lay_out = self.run.graph.mode_value.plan  # outside of the buffers that count the trial's arrays
             self._plans[id(own)] = Context().run(lay_out, own.needs, self.run.graph.prefetch)
         return self._plans[id(own)], 1
 

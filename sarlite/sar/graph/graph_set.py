@@ -9,7 +9,8 @@ from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import validation, whole_graphs
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.part import InEdges
-from sarlite.sar.graph.construct import csr, make, outside
+from sarlite.sar.graph.array_checks import check_array, check_csr
+from sarlite.sar.graph.build import build_part
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.types import Array
@@ -53,8 +54,8 @@ class GraphSet:
         edges, ids = together(nodes.comm, lambda: _checked(nodes, indptr, indices, graph_ids))
         self.nodes, self.comm, self.profile, self.memo = nodes, nodes.comm, nodes.profile, nodes.memo
         with nodes.profile.phase("setup"):
-            self.members = make(Graph, nodes.schedule.transport.comm, edges, ids, nodes.dst_ids, None, nodes.n_dst,
-                                Options(prefetch=0), nodes.profile)
+            self.members = Graph(build_part(nodes.schedule.transport.comm, edges, node_ids=ids, src_ids=nodes.dst_ids,
+                                            n_src=nodes.n_dst, options=Options(prefetch=0), profile=nodes.profile))
         self.n_src, self.n_dst, self.n_nodes = nodes.n_dst, self.members.n_dst, self.members.n_nodes
         self.src_ids, self.dst_ids = nodes.dst_ids, self.members.dst_ids
         self._found: tuple[int, InEdges, InEdges] | None = None
@@ -131,11 +132,9 @@ class GraphSet:
         part = InEdges(_indptr(degrees), start + new[edges.indices[places] - first], None, loops)
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
-        made = make(Graph, comm, part, self.src_ids[nodes], None, whole.edge_ids[numbers], None,
-                    options, self.profile)
-        values = [None if array is None else array[numbers] for array in (whole.edge_weight, whole.edge_features)]
-        made = made if all(array is None for array in values) else made.with_edge_values(*values)
-        return GraphSet(made, _indptr(lengths), start + np.arange(len(nodes)), self.dst_ids[rows]), nodes
+        graph = Graph(build_part(comm, part, node_ids=self.src_ids[nodes], edge_ids=whole.edge_ids[numbers],
+                                 options=options, profile=self.profile))
+        return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), start + np.arange(len(nodes)), self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
         """Raise a ConfigError on every rank where a graph is cut, or a node is not in one graph. Collective."""
@@ -157,8 +156,8 @@ class GraphSet:
 def _checked(nodes, indptr, indices, graph_ids):
     """The edges to this rank's graphs, and the ids of these."""
     _check(nodes)
-    ids = validation.integers("graph_ids", outside("graph_ids", graph_ids))
-    return InEdges(*csr(indptr, indices, len(ids))), ids
+    ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
+    return InEdges(*check_csr(indptr, indices, len(ids))), ids
 
 
 def _check(nodes):
@@ -175,7 +174,7 @@ def _graphs_of(graph, graph_ids, n_graphs):
         raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
     _check(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
-    found = validation.integers("graph_ids", outside("graph_ids", graph_ids), length=graph.n_dst, start=0,
+    found = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
                                 **({} if stop is None else {"stop": stop})).astype(np.int64)
     edges = graph.in_edges()
     whole_graphs.check_within(found, edges.indices, destinations(edges.indptr))
@@ -185,7 +184,7 @@ def _graphs_of(graph, graph_ids, n_graphs):
 def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
-    found = validation.integers("parts", outside("parts", parts), length=n_graphs, stop=n_parts)
+    found = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
     return found.astype(np.int32)
 
 

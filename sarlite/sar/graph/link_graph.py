@@ -11,11 +11,10 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.layer_graph import LayerGraph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Memo
 from sarlite.tape import Tensor, ops
 from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
@@ -136,8 +135,7 @@ class _Slots(LayerGraph):
     has_all_edges = True
 
     def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
-        super().__init__(graph.comm, schedule, graph.profile, Memo(graph.memo.state), graph.n_nodes,
-                         (len(ids), n, n), bipartite=True)
+        super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes, (len(ids), n, n), bipartite=True)
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 

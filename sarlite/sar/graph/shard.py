@@ -1,88 +1,80 @@
-"""Whole graphs divided among ranks: a graph of one relation, and the edge lists of several."""
+"""Divide whole graphs among ranks: a graph of one relation, and the edge lists of several relations."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import agree, together, wrap
+from sarlite.comm import Communicator, agree, together
 from sarlite.errors import ConfigError
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import order as orders
 from sarlite.graph import partition, typed
 from sarlite.graph.part import InEdges
-from sarlite.sar.graph.construct import in_order_of_ids, make, outside
-from sarlite.sar.schedule.schedule import Options
+from sarlite.sar.graph.array_checks import Relation, check_array
+from sarlite.sar.graph.build import sort_by_id
 from sarlite.types import Array
 
-if TYPE_CHECKING:
-    from sarlite.sar.graph.graph import Graph
+
+class OwnPart(NamedTuple):
+    """One rank's part of a whole graph.
+
+    Attributes
+    ----------
+    edges : InEdges
+        In-edges of the part's rows.
+    node_ids : (n_dst,) int64
+    src_ids : (n_src,) int64, or None
+        Global ids of the part's sources, if the graph is bipartite.
+    edge_ids : (n_edges,) int64
+    """
+
+    edges: InEdges
+    node_ids: Array
+    src_ids: Array | None
+    edge_ids: Array
 
 
-def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None,
-          mode: str = "sar", prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
-          peers_at_once: int | None = None, seed: int = 0) -> "Graph":
-    """Return this rank's part of a whole graph that every rank holds. Collective.
+def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: Any, src_parts: Any, order: Any,
+                 seed: int) -> OwnPart:
+    """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
 
     Parameters
     ----------
-    comm : Communicator, or an mpi4py communicator
-    parts : {"metis", "fennel", "random", "contiguous"} or (n_nodes,) int array
-        How to divide the nodes, of a bipartite graph the destinations; computed on rank 0.
-    src_parts : as `parts`, optional
-        Of a bipartite graph, how to divide the sources; by default as `parts`, which must then name a method.
-    order : {"metis", "cluster"} or (n_nodes,) int array, optional
-        A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not
-        for bipartite graphs.
-    mode, prefetch, backward, row_dtype, peers_at_once
-        As `Graph.from_part` has them.
-
-    Returns
-    -------
-    Graph
-        Its rows are those of `node_ids`; of a bipartite graph `dst_ids` and `src_ids`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order that
-        differ between ranks, of which each hashes its own.
+    comm : Communicator
+    edges : InEdges
+        In-edges of all nodes.
+    n_src : int
+        Number of source nodes.
+    bipartite : bool
+    parts, src_parts, order, seed
+        As of `Graph.shard`.
     """
-    if graph.comm.size > 1:
-        raise ConfigError("only a whole graph can be sharded")
-    comm, options = wrap(comm), Options(mode, prefetch, backward, row_dtype, peers_at_once)
-    options.check(comm)
-    edges = graph.in_edges()
     if comm.size > 1:
-        agree(comm, (edges, graph.n_src), "graph")
+        agree(comm, (edges, n_src), "graph")
     agree(comm, tuple(map(_kind, (parts, src_parts, order))), "parts and order")
-    if graph.bipartite:
+    if bipartite:
         if order is not None:
             raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")
-        parts, src_parts = _bipartite_parts(comm, edges, graph.n_src, parts, src_parts, seed)
+        parts, src_parts = _bipartite_parts(comm, edges, n_src, parts, src_parts, seed)
     elif src_parts is not None:
         raise ConfigError("src_parts: only a bipartite graph has sources of their own")
     else:
-        parts = _division(comm, parts, graph.n_dst, "parts", "shard",
+        parts = _division(comm, parts, edges.n_dst, "parts", "shard",
                           lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
     if order is None:
-        own = np.flatnonzero(parts == comm.rank)
+        node_ids = np.flatnonzero(parts == comm.rank)
     else:
         order = _order(comm, edges, order, seed)
-        own = order[parts[order] == comm.rank]
+        node_ids = order[parts[order] == comm.rank]
     new_number = _row_numbers(parts if src_parts is None else src_parts, order)
-    lengths = np.diff(edges.indptr)[own]
+    lengths = np.diff(edges.indptr)[node_ids]
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    where = np.repeat(edges.indptr[own] - indptr[:-1], lengths) + np.arange(indptr[-1])
-    src_ids = None if src_parts is None else np.flatnonzero(src_parts == comm.rank)
+    where = np.repeat(edges.indptr[node_ids] - indptr[:-1], lengths) + np.arange(indptr[-1])
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
-    loops = None if edges.added_loops is None else edges.added_loops[own]
-    part = InEdges(indptr, new_number[edges.indices[where]], added_loops=loops)
-    made = make(type(graph), comm, part, own, src_ids, edge_ids, None if src_ids is None else len(src_ids), options,
-                by_id=True)
-    made.ambiguous_edge_count, made.names = graph.ambiguous_edge_count, graph.names
-    values = [None if array is None else array[made.edge_ids] for array in (graph.edge_weight, graph.edge_features)]
-    return made if all(array is None for array in values) else made.with_edge_values(*values)
+    loops = None if edges.added_loops is None else edges.added_loops[node_ids]
+    return OwnPart(InEdges(indptr, new_number[edges.indices[where]], added_loops=loops), node_ids,
+                   None if src_parts is None else np.flatnonzero(src_parts == comm.rank), edge_ids)
 
 
 def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
@@ -105,7 +97,7 @@ def _order(comm, edges, order, seed):
         orders.check_method(order)
         method = order
         order = _on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
-    order = together(comm, lambda: orders.check_order(outside("order", order), edges.n_dst, "shard"))
+    order = together(comm, lambda: orders.check_order(check_array("order", order), edges.n_dst, "shard"))
     agree(comm, order, "order")
     return order
 
@@ -113,18 +105,18 @@ def _order(comm, edges, order, seed):
 # ---- edge lists of several relations
 
 
-def own_relations(comm: Any, edges: Mapping[Any, Any], n_nodes: Mapping[str, int], parts: Any,
-                  seed: int) -> tuple[dict[Any, InEdges], dict[str, Any], dict[Any, Any]]:
-    """Divide the nodes of each type. Collective.
+def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
+                     parts: Any, seed: int) -> tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]:
+    """Divide the nodes of each type; return this rank's part. Collective.
 
     Returns
     -------
     in_edges : dict of relation to InEdges
-        This rank's.
-    own : dict of str to (n,) int64
-        The ids of this rank's rows of each type.
+    node_ids : dict of str to (n,) int64
+        Ids of this rank's rows of each type.
     edge_ids : dict of relation to (n_edges,) int64
-        Where each of this rank's edges stood; not where they count up.
+        Index of each of this rank's edges in the relation's edge list, without the relations whose indices are
+        0, 1, 2, ...
     """
     parts = _typed_parts(comm, edges, n_nodes, parts, seed)
     own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
@@ -138,7 +130,7 @@ def own_relations(comm: Any, edges: Mapping[Any, Any], n_nodes: Mapping[str, int
         n = max(len(rows[source]), len(own[to]), 1)
         indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
         part = InEdges(indptr[: len(own[to]) + 1], indices)
-        in_edges[relation], found = in_order_of_ids(part, mine[order])
+        in_edges[relation], found = sort_by_id(part, mine[order])
         edge_ids |= {} if found is None else {relation: found}
     return in_edges, own, edge_ids
 
@@ -175,7 +167,7 @@ def _division(comm, parts, n, name, source, divide):
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
-    parts = together(comm, lambda: partition.check_parts(outside(name, parts), n, comm.size, source))
+    parts = together(comm, lambda: partition.check_parts(check_array(name, parts), n, comm.size, source))
     agree(comm, parts, name)
     return parts
 

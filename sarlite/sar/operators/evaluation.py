@@ -60,6 +60,10 @@ class Evaluation(NamedTuple):
     first_bytes: int
 
 
+EvaluationLog = dict[Any, Evaluation]
+"""Chosen evaluations, keyed by relation, widths, constancy of the rows, the forced way and the numerics."""
+
+
 def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
     """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
 

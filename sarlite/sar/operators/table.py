@@ -160,8 +160,16 @@ def _attend(graph, message, reducer):
             z = z * np.ones((1, src.shape[1], 1), z.dtype)
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
     if numerics.name() == "exact":
-        inputs = [*inputs, graph.largest_scores(src)]
+        inputs = [*inputs, _largest_scores(graph, src)]
     return Call(Attend(*_options(graph, message)), inputs)
+
+
+def _largest_scores(graph, src):
+    """Return the largest score among each destination's sources, (n_dst, n_heads), as a constant. Collective."""
+    rows = np.ascontiguousarray(src.data)
+    forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
+    graph.schedule.run((rows,), lambda block, rows: forward_pass.add(graph.edges_of(block), rows))
+    return Tensor(forward_pass.finish()[0])
 
 
 def _attend_linear(graph, message, reducer):
