@@ -15,8 +15,8 @@ from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
-from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.arithmetic import operands
 from sarlite.tape.engine import as_array

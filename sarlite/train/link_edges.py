@@ -50,7 +50,7 @@ class LinkEdges(NamedTuple):
     heads, tails : Ends
     others : dict by relation of (sources, rows)
         Relations between the same types the other way round, whose edges tell of the links.
-    keeping : callable
+    subgraph : callable
         masks by relation -> nodes whose graph has these edges; collective.
     """
 
@@ -62,7 +62,7 @@ class LinkEdges(NamedTuple):
     heads: Ends
     tails: Ends
     others: dict[Relation, tuple[Array, Array]]
-    keeping: Callable[[dict[Any, Array]], Any]
+    subgraph: Callable[[dict[Any, Array]], Any]
 
     @property
     def ends(self) -> tuple[Array, Array]:

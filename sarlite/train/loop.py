@@ -16,8 +16,8 @@ from sarlite.minibatch.batch import FullBatch, source_of
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named

@@ -6,8 +6,8 @@ from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.graphs import GraphLoader
 from sarlite.minibatch.loader import Loader
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS

@@ -1,4 +1,4 @@
-"""row_dtype="bfloat16": rows that edges gather are rounded once, so N ranks give the answer of one, in half the bytes (threads as ranks)."""
+"""row_dtype="bfloat16": rows that edges gather are rounded once, so N ranks give one rank's answer in half the bytes (threads as ranks)."""
 
 import gc
 import itertools
@@ -130,7 +130,8 @@ def test_backward_twice():
 def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
     """Of two sums of one tensor's product each has its own; the one given to `backward` is the caller's."""
     def peak(rows):
-        graph, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000).shard(Solo(), row_dtype=rows), np.ones((20_000, 64), np.float32)
+        whole, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000), np.ones((20_000, 64), np.float32)
+        graph = whole.shard(Solo(), row_dtype=rows)
         out = graph.aggregate(fn.copy_src(Tensor(x, requires_grad=True)), "mean") * 2
         g = np.ones_like(out.data)
         tracemalloc.start()

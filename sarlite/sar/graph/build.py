@@ -231,9 +231,10 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return a rank's edges and their distinct ids; if the ids are 0, 1, 2, ... edge values follow them, and ids are None.
+    """Return a rank's edges and their distinct ids.
 
-    A rank that has every edge can then use the values of all edges without indexing them by edge ids.
+    If the ids are 0, 1, 2, ... edge values follow them, and None is returned for the ids. A rank that has every edge
+    can then use the values of all edges without indexing them by edge ids.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

@@ -1,6 +1,6 @@
-"""The destinations' own rows, where they are the first of a layer's sources: a primitive of its own.
+"""A primitive that returns a layer's destination rows, if they are the first source rows.
 
-Its gradient is added to that of all rows in place, where a slice's would be an array of all rows, mostly zeros.
+The primitive adds its gradient in place to the gradient of all rows. A slice would allocate an array of all rows.
 """
 
 import numpy as np

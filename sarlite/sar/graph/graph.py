@@ -131,8 +131,8 @@ class Graph(LayerGraph):
         Parameters
         ----------
         indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or torch CSR tensor alone
-            An entry a[i, j] of a matrix is an edge from j to i. Entries stored twice are two edges, and a stored zero is
-            an edge (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
+            An entry a[i, j] of a matrix is an edge from j to i. Entries stored twice are two edges, and a stored zero
+            is an edge (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
         edge_index : (n_edges,) int array, optional
             Index of each entry in edge values, a permutation; by default the position of the entry.
         n_src : int, optional
@@ -142,8 +142,8 @@ class Graph(LayerGraph):
         Raises
         ------
         DataError
-            An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix with
-            weights.
+            An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix
+            with weights.
 
         Examples
         --------
@@ -160,8 +160,8 @@ class Graph(LayerGraph):
         Parameters
         ----------
         matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
-            An entry a[i, j] is an edge from j to i. Entries stored twice are two edges. A stored zero is an edge, except
-            in BSR and DIA, where zeros fill blocks and diagonals.
+            An entry a[i, j] is an edge from j to i. Entries stored twice are two edges. A stored zero is an edge,
+            except in BSR and DIA, where zeros fill blocks and diagonals.
         n_src : int, optional
             As of `from_csr`.
 
@@ -169,8 +169,8 @@ class Graph(LayerGraph):
         -------
         graph : Graph
         weights : (n_edges,) float32 or float64
-            Weights of the edges in the order of `matrix.tocoo()`, as `fn.mul_edge(x, weights)` expects them: the graph's
-            `edge_ids` index them.
+            Weights of the edges in the order of `matrix.tocoo()`, as `fn.mul_edge(x, weights)` expects them: the
+            graph's `edge_ids` index them.
 
         Raises
         ------
@@ -274,8 +274,8 @@ class Graph(LayerGraph):
         node_ids : (n_local,) int64, optional
             Global ids of the local rows, which name them in dropout, ties and results; by default their row numbers.
         src_ids, n_src : (n_src,) int64 and int, optional
-            Only for a bipartite graph: global ids of the sources that this rank owns, numbered by rank like destinations,
-            and their number. n_src is enough if the ids are row numbers.
+            Only for a bipartite graph: global ids of the sources that this rank owns, numbered by rank like
+            destinations, and their number. n_src is enough if the ids are row numbers.
         edge_ids : (n_edges,) int64, optional
             Global ids of the local in-edges, for edge values; -1 for an added loop.
         added_loops : (n_local,) bool, optional
@@ -299,8 +299,8 @@ class Graph(LayerGraph):
         [1, 1]
         """
         options = Options(mode, prefetch, backward, row_dtype, peers_at_once)
-        return cls(build.build_from_rows(comm, options, indptr, indices, node_ids=node_ids, src_ids=src_ids, n_src=n_src,
-                                         edge_ids=edge_ids, added_loops=added_loops))
+        return cls(build.build_from_rows(comm, options, indptr, indices, node_ids=node_ids, src_ids=src_ids,
+                                         n_src=n_src, edge_ids=edge_ids, added_loops=added_loops))
 
     def shard(self, comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
               prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
@@ -311,7 +311,8 @@ class Graph(LayerGraph):
         ----------
         comm : Communicator, or an mpi4py communicator
         parts : {"metis", "fennel", "random", "contiguous"} or (n_nodes,) int array
-            The rank of each node, or the method that divides the nodes on rank 0; of a bipartite graph the destinations.
+            The rank of each node, or the method that divides the nodes on rank 0; of a bipartite graph the
+            destinations.
         src_parts : as `parts`, optional
             The same for the sources of a bipartite graph; by default the method of `parts`.
         order : {"metis", "cluster"} or (n_nodes,) int array, optional
@@ -330,8 +331,8 @@ class Graph(LayerGraph):
         Raises
         ------
         ConfigError, DataError
-            On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order that
-            differ between ranks. Each rank hashes its own.
+            On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order
+            that differ between ranks. Each rank hashes its own.
 
         Examples
         --------
@@ -373,11 +374,11 @@ class Graph(LayerGraph):
     def with_edge_values(self, weight: Any = None, features: Any = None) -> "Graph":
         """Return this graph with weights and features on its edges, or without values. Collective.
 
-        A_ij is the weight of the edge from j to i, d_i = sum_j A_ij, and d is a node's weighted degree. Sums of `copy_src`
-        and `linear` count weights: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, and "sym" sum_j A_ij x_j /
-        sqrt(d_i d_j). A degree of 0 counts as 1. `fn.attend` multiplies its coefficients by the weights after the softmax,
-        as `GATConv` of DGL does. Other messages, and max and min, ignore the weights and may take `graph.edge_weight` as
-        an edge input.
+        A_ij is the weight of the edge from j to i, d_i = sum_j A_ij, and d is a node's weighted degree. Sums of
+        `copy_src` and `linear` count weights: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, and "sym" sum_j
+        A_ij x_j / sqrt(d_i d_j). A degree of 0 counts as 1. `fn.attend` multiplies its coefficients by the weights
+        after the softmax, as `GATConv` of DGL does. Other messages, and max and min, ignore the weights and may take
+        `graph.edge_weight` as an edge input.
 
         Parameters
         ----------
@@ -457,7 +458,7 @@ class Graph(LayerGraph):
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule of other edges between the graph's rows, in the graph's mode, with float32 rows. Collective."""
+        """Return a schedule of other edges between the graph's rows, in its mode, with float32 rows. Collective."""
         mode, transport = self.schedule.mode, self.schedule.transport
         return Schedule(mode.plan(needs, transport.prefetch), transport, mode)
 
@@ -526,8 +527,8 @@ class Graph(LayerGraph):
         Returns
         -------
         pandas.DataFrame
-            The ids of each edge's source and destination; its weight, if edges have weights; columns "edge_0", "edge_1",
-            ... of its features, if edges have features.
+            The ids of each edge's source and destination; its weight, if edges have weights; columns "edge_0",
+            "edge_1", ... of its features, if edges have features.
 
         Raises
         ------

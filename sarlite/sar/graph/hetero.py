@@ -65,7 +65,8 @@ class HeteroGraph(SharedState, RelationalLayer):
     """
 
     def __init__(self, parts: HeteroParts) -> None:
-        super().__init__(cast(Communicator, Counted(parts.comm, parts.profile)), parts.profile, CommState.of(parts.comm))
+        comm = cast(Communicator, Counted(parts.comm, parts.profile))
+        super().__init__(comm, parts.profile, CommState.of(parts.comm))
         self._parts, self.options = parts, parts.options
         self.node_types, self.relations = tuple(parts.node_ids), tuple(parts.in_edges)
         self.node_ids, self.n_nodes, self.n_edges = dict(parts.node_ids), dict(parts.n_nodes), dict(parts.n_edges)
@@ -99,9 +100,9 @@ class HeteroGraph(SharedState, RelationalLayer):
             How to divide the nodes. METIS and Fennel divide the nodes of all types together; the other methods divide
             each type. A dict has the division of each type.
         mode, prefetch, backward, row_dtype, peers_at_once
-            As of `sar.schedule.schedule.Options`. With backward "fetch" each relation has a fetch of its own, and a row that
-            several relations need travels once for each. By default gradients are pushed, also with bfloat16 rows, whose
-            weights of `fn.linear` are by default never inside the message.
+            As of `sar.schedule.schedule.Options`. With backward "fetch" each relation has a fetch of its own, and a
+            row that several relations need travels once for each. By default gradients are pushed, also with bfloat16
+            rows, whose weights of `fn.linear` are by default never inside the message.
         seed : int
             Seed of the method that divides.
 
@@ -157,9 +158,9 @@ class HeteroGraph(SharedState, RelationalLayer):
         """
         comm = Solo() if comm is None else wrap(comm)
         lists, names = together(comm, lambda: frames.read_relations(edges, src, dst, nodes or {}, id))
-        graph = cls.from_edges(lists, {name: len(ids) for name, ids in names.items()}, comm=comm, parts=parts, mode=mode,
-                               prefetch=prefetch, backward=backward, seed=seed, row_dtype=row_dtype,
-                               peers_at_once=peers_at_once)
+        n_nodes = {name: len(ids) for name, ids in names.items()}
+        graph = cls.from_edges(lists, n_nodes, comm=comm, parts=parts, mode=mode, prefetch=prefetch, backward=backward,
+                               seed=seed, row_dtype=row_dtype, peers_at_once=peers_at_once)
         return cls(graph._parts._replace(names=names))
 
     @classmethod
@@ -300,7 +301,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """The plan, and the number of rows that all ranks fetch, of each set of relations that was aggregated so far."""
+        """The plan and the number of rows that all ranks fetch, for each set of relations aggregated so far."""
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:

@@ -181,8 +181,8 @@ class LayerGraph(SharedState):
         Notes
         -----
         Forward and backward are collective, and every rank must pass the same kind of message.
-        Received bytes: one message a peer, with the rows that this rank needs; in mode `sar` again in backward in case 2.
-        The sum of `copy_src` or `linear` of a constant tensor is stored, and only the first call fetches rows.
+        Received bytes: one message a peer, with the rows that this rank needs; in case 2 of mode `sar` again in
+        backward. The sum of `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows.
         The first "sym" of a graph fetches one number a row more, counted under "setup".
 
         References
@@ -204,7 +204,7 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message as tensors; raise a ShapeError that names an input with too few or many rows."""
+        """Return the inputs of a message as tensors; raise a ShapeError that names an input with wrong rows."""
         if edge:
             check_unambiguous(self.ambiguous_edge_count, message)
         inputs: list[Tensor] = []
@@ -220,7 +220,7 @@ class LayerGraph(SharedState):
 
     @property
     def has_own_exchange(self) -> bool:
-        """True if the graph has reversed edges of its own, so that no other relation's aggregation can join its fetch."""
+        """True if the graph has reversed edges of its own, so that no other relation can join its fetch."""
         return self.schedule.reverse is not None
 
     def apply(self, call: table.Call) -> Tensor:

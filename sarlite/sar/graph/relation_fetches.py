@@ -117,7 +117,8 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
     """Return the graphs of relations whose rows one fetch brings; each block has the edges of all of them."""
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]
-    joined = schedule.make(parts.comm, needs.find(parts.comm, edges, src_ids, len(src_ids)), parts.options, parts.profile)
+    halo = needs.find(parts.comm, edges, src_ids, len(src_ids))
+    joined = schedule.make(parts.comm, halo, parts.options, parts.profile)
     return [GraphParts(parts.comm, joined, parts.profile, parts.options, n_nodes=parts.n_nodes[relation[2]],
                        dst_ids=parts.node_ids[relation[2]], src_ids=src_ids, edge_ids=None,
                        in_degrees=np.diff(part.indptr), bipartite=True) for relation, part in zip(relations, edges)]

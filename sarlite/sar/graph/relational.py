@@ -79,10 +79,10 @@ class RelationalLayer:
 
         Notes
         -----
-        One fetch for each source type serves all its relations: a row that several relations need travels once, and once
-        again in backward where an operator needs it (case 2: a weight inside, attention). A tensor in several messages
-        travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The first call for a
-        set of relations out of a type makes their exchange.
+        One fetch for each source type serves all its relations: a row that several relations need travels once, and
+        once again in backward where an operator needs it (case 2: a weight inside, attention). A tensor in several
+        messages travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The
+        first call for a set of relations out of a type makes their exchange.
 
         References
         ----------
@@ -134,7 +134,7 @@ def _evaluated(message, evaluation):
 
 
 def _sum_key(relation, graph, call):
-    """Return the relation if its output is stored, multiplied or exchanged separately; else the type whose sum it joins."""
+    """Return the relation if its output is stored, multiplied or fetched alone; else the type whose sum it joins."""
     separate = graph.has_own_exchange or call.kept_sums is not None or call.weight is not None
     return relation if separate else relation[2]
 

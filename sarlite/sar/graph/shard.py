@@ -35,8 +35,8 @@ class OwnPart(NamedTuple):
     edge_ids: Array
 
 
-def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: Any, src_parts: Any, order: Any,
-                 seed: int) -> OwnPart:
+def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: Any, src_parts: Any,
+                 order: Any, seed: int) -> OwnPart:
     """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
 
     Parameters
@@ -84,8 +84,8 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
         raise ConfigError("src_parts: a bipartite graph's sources need a division too")
     if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
-        found = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
-        parts, both = found[:n_dst], found[n_dst:]
+        owners = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
+        parts, both = owners[:n_dst], owners[n_dst:]
     refused = {"metis": "metis divides both sides of a bipartite graph or none",
                "fennel": "fennel divides no bipartite graph"}
     return [_division(comm, given, n, name, "shard", _by_number(comm, n, seed, refused))
@@ -119,31 +119,31 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
         0, 1, 2, ...
     """
     parts = _typed_parts(comm, edges, n_nodes, parts, seed)
-    own = {name: np.flatnonzero(found == comm.rank) for name, found in parts.items()}
-    rows = {name: _row_numbers(found) for name, found in parts.items()}
-    in_edges: dict[Any, InEdges] = {}
-    edge_ids: dict[Any, Array] = {}
+    node_ids = {name: np.flatnonzero(owners == comm.rank) for name, owners in parts.items()}
+    row_numbers = {name: _row_numbers(owners) for name, owners in parts.items()}
+    in_edges: dict[Relation, InEdges] = {}
+    edge_ids: dict[Relation, Array] = {}
     for relation, (src, dst) in edges.items():
         source, _, to = relation
-        mine = np.flatnonzero(parts[to][dst] == comm.rank)
-        local = rows[to][dst[mine]] - (rows[to][own[to][0]] if len(own[to]) else 0)
-        n = max(len(rows[source]), len(own[to]), 1)
-        indptr, indices, order = edge_lists.csr_by_dst(rows[source][src[mine]], local, n, edge_index=True)
-        part = InEdges(indptr[: len(own[to]) + 1], indices)
-        in_edges[relation], found = sort_by_id(part, mine[order])
-        edge_ids |= {} if found is None else {relation: found}
-    return in_edges, own, edge_ids
+        local_edges, n_dst = np.flatnonzero(parts[to][dst] == comm.rank), len(node_ids[to])
+        local_dst = row_numbers[to][dst[local_edges]] - (row_numbers[to][node_ids[to][0]] if n_dst else 0)
+        n_rows = max(len(row_numbers[source]), n_dst, 1)
+        indptr, indices, order = edge_lists.csr_by_dst(row_numbers[source][src[local_edges]], local_dst, n_rows,
+                                                       edge_index=True)
+        in_edges[relation], ids = sort_by_id(InEdges(indptr[: n_dst + 1], indices), local_edges[order])
+        edge_ids |= {} if ids is None else {relation: ids}
+    return in_edges, node_ids, edge_ids
 
 
 def _typed_parts(comm, edges, n_nodes, parts, seed):
-    """The part of each node, by type."""
+    """Return the rank of each node, by type."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
     by_type = isinstance(parts, Mapping)
-    agree(comm, {str(name): _kind(found) for name, found in parts.items()} if by_type else _kind(parts), "parts")
+    agree(comm, {str(name): _kind(of_type) for name, of_type in parts.items()} if by_type else _kind(parts), "parts")
     if isinstance(parts, str) and parts in partition.BALANCED:
-        found = _on_root(comm, lambda: _divided_together(comm.size, edges, n_nodes, parts, seed))
-        return dict(zip(n_nodes, np.split(found, np.cumsum([*n_nodes.values()])[:-1])))
+        owners = _on_root(comm, lambda: _divide_together(comm.size, edges, n_nodes, parts, seed))
+        return dict(zip(n_nodes, np.split(owners, np.cumsum([*n_nodes.values()])[:-1])))
     if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
         raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
     refused = {method: f"{method} divides the nodes of all types together, or none" for method in partition.BALANCED}
@@ -151,18 +151,18 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
                             _by_number(comm, n, seed, refused)) for name, n in n_nodes.items()}
 
 
-def _divided_together(n_parts, edges, n_nodes, method, seed):
-    found = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
-    return np.concatenate([*found.values()])
+def _divide_together(n_parts, edges, n_nodes, method, seed):
+    owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
+    return np.concatenate([*owners.values()])
 
 
 # ---- divisions
 
 
 def _division(comm, parts, n, name, source, divide):
-    """The part of each of n nodes, the same on every rank; of a method what `divide(method)` finds on rank 0.
+    """Return the rank of each of n nodes. Collective.
 
-    `name` and `source` are what errors tell.
+    If `parts` names a method, rank 0 calls `divide(method)`. Errors name `name` and `source`.
     """
     if isinstance(parts, str):
         method = parts
@@ -173,7 +173,7 @@ def _division(comm, parts, n, name, source, divide):
 
 
 def _by_number(comm, n, seed, refused):
-    """What divides n nodes by a method that sees no edges; `refused` has errors by method."""
+    """Return a function that divides n nodes by a method that sees no edges; `refused` has errors by method."""
     def divide(method):
         if method in refused:
             raise ConfigError(refused[method])
@@ -183,7 +183,7 @@ def _by_number(comm, n, seed, refused):
 
 
 def _row_numbers(parts, order=None):
-    """The row number of each node: by part, and in a part by the order or the id."""
+    """Return the row number of each node; rows are sorted by rank, then by the order or the id."""
     by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
     numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
     numbers[by_part] = np.arange(len(parts))
@@ -191,10 +191,10 @@ def _row_numbers(parts, order=None):
 
 
 def _on_root(comm, action):
-    """Run `action` on rank 0 and return its result on every rank, or raise there what it raises. Collective."""
+    """Run `action` on rank 0; return its result, or raise its error, on every rank. Collective."""
     return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))
 
 
-def _kind(given):
-    """What ranks must agree on before they look at values: a method's name, or a type's."""
-    return given if isinstance(given, str) else type(given).__name__
+def _kind(parts):
+    """Return the method or the name of the type, which ranks must agree on before they compare values."""
+    return parts if isinstance(parts, str) else type(parts).__name__

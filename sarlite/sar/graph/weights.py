@@ -92,8 +92,9 @@ def _first_negative(comm: Communicator, weight: Array,
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
     """Raise a ConfigError if values of the edges that the caller gave would also fit the graph's edges."""
     if ambiguous_edge_count:
-        raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as many, "
-                          "so that values of the given edges would fit, but as other edges'; drop equal edges before")
+        raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as "
+                          "many, so that values of the given edges would fit, but as other edges'; drop equal edges "
+                          "before")
 
 
 def range_error(weight: Array, values: Array) -> DataError | None:
