@@ -32,7 +32,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 def load(args, rows, comm=None, **options):
     """Return the graph with such rows, its transpose made."""
-    graph = graphs.whole(args.graphs, args.graph).shard(comm or Solo(), rows=rows, **options)
+    graph = graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
     return graph

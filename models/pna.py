@@ -53,7 +53,7 @@ def _beside(*tensors: Tensor) -> Any:
 
 def _scalers(graph, dtype):
     """Return s and 1 / s of each row, (n_dst, 1); 0 where a row has no in-edge. Collective."""
-    delta = graph.kept.get("mean of log(d + 1)", lambda: _delta(graph))
+    delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
     return scale.astype(dtype), np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0).astype(dtype)
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from sarlite.comm import Solo
     from sarlite.sar.graph.graph import Graph
     from sarlite.sar.graph.graph_set import GraphSet
-    from sarlite.sar.graph.hetero import HeteroGraph
-    from sarlite.sar.graph.node_type import NodeType
+    from sarlite.sar.graph.hetero import HeteroGraph, NodeType
     from sarlite.sar.operators import fn
     from sarlite.tape import Tensor, no_grad
     from sarlite.tape.gradcheck import gradcheck
@@ -31,7 +30,7 @@ __all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Tr
 
 lazy.names(__name__, {
     "Graph": "sarlite.sar.graph.graph", "GraphSet": "sarlite.sar.graph.graph_set",
-    "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.node_type",
+    "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.hetero",
     "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.sar.operators",
     "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
 })  # fmt: skip

@@ -10,7 +10,7 @@ from sarlite.minibatch.exact import make_sampler
 from sarlite.minibatch.layers import batch_rows, layer_graph
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
 

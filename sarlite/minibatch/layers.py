@@ -136,13 +136,13 @@ def _out_of(part, layer, typed, source, sets, lasting):
         order = np.concatenate([shares[q] for q in found.order])
     schedule = Schedule(plan, transport, there.mode, row_format=there.row_format)
     n, graphs = len(part.types), list[PickedGraph]()
-    for place, (k, found) in enumerate(zip(sets, picked)):
+    for index, (k, found) in enumerate(zip(sets, picked)):
         edges, sizes = part.sets[k], None
         if layer.exchange is not None:
             total = layer.exchange.sizes.sum(0)
             sizes = int(total[source]), int(total[n + edges.to]), int(total[2 * n + k])
         dst_rows = own[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
-        graphs.append(PickedGraph(edges, found, own, dst_rows, schedule, place=place, halo=halo, brought=order,
+        graphs.append(PickedGraph(edges, found, own, dst_rows, schedule, relation_index=index, halo=halo, brought=order,
                                   sizes=sizes, lasting=lasting))
     return graphs
 

@@ -23,7 +23,7 @@ from sarlite.minibatch.seeds import Seeds, divide
 from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.weights import check_range
 from sarlite.sar.schedule.ahead import ahead
 from sarlite.tape.row_index import row_numbers

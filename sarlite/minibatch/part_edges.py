@@ -11,9 +11,8 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.minibatch.sampler import EdgeSet
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.layer_graph import LayerGraph
-from sarlite.sar.graph.node_type import NodeType
-from sarlite.sar.graph.weights import check_negative, positive, row_sums
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.weights import positive, row_sums
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import Transport
 from sarlite.tape.tensor import as_array
@@ -28,7 +27,7 @@ def check_graph(graph: Any, what: str) -> None:
     if isinstance(graph, Graph) and graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
     options = graph.options
-    fetches = options.backward == "fetch" and (options.rows == "float32" or isinstance(graph, NodeType))
+    fetches = options.backward == "fetch" and (options.row_dtype == "float32" or isinstance(graph, NodeType))
     if fetches and graph.comm.size > 1:  # of narrow rows it is the default of a Graph, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
@@ -211,7 +210,7 @@ class PartEdges:
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, self._dtype)
         for block in graph.plan.blocks:
-            own = sets_of(block)[graph.place]
+            own = sets_of(block)[graph.relation_index]
             indices[slice(None) if own.positions is None else own.positions] = columns[id(block)][own.indices]
         return indptr, indices
 
@@ -245,10 +244,10 @@ class RelationEdges(EdgeSet):
 
     weighted_degrees: Array | None = None
 
-    def __init__(self, part: PartEdges, graph: LayerGraph, source: int, indptr: Array,
+    def __init__(self, part: PartEdges, graph: Graph, source: int, indptr: Array,
                  indices: Array) -> None:
         relation = graph.relation
-        self.part, self.graph, self.place = part, graph, source
+        self.part, self.graph, self.source_index = part, graph, source
         self.to = source if relation is None else part.types.index(relation[2])
         self._places = None  # of an edge among the part's; None: the same
         if part.cut:
@@ -265,7 +264,7 @@ class RelationEdges(EdgeSet):
         alone = bool(self.relation) or part.cut or part.peerless
         self.degrees = np.diff(self.edges.indptr) if alone else part.of_columns(graph.in_degrees)
         weight: Any = graph.edge_weight
-        if weight is not None and graph._negative is None:
+        if weight is not None and graph.edge_values.negative is None:
             own = row_sums(self.edges.indptr, lambda edges: self.of_edges(weight, edges))
             self.weighted_degrees = own if alone else part.of_columns(own)
 
@@ -274,8 +273,8 @@ class RelationEdges(EdgeSet):
         each column, of a relation with its out-degree. (n,) float64 both. Collective at first.
         """
         if weighted:
-            check_negative(self.graph)
-        return self.graph.kept.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
+            self.graph.edge_values.check_degrees()
+        return self.graph.memo.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
 
     def _inverse_roots(self, weighted):
         roots = np.sqrt(1.0 / positive(self.weighted_degrees if weighted else self.degrees))
@@ -290,14 +289,14 @@ class RelationEdges(EdgeSet):
             return roots, np.sqrt(1.0 / positive(degrees))
         with part.graph.profile.phase("setup"):
             own = np.sqrt(1.0 / positive(self.graph.out_degrees(weight)))
-        return roots, part.of_columns(own, self.place)
+        return roots, part.of_columns(own, self.source_index)
 
     @property
     def inverse_weighted(self) -> Array:
         """(n,) float64: 1 / the weighted degree, of which 0 counts as 1."""
-        check_negative(self.graph)
+        self.graph.edge_values.check_degrees()
         weighted: Any = self.weighted_degrees
-        return self.graph.kept.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
+        return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Any) -> Array:
         """Return the rows of the part's edge values, which are in its order, of edges by their place here.
@@ -333,7 +332,7 @@ class RelationEdges(EdgeSet):
     def edge_ids(self, positions: Array) -> Array:
         """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
         places = positions if self._places is None else self._places[positions]
-        ids, numbers = self.graph._edge_ids, self._numbers
+        ids, numbers = self.graph.explicit_edge_ids, self._numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 

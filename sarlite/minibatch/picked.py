@@ -12,13 +12,13 @@ from sarlite.graph.block import Bundle, Edges
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
 from sarlite.numerics import rank_invariant
+from sarlite.sar.graph.array_checks import Relation
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.relational import RelationalLayer
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
 from sarlite.types import Array, DType
 
@@ -69,8 +69,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         As of `Picks`.
     schedule : Schedule, optional
         Of the blocks; by default one block of all edges, and no peers.
-    place : int
-        Where the graph's edges stand among the sets of edges of the blocks.
+    relation_index : int
+        Index of the relation among those that one fetch serves.
     halo, brought : (n_halo,) int
         The part's columns of the halo rows: in the order of their numbers; and in the order of the blocks.
     sizes : (n_src, n_dst, n_edges), optional
@@ -81,21 +81,20 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
-                 schedule: Schedule | None = None, *, place: int = 0, halo: Any = (),
+                 schedule: Schedule | None = None, *, relation_index: int = 0, halo: Any = (),
                  brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
         Picks.__init__(self, edges, picked, rows, dst_rows)
-        part, graph, self.place, self.mistakable = edges.part, edges.graph, place, edges.graph.mistakable
+        part, graph = edges.part, edges.graph
         if schedule is None:
             there = graph.schedule
             schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode,
                                 row_format=there.row_format)
-        self.relation = graph.relation
-        own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
+        counts, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
-        self.whole_edges = comm.size == graph.comm.size
-        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, Kept(schedule.transport.state), graph.n_nodes,
-                            own, loops, bipartite=self.relation is not None)
-        self._all_sizes = sizes or own
+        LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes, counts, added_loops=loops,
+                            bipartite=graph.relation is not None, relation=graph.relation,
+                            relation_index=relation_index, exchanged_sizes=sizes or counts)
+        self.has_all_edges, self.ambiguous_edge_count = comm.size == graph.comm.size, graph.ambiguous_edge_count
         sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))
         self.estimate = Estimate(edges, picked, dst_rows, sources, columns, loops, exact=lasting,
                                  alone=schedule.plan.single_block)
@@ -138,12 +137,12 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         self.edges.graph.recover()
 
     @cached_property
-    def edge_weight(self) -> Array | None:  # type: ignore[override]
+    def edge_weight(self) -> Array | None:
         """(n_edges,) float: the picks' weights in the graph that was sampled from, if that has weights."""
         return self._of_edges(self.edges.graph.edge_weight)
 
     @cached_property
-    def edge_features(self) -> Array | None:  # type: ignore[override]
+    def edge_features(self) -> Array | None:
         """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if it has some."""
         return self._of_edges(self.edges.graph.edge_features)
 
@@ -328,9 +327,11 @@ class PickedRelations(RelationalLayer):
         """How many peers' rows this rank needs, of all types."""
         return sum(graphs[0].n_halo for graphs in self._out_of)
 
-    def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
-        found = [[graph for graph in graphs if graph.relation in chosen] for graphs in self._out_of]
-        return [list(graphs) for graphs in found if graphs]
+    def by_source(self, chosen: Any) -> list[dict[Relation, LayerGraph]]:
+        by_source: list[dict[Relation, LayerGraph]] = [
+            {graph.relation: graph for graph in graphs if graph.relation is not None and graph.relation in chosen}
+            for graphs in self._out_of]
+        return [graphs for graphs in by_source if graphs]
 
     def of(self, node_type: str) -> "TypeRows":
         return TypeRows(self.comm, node_type, self.dst_ids[node_type])

@@ -15,8 +15,8 @@ from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
+from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.pairwise import operands
 from sarlite.tape.row_index import row_numbers
@@ -189,13 +189,13 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x: Tensor, graph: Graph | NodeType, overwrite: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, graph: LayerGraph | NodeType, overwrite: bool = False) -> Tensor:
         """Activate this rank's rows.
 
         Parameters
         ----------
         x : Tensor, (n_dst, n_feat)
-        graph : Graph, or NodeType
+        graph : LayerGraph, or NodeType
             Its `dst_ids`, and its `node_type` where it has one, number the rows for dropout. Batch norm's moments
             are over the own rows of all the graph's ranks.
         overwrite : bool

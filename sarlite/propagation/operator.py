@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.weights import check_range, degrees, positive
+from sarlite.sar.graph.weights import check_range, positive
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.tensor import as_array
@@ -58,7 +58,7 @@ class Propagation:
         weight = together(graph.comm, lambda: _checked(graph, normalization, edge_weight))
         self.graph, self.weight = graph, weight
         self._fits: set[DType] = set()  # dtypes in which every rank's weights are finite
-        found = positive(graph.in_degrees if weight is None else degrees(graph, weight))
+        found = positive(graph.in_degrees if weight is None else graph.weighted_in_degrees(weight))
         self.left, self.right = (scale and scale(found[:, None]) for scale in _SCALES[normalization])
 
     def __call__(self, x: Array) -> Array:

@@ -141,7 +141,7 @@ def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list
     if model in ("gcn", "sage", "gin"):
         pushed = forward[1:]
         forward = forward if shape.drops_input and training else pushed
-    again = forward if model in ("gat", "gatv2") and not MODES[shape.mode].keeps else []
+    again = forward if model in ("gat", "gatv2") and not MODES[shape.mode].keeps_rows else []
     return forward, again, pushed
 
 

@@ -8,7 +8,7 @@ from sarlite.data.part import Rows
 from sarlite.graph.edges import destinations, row_chunks
 from sarlite.keys import GAMMA, word
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.weights import EdgeValues
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
@@ -57,7 +57,7 @@ def identity(graph, rows, n_classes):
 def _of_one_type(graph, rows):
     """The sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
-        sums = graph.with_edge_values().wide().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
+        sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
     for array in (graph.edge_weight, graph.edge_features):
@@ -80,7 +80,7 @@ def _of_one_type(graph, rows):
 
 def _of_types(nodes, rows):
     """As `_of_one_type`, of the nodes of all types."""
-    graph = nodes.graph.with_edge_values().wide()
+    graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:

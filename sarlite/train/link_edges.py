@@ -50,7 +50,7 @@ class LinkEdges(NamedTuple):
     heads, tails : Ends
     others : dict by relation of (sources, rows)
         Relations between the same types the other way round, whose edges tell of the links.
-    keeping : callable
+    subgraph : callable
         masks by relation -> nodes whose graph has these edges; collective.
     """
 
@@ -62,7 +62,7 @@ class LinkEdges(NamedTuple):
     heads: Ends
     tails: Ends
     others: dict[Relation, tuple[Array, Array]]
-    keeping: Callable[[dict[Any, Array]], Any]
+    subgraph: Callable[[dict[Any, Array]], Any]
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -147,7 +147,7 @@ def _of_graph(graph, *ends):
     places = slice(None) if edges.numbers is None else edges.numbers
     sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
     return LinkEdges(None, graph, sources, destinations(edges.indptr), places, *ends, {},
-                     lambda kept: graph.keeping(kept[None], edges))
+                     lambda kept: graph.subgraph(kept[None], edges))
 
 
 def _of_relation(graph, nodes, ids, relation, *ends):
@@ -158,7 +158,7 @@ def _of_relation(graph, nodes, ids, relation, *ends):
         if one not in ids:
             ids[one] = _ids(graph, nodes, one)
     return LinkEdges(relation, nodes, *ids[relation], slice(None) if numbers is None else numbers, *ends,
-                     {one: ids[one] for one in back}, lambda kept: graph.keeping(kept).of(*nodes.node_types))
+                     {one: ids[one] for one in back}, lambda kept: graph.subgraph(kept).of(*nodes.node_types))
 
 
 def _ids(graph, nodes, relation):

@@ -206,7 +206,7 @@ def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None)
     knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
               for edges, split_of in zip(found, splits)]
     kept, _ = _messages(found, splits, knowns, seed, 0.0)
-    return found[0].keeping(kept)
+    return found[0].subgraph(kept)
 
 
 def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
@@ -267,9 +267,9 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(found, splits)]
     knowns = [heads * n + tails for heads, tails, *_ in links]
     kept, targets = _messages(found, splits, knowns, seed, disjoint)
-    messages = training = found[0].keeping(kept)
+    messages = training = found[0].subgraph(kept)
     if disjoint:
-        training = found[0].keeping({one: mask & ~targets[one] for one, mask in kept.items()})
+        training = found[0].subgraph({one: mask & ~targets[one] for one, mask in kept.items()})
 
     rows, to_train, to_eval = [], [], []
     for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):

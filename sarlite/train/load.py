@@ -250,7 +250,7 @@ def _measures(comm, train, n_rows, n_edges, n_cut):
 def _lockstep(comm, options, summary):
     """Warn of parts whose blocks are uneven, where every round of the mode lasts as long as its largest block."""
     method = summary["method"]
-    if options.made_mode.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
+    if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
         return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "
                 "are uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode "
                 "sar does not mind")

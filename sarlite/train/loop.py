@@ -18,8 +18,8 @@ from sarlite.numerics.exact_sum import named
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.tensor import as_array
 from sarlite.train.label_inputs import LabelInputs, ShownLabels

@@ -22,7 +22,7 @@ from sarlite.command import suggestion
 from sarlite.errors import ConfigError, PeerError, SarliteError, one_line
 from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, no_grad
 
 _MOST_LINES = 20

@@ -8,8 +8,8 @@ from sarlite.minibatch.loader import Loader
 from sarlite.numerics import NUMERICS
 from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 from sarlite.tape.row_index import row_numbers

@@ -56,18 +56,18 @@ def _gradients(leaves):
     return {name: np.zeros_like(leaf.data) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
 
 
-def graph_run(case, rows="float32"):
-    return _graph(case, rows)[1].data
+def graph_run(case, row_dtype="float32"):
+    return _graph(case, row_dtype)[1].data
 
 
-def graph_vjp(case, g, rows="float32"):
-    leaves, out = _graph(case, rows)
+def graph_vjp(case, g, row_dtype="float32"):
+    leaves, out = _graph(case, row_dtype)
     out.backward(g)
     return _gradients(leaves)
 
 
-def _graph(case, rows):
-    graph = Graph.from_edges(case.src, case.dst, n_src=case.n_src, n_dst=case.n_dst).shard(Solo(), rows=rows)
+def _graph(case, row_dtype):
+    graph = Graph.from_edges(case.src, case.dst, n_src=case.n_src, n_dst=case.n_dst).shard(Solo(), row_dtype=row_dtype)
     leaves, told, reducer = message({name: getattr(case, name) for name in case.arrays}, case.attributes.get("reduce"))
     return leaves, graph.aggregate(told, reducer)
 

@@ -183,15 +183,15 @@ class Step:
 
 
 @cache
-def one_rank(case, dtype, rows="float32"):
+def one_rank(case, dtype, row_dtype="float32"):
     """The whole graph on one rank."""
-    return Step(Graph.from_edges(*EDGES).shard(Solo(), rows=rows), case, dtype)
+    return Step(Graph.from_edges(*EDGES).shard(Solo(), row_dtype=row_dtype), case, dtype)
 
 
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
     """One rank's part of: every array is, in norm, as near to one rank's as promised. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
-    expected, found = one_rank(case, dtype, options.get("rows", "float32")), Step(part, case, dtype)
+    expected, found = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}
     for name, rows in found.rows.items():
         difference = (rows - expected.rows[name][found.ids]).astype(np.float64)

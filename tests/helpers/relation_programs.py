@@ -53,7 +53,7 @@ class Program:
             "prefetch": int(dice.integers(4)),
             "parts": {name: dice.integers(0, self.n_ranks, n) for name, n in self.sizes.items()},
         }
-        self.change, self.times = self.one((None, None, "use", "forget", "recover")), 1 + (dice.random() < 0.25)
+        self.change, self.times = self.one((None, None, "mode", "forget", "recover")), 1 + (dice.random() < 0.25)
         self.leaves = []  # (node type, relation or None, array, needs, constant)
         for name in self.sizes:
             self.leaf(name, (self.sizes[name], WIDTH), constant=0.4)
@@ -121,14 +121,16 @@ class Program:
         return list(h.values())
 
     def on_rank(self, comm):
-        graph = HeteroGraph.from_edges(
-            {r: (e.src, e.dst) for r, e in self.edges.items()}, self.sizes, comm=comm, **self.options
-        )
+        def make(**options):
+            edges = {r: (e.src, e.dst) for r, e in self.edges.items()}
+            return HeteroGraph.from_edges(edges, self.sizes, comm=comm, **{**self.options, **options})
+
+        graph = make()
         constants = {}
         if self.change is not None:
             self._once(graph, constants)
-        if self.change == "use":
-            graph.use(MODES[len(self.edges) % 4])
+        if self.change == "mode":
+            graph = make(mode=MODES[len(self.edges) % 4])
         elif self.change is not None:
             getattr(graph, self.change)()
         return graph.node_ids, graph.edge_ids, [self._once(graph, constants) for _ in range(self.times)]

@@ -102,7 +102,7 @@ def test_edges_that_stay_keep_their_weights():
         graph = graph.with_edge_values({CITES: weights[graph.edge_ids[CITES]]}, {TOPIC: np.ones((len(graph.edge_ids[TOPIC]), 2))})
         numbers = graph.in_edges(CITES).numbers
         ids = graph.edge_ids[CITES] if numbers is None else graph.edge_ids[CITES][numbers]
-        graph = graph.keeping({CITES: ids != 7})
+        graph = graph.subgraph({CITES: ids != 7})
         papers = graph.node_ids["paper"]
         out = graph.aggregate({CITES: fn.copy_src(X["paper"][papers])}, "mean")["paper"]
         np.testing.assert_allclose(out.data, (sums / np.where(degrees, degrees, 1)[:, None])[papers], rtol=1e-12)

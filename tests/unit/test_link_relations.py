@@ -166,7 +166,7 @@ def test_no_message_passes_along_a_steps_links(relation):
                 pair = source - first[one[0]], to - first[one[2]]
                 left.add((batch.step, one, *pair))
                 left |= {(batch.step, other, *pair[::-1]) for other in graph.relations if (other[2], other[0]) == (one[0], one[2])}
-            for own in (own for graphs in layer.by_source(layer.relations) for own in graphs):
+            for own in (own for graphs in layer.by_source(layer.relations) for own in graphs.values()):
                 dst = np.repeat(own.dst_ids, own.in_degrees)
                 found |= {(batch.step, own.relation, *pair) for pair in zip(own.edge_src_ids.tolist(), dst.tolist())}
             every |= {(batch.step, one, *pair) for one in graph.relations for pair in pairs_of(graph, one)

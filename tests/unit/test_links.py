@@ -248,8 +248,8 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
     def work(comm, rows):
         w = whole()
         edges = w.in_edges()
-        graph = Graph.from_part(comm, edges.indptr, edges.indices, rows=rows) if comm.size == 1 else \
-            w.shard(comm, PARTS[comm.size], mode="oneshot", rows=rows)
+        graph = Graph.from_part(comm, edges.indptr, edges.indices, row_dtype=rows) if comm.size == 1 else \
+            w.shard(comm, PARTS[comm.size], mode="oneshot", row_dtype=rows)
         links, rng = split_links(graph, 0.15, 0.2, seed=3, negatives=2, disjoint=0.3), nn.Random(1)
         predictor = nn.LinkPredictor(GCN(6, 8, hidden=8, rng=rng), nn.DistMult(8))
         made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val, links.test,

@@ -102,7 +102,7 @@ def test_picks_are_so_many_of_each_relation_and_go_by_ids():
         nodes, x = graph.of("paper"), {"paper": X["paper"][graph.node_ids["paper"]]}
         for batch in NeighborLoader(nodes, x, None, slice(None), fanouts=(2, 3), batch_size=7, sample_ahead=0):
             for k, layer in enumerate(batch.layers(2)):
-                for own in (own for graphs in layer.by_source(layer.relations) for own in graphs):
+                for own in (own for graphs in layer.by_source(layer.relations) for own in graphs.values()):
                     ends = np.cumsum(own.in_degrees)[:-1]
                     for node, numbers in zip(own.dst_ids.tolist(), np.split(own.edge_ids, ends)):
                         src, dst = EDGES[own.relation]
@@ -125,7 +125,7 @@ def test_labor_shares_sources_over_relations():
     def n_sources(how):
         (batch,) = NeighborLoader(graph.of("b"), {}, None, slice(None), fanouts=(3,), batch_size=8, sampler=how)
         (graphs,) = batch.layers(1)[0].by_source(graph.relations)
-        first, second = (np.split(own.src_ids[own.picked.columns], 8) for own in graphs)
+        first, second = (np.split(own.src_ids[own.picked.columns], 8) for own in graphs.values())
         return len({*batch.part_rows["a"]}), all(np.array_equal(a, b) for a, b in zip(first, second))
 
     assert n_sources("labor") == (3, True)
@@ -200,7 +200,7 @@ def test_edge_values_of_relations_are_checked():
     weighted = graph.with_edge_values({CITES: -np.ones(80)})
     with pytest.raises(DataError, match="weights whose sums are degrees must be 0 or more"):
         weighted.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "mean")
-    kept = weighted.keeping({CITES: np.arange(80) % 2 == 0})
+    kept = weighted.subgraph({CITES: np.arange(80) % 2 == 0})
     assert len(kept.edge_values[CITES].weight) == 40 and kept.edge_values[CITES].features is None
 
 

@@ -1,4 +1,4 @@
-"""Minibatches with rows="bfloat16": exact ones are one rank's, caches store and push half the bytes (threads as ranks)."""
+"""Minibatches with row_dtype="bfloat16": exact ones are one rank's, caches store and push half the bytes (threads as ranks)."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ UNLIMITED = {"lines": 10**6, "limit": 10**6, "life": 10**6}
 
 
 def sharded(comm, rows="bfloat16", **options):
-    return WHOLE.shard(comm, np.random.default_rng(comm.size).integers(0, comm.size, N), rows=rows, **options)
+    return WHOLE.shard(comm, np.random.default_rng(comm.size).integers(0, comm.size, N), row_dtype=rows, **options)
 
 
 def loader_of(graph, **options):

@@ -1,4 +1,4 @@
-"""Relations with rows="bfloat16": N ranks give the answer of one, in half the bytes (threads as ranks)."""
+"""Relations with row_dtype="bfloat16": N ranks give the answer of one, in half the bytes (threads as ranks)."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(60)
 
 MODELS = {"first": (RGCN, {"hidden": 6}), "inside": (RGCN, {"hidden": 6, "evaluation": "inside"}),
           "rgat": (RGAT, {"hidden": 3, "heads": 2, "out_heads": 2, "attention_dropout": 0.3})}
-NARROW = {"rows": "bfloat16"}
+NARROW = {"row_dtype": "bfloat16"}
 
 
 def step(graph, name):
@@ -55,7 +55,7 @@ def test_a_model_is_one_ranks(name, n_ranks, mode, prefetch, parts):
 def whole(comm, rows):
     src = np.arange(40) % 20
     return HeteroGraph.from_edges({("a", "r", "b"): (src, src[::-1]), ("a", "s", "b"): (src, (src * 7) % 20)}, {"a": 20, "b": 20},
-                                  comm=comm, parts="random", rows=rows)
+                                  comm=comm, parts="random", row_dtype=rows)
 
 
 @pytest.mark.parametrize("evaluation", ["inside", "first"])

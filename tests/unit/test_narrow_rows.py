@@ -1,4 +1,4 @@
-"""rows="bfloat16": rows that edges gather are rounded once, so N ranks give the answer of one, in half the bytes (threads as ranks)."""
+"""row_dtype="bfloat16": rows that edges gather are rounded once, so N ranks give one rank's answer in half the bytes (threads as ranks)."""
 
 import gc
 import itertools
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 WHOLE = Graph.from_edges(*EDGES)
 MODES = ("sar", "sa", "oneshot", "broadcast")
 OWNERS = {(n, method): partition(*WHOLE.in_edges()[:2], n, method) for n in (1, 2, 3) for method in ("random", "metis")}
-NARROW, FLAGS = {"rows": "bfloat16"}, ("--rows", "bfloat16")
+NARROW, FLAGS = {"row_dtype": "bfloat16"}, ("--rows", "bfloat16")
 
 
 def rounded(x):
@@ -77,7 +77,7 @@ def test_attention_is_that_of_rounded_rows():
 @pytest.mark.parametrize("mode", MODES)
 def test_half_the_bytes_travel(mode):
     def sent(comm, rows):
-        graph = WHOLE.shard(comm, OWNERS[3, "random"], mode=mode, rows=rows, backward="fetch")
+        graph = WHOLE.shard(comm, OWNERS[3, "random"], mode=mode, row_dtype=rows, backward="fetch")
         x = Tensor(np.ones((graph.n_src, 8), np.float32), requires_grad=True)
         graph.aggregate(fn.copy_src(x), "mean").sum().backward()
         return [graph.profile.sent_bytes[phase] for phase in ("forward_fetch", "backward_fetch", "backward_push")]
@@ -90,7 +90,7 @@ def test_a_wide_graph_rounds_nothing():
     def work(comm):
         x = Tensor(np.full((WHOLE.shard(comm, OWNERS[2, "random"]).n_src, 4), 1 / 3))
         graph = WHOLE.shard(comm, OWNERS[2, "random"], **NARROW)
-        np.testing.assert_allclose(graph.wide().aggregate(fn.copy_src(x), "max").data.max(), 1 / 3, rtol=1e-15)
+        np.testing.assert_allclose(graph.full_precision().aggregate(fn.copy_src(x), "max").data.max(), 1 / 3, rtol=1e-15)
 
     threads.run(2, work)
 
@@ -130,7 +130,8 @@ def test_backward_twice():
 def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
     """Of two sums of one tensor's product each has its own; the one given to `backward` is the caller's."""
     def peak(rows):
-        graph, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000).shard(Solo(), rows=rows), np.ones((20_000, 64), np.float32)
+        whole, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000), np.ones((20_000, 64), np.float32)
+        graph = whole.shard(Solo(), row_dtype=rows)
         out = graph.aggregate(fn.copy_src(Tensor(x, requires_grad=True)), "mean") * 2
         g = np.ones_like(out.data)
         tracemalloc.start()
@@ -154,8 +155,8 @@ def test_what_has_no_narrow_rows_is_refused_by_name(aggregate, words):
 
 
 def test_graphs_refuse_other_rows():
-    with pytest.raises(ConfigError, match="rows 'bfloat8' is not one of float32, bfloat16"):
-        WHOLE.shard(Solo(), rows="bfloat8")
+    with pytest.raises(ConfigError, match="row_dtype 'bfloat8' is not one of float32, bfloat16"):
+        WHOLE.shard(Solo(), row_dtype="bfloat8")
 
 
 def test_the_command_trains_with_narrow_rows_on_any_number_of_ranks(tmp_path, here):

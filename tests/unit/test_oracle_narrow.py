@@ -32,7 +32,7 @@ def test_what_is_right_passes(op, attributes):
 @pytest.mark.parametrize("op, attributes", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}),
                                             ("spmm", {"reduce": "sym"}), ("spmm", {"reduce": "max"}), ("attention", {})])  # fmt: skip
 def test_sarlite_graphs_pass(op, attributes):
-    passes(partial(graph_run, rows="bfloat16"), partial(graph_vjp, rows="bfloat16"), op, attributes)
+    passes(partial(graph_run, row_dtype="bfloat16"), partial(graph_vjp, row_dtype="bfloat16"), op, attributes)
 
 
 def test_a_bound_has_what_its_numbers_are_rounded_to():

@@ -177,10 +177,10 @@ def test_what_is_kept_dies_with_the_tensor():
     kept = weakref.ref(graph.aggregate(fn.copy_src(x), "sum"))
     graph.aggregate(fn.copy_src(kept()), "sum")
     gc.collect()
-    assert kept() is not None and len(graph.kept.get("sums", dict)) == 2
+    assert kept() is not None and len(graph.memo.get("sums", dict)) == 2
     del x
     gc.collect()
-    assert kept() is None and not len(graph.kept.get("sums", dict))
+    assert kept() is None and not len(graph.memo.get("sums", dict))
 
 
 def test_a_constant_of_integers():

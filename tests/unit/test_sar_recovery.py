@@ -8,6 +8,7 @@ import pytest
 from sarlite import HeteroGraph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
+from sarlite.sar.graph import hetero, relation_fetches
 from tests.helpers import relational
 from tests.helpers.exchanges import EDGES, X, shard
 from tests.helpers.faults import Fault, Faulty
@@ -77,8 +78,7 @@ def test_what_one_rank_kept_is_void(what):
     assert max(finished) > min(finished)  # some rank had kept what another had not
 
 
-@pytest.mark.parametrize("change", [lambda graph: graph.use("oneshot"), lambda graph: graph.forget()])
-def test_relations_recover_also_where_their_exchanges_are_forgotten(change):
+def test_relations_recover_also_where_their_exchanges_are_forgotten():
     def work(comm):
         graph = relational.make(comm, "random")
         x = relational.X["paper"][graph.node_ids["paper"]]
@@ -86,7 +86,7 @@ def test_relations_recover_also_where_their_exchanges_are_forgotten(change):
         expected = cites()
         with pytest.raises(KeyError, match="the cause"):
             graph.aggregate({relational.CITES: fails}, "sum")
-        change(graph)
+        graph.forget()
         with pytest.raises(PeerError, match="recover"):
             cites()
         graph.recover()
@@ -100,27 +100,27 @@ def test_relations_recover_also_where_their_exchanges_are_forgotten(change):
     threads.run(2, work)
 
 
-def test_a_failure_where_something_is_found_together_is_noted():
+def test_a_failure_where_something_is_found_together_is_noted(monkeypatch):
     """A rank that runs out of memory has not what the other ranks have."""
 
-    class Breaks(HeteroGraph):
-        broken = False
+    broken = {1}
 
-        def _made(self, chosen):
-            found = super()._made(chosen)
-            if self.broken:
-                raise MemoryError("no room")
-            return found
+    def make_fetch(parts, *arguments):
+        fetch = relation_fetches.make_fetch(parts, *arguments)
+        if parts.comm.rank in broken:
+            raise MemoryError("no room")
+        return fetch
+
+    monkeypatch.setattr(hetero, "make_fetch", make_fetch)
 
     def work(comm):
-        graph = Breaks.from_edges(relational.EDGES, relational.N_NODES, comm=comm, parts="random")
-        graph.broken = comm.rank == 1
-        if graph.broken:
+        graph = HeteroGraph.from_edges(relational.EDGES, relational.N_NODES, comm=comm, parts="random")
+        if comm.rank in broken:
             with pytest.raises(MemoryError):
                 graph.prepare([relational.CITES])
             with pytest.raises(PeerError, match=r"no room.*recover"):
                 graph.prepare([relational.CITES])
-            graph.broken = False
+            broken.clear()
         else:
             graph.prepare([relational.CITES])
         graph.recover()

@@ -1,147 +1,92 @@
-"""Graphs of tables of other libraries, whose nodes are known by ids of any kind, and back.
+"""Tables and graphs of other libraries: read edges whose nodes have ids of any kind, and write edges.
 
-No library is imported for a table that comes in: `table[name]` is a column.
+No library is imported to read a table: `table[name]` is a column.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.comm import Solo, together, wrap
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph import validation
-from sarlite.graph.edges import destinations
-from sarlite.sar.graph.construct import check_triple
-from sarlite.sar.graph.whole import from_edges
-
-if TYPE_CHECKING:
-    from sarlite.sar.graph.graph import Graph
-    from sarlite.sar.graph.hetero import HeteroGraph
+from sarlite.sar.graph.array_checks import Relation, check_relation
+from sarlite.types import Array
 
 
-def from_pandas(cls: Any, edges: Any, src: str = "src", dst: str = "dst", *, weight: str | None = None,
-                features: Iterable[str] = (), nodes: Any = None, id: str = "id",
-                undirected: bool = False) -> "Graph":
-    """Make a whole graph from a table of edges, whose nodes are known by words or by numbers of any size.
+class TableEdges(NamedTuple):
+    """The edges of a table.
 
-    Parameters
+    Attributes
     ----------
-    edges : table
-        A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays: anything whose columns `edges[name]`
-        gives. A row is an edge; equal rows are parallel edges.
-    src, dst : str
-        The columns with the ids of an edge's source and destination: whole numbers or words, none missing.
-    weight : str, optional
-        The column with the edges' weights, which become `edge_weight`.
-    features : iterable of str
-        The columns of numbers that become `edge_features`.
-    nodes : table, optional
-        A node a row, in the graph's order: nodes without edges too. By default the nodes are the ids of the edges, in
-        ascending order.
-    id : str
-        The column of `nodes` with their ids, each once.
-    undirected : bool
-        Each edge goes both ways, a self loop once, with the same values; those backward follow the given edges.
-
-    Returns
-    -------
-    Graph
-        Its `ids` are the nodes' ids, and stay with its parts.
-
-    Raises
-    ------
-    DataError
-        No such column, an id that is missing or no whole number and no word, an id of an edge that is not in `nodes`,
-        an id twice in `nodes`; values that are no finite numbers.
+    names : (n_nodes,) array
+        Ids of the nodes in the table.
+    src, dst : (n_edges,) int64
+        Numbers of the nodes.
+    weight : (n_edges,) float array, or None
+    features : (n_edges, n_edge_features) float array, or None
     """
-    ids, (sources, to) = _numbered([_ids("edges", edges, name) for name in (src, dst)], nodes, id)
+
+    names: Array
+    src: Array
+    dst: Array
+    weight: Array | None
+    features: Array | None
+
+
+def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
+               undirected: bool) -> TableEdges:
+    """Return the edges of a table; see `Graph.from_pandas`."""
+    names, (sources, to) = _number([_read_ids("edges", edges, name) for name in (src, dst)], nodes, id)
     order = np.arange(len(to))
     if undirected:
         back = np.flatnonzero(sources != to)
         order, sources, to = np.append(order, back), np.append(sources, to[back]), np.append(to, sources[back])
-    made = from_edges(cls, sources, to, len(ids))
-    made.names = ids
-    columns = [validation.weights(f"edges: column {name!r}", _column("edges", edges, name), len(edges[name]))[order]
-               for name in (*([] if weight is None else [weight]), *features)]
-    if not columns:
-        return made
-    of_weight = None if weight is None else columns.pop(0)
-    return made.with_edge_values(of_weight, np.stack(columns, 1) if columns else None)
+
+    def values_of(name: str) -> Array:
+        column = _column("edges", edges, name)
+        return validation.weights(f"edges: column {name!r}", column, len(column))[order]
+
+    columns = [values_of(name) for name in features]
+    return TableEdges(names, sources, to, None if weight is None else values_of(weight),
+                      np.stack(columns, 1) if columns else None)
 
 
-def from_tables(cls: Any, edges: Mapping[Any, Any], src: str = "src", dst: str = "dst", *,
-                nodes: Mapping[str, Any] | None = None, id: str = "id", **division: Any) -> "HeteroGraph":
-    """Make a graph from a table of edges by relation. Collective.
-
-    The nodes are known by words or by numbers of any size.
-
-    Parameters
-    ----------
-    edges : dict of (source type, name, destination type) to table
-        As `Graph.from_pandas` has them. Edge values are not read: `edge_ids` index the rows of a relation's table.
-    src, dst : str
-        The columns with the ids of an edge's source and destination.
-    nodes : dict of str to table, optional
-        The nodes of some types, in their order; of the others the nodes are the ids of their edges, ascending.
-    id : str
-        The column of these tables with the nodes' ids.
-    **division
-        `comm`, `parts`, `mode`, `prefetch` and `seed`, as `HeteroGraph.from_edges` has them.
-
-    Returns
-    -------
-    HeteroGraph
-        Its `ids` are the nodes' ids, by type.
-
-    Raises
-    ------
-    ConfigError, DataError
-        What `HeteroGraph.from_edges` and `Graph.from_pandas` refuse.
-    """
-    comm = Solo() if division.get("comm") is None else wrap(division["comm"])
-    found, names = together(comm, lambda: _typed_edges(edges, src, dst, nodes or {}, id))
-    made = cls.from_edges(found, {name: len(ids) for name, ids in names.items()}, **division)
-    made.names = names
-    return made
-
-
-def _typed_edges(edges, src, dst, nodes, id):
-    """Return edge lists by relation, and the ids of each type's nodes, of tables of edges by relation."""
+def read_relations(edges: Any, src: str, dst: str, nodes: Any,
+                   id: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
+    """Return edge lists by relation and ids by node type, from tables of edges; see `HeteroGraph.from_pandas`."""
     if not all(isinstance(given, Mapping) for given in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")
     for relation in edges:
-        check_triple(relation)
-    found = {relation: [_ids(f"edges[{relation!r}]", table, name) for name in (src, dst)]
-             for relation, table in edges.items()}
-    ends = [(relation, end) for relation in found for end in (0, 1)]
-    numbers, ids = {}, {}
-    for of_type in dict.fromkeys([*nodes, *(relation[2 * end] for relation, end in ends)]):
-        mine = [(relation, end) for relation, end in ends if relation[2 * end] == of_type]
-        ids[of_type], of_ends = _numbered([found[relation][end] for relation, end in mine], nodes.get(of_type), id)
-        numbers.update(zip(mine, of_ends))
-    return {relation: (numbers[relation, 0], numbers[relation, 1]) for relation in found}, ids
+        check_relation(relation)
+    columns = {(relation, end): _read_ids(f"edges[{relation!r}]", table, name)
+               for relation, table in edges.items() for end, name in ((0, src), (2, dst))}
+    numbers, names = dict[tuple[Relation, int], Array](), dict[str, Array]()
+    for node_type in dict.fromkeys([*nodes, *(relation[end] for relation, end in columns)]):
+        ends = [(relation, end) for relation, end in columns if relation[end] == node_type]
+        names[node_type], of_ends = _number([columns[end] for end in ends], nodes.get(node_type), id)
+        numbers.update(zip(ends, of_ends))
+    return {relation: (numbers[relation, 0], numbers[relation, 2]) for relation in edges}, names
 
 
-def _column(where, table, name, remedy=""):
-    """A column of a table, as an array."""
-    names = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
-    if name not in names:
-        raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, names))}{remedy}")
+def _column(where: str, table: Any, name: str, remedy: str = "") -> Array:
+    columns = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
+    if name not in columns:
+        raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, columns))}{remedy}")
     return np.asarray(table[name])
 
 
-def _ids(where, table, name, remedy=""):
-    """A column of ids: integers, or an array of words."""
-    found, where = _column(where, table, name, remedy), f"{where}: column {name!r}"
-    if found.dtype.kind in "iuU" and found.ndim == 1:
-        return found
-    if found.dtype.kind not in "OT" or found.ndim != 1:
-        if not found.size:
+def _read_ids(where: str, table: Any, name: str, remedy: str = "") -> Array:
+    """Return a column of ids: integers, or an array of words."""
+    column, where = _column(where, table, name, remedy), f"{where}: column {name!r}"
+    if column.dtype.kind in "iuU" and column.ndim == 1:
+        return column
+    if column.dtype.kind not in "OT" or column.ndim != 1:
+        if not column.size:
             return np.zeros(0, np.int64)
-        raise DataError(f"{where}: {found.dtype} of shape {found.shape}, expected ids: whole numbers or words")
-    cells = found.tolist()
+        raise DataError(f"{where}: {column.dtype} of shape {column.shape}, expected ids: whole numbers or words")
+    cells = column.tolist()
     for kind in (str, (int, np.integer)):
         if all(isinstance(cell, kind) and not isinstance(cell, bool) for cell in cells):
             return np.array(cells)
@@ -150,24 +95,24 @@ def _ids(where, table, name, remedy=""):
                     else f"{where}: row {at} is {cells[at]!r}, expected an id: a whole number or a word")
 
 
-def _numbered(ends, nodes, id):
-    """Return the ids of all nodes, and the number of each end's."""
+def _number(ends: Sequence[Array], nodes: Any, id: str) -> tuple[Array, Sequence[Array]]:
+    """Return the ids of all nodes, and for each column of ends the numbers of its nodes."""
     if nodes is None:
         kinds = {end.dtype.kind == "U" for end in ends if len(end)}
         if len(kinds) > 1:
             raise DataError("edges: some ids are numbers and some are words")
         ids, numbers = np.unique(np.concatenate([end for end in ends if len(end)] or ends), return_inverse=True)
         return ids, np.split(numbers, np.cumsum([len(end) for end in ends])[:-1])
-    ids = _ids("nodes", nodes, id, "; id= names the column of ids")
+    ids = _read_ids("nodes", nodes, id, "; id= names the column of ids")
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
-    if (twice := in_order[1:][in_order[1:] == in_order[:-1]]).size:
-        raise DataError(f"nodes: column {id!r}: {twice[0]!s} stands there twice")
-    return ids, [_found(end, in_order, order) for end in ends]
+    if (equal := in_order[1:][in_order[1:] == in_order[:-1]]).size:
+        raise DataError(f"nodes: column {id!r}: {equal[0]!s} stands there twice")
+    return ids, [_look_up(end, in_order, order) for end in ends]
 
 
-def _found(end, in_order, order):
-    """The number of each id, which the nodes must have."""
+def _look_up(end: Array, in_order: Array, order: Array) -> Array:
+    """Return the number of each id of `end`; raise a DataError if the nodes lack an id."""
     if len(end) and (end.dtype.kind == "U") != (in_order.dtype.kind == "U"):
         raise DataError(f"edges: ids are {end.dtype}, and those of the nodes {in_order.dtype}")
     places = np.minimum(np.searchsorted(in_order, end), max(len(order) - 1, 0))
@@ -176,81 +121,25 @@ def _found(end, in_order, order):
     return order[places] if len(order) else np.zeros(0, np.int64)
 
 
-# ---- back
+# ---- edges for other libraries
 
 
-def to_scipy(graph: "Graph") -> Any:
-    """Return the edges as a sparse matrix, of which a[i, j] is the edge from j to i. Collective.
-
-    Returns
-    -------
-    scipy.sparse.csr_array
-        (n_dst, sources of the whole graph) of the edges' weights, or of float32 ones; entries stored twice are two
-        edges. Of a part its own rows; columns are row numbers of the whole graph.
-    """
-    from scipy import sparse
-
-    n_columns = sum(graph.comm.allgather(graph.n_src))
-    edges = graph.in_edges()
-    return sparse.csr_array((_in_place(graph, edges), edges.indices, edges.indptr), shape=(graph.n_dst, n_columns))
-
-
-def to_pandas(graph: "Graph", src: str = "src", dst: str = "dst", weight: str = "weight") -> Any:
-    """Return the edges of a whole graph as a DataFrame of pandas, in the order of edge values.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The ids of each edge's source and destination; its weight, where edges have weights; columns "edge_0", "edge_1",
-        ... of its features, where they have any.
-
-    Raises
-    ------
-    ConfigError
-        The graph is a part of one, or bipartite.
-    """
+def make_frame(columns: Mapping[str, Array], features: Array | None) -> Any:
+    """Return a pandas.DataFrame of the columns and of columns "edge_0", "edge_1", ... of the features."""
     import pandas
 
-    found = dict(zip((src, dst), _ends(graph, "to_pandas")))
-    found |= {} if graph.edge_weight is None else {weight: graph.edge_weight}
-    of_edges = () if graph.edge_features is None else graph.edge_features.T
-    return pandas.DataFrame(found | {f"edge_{at}": column for at, column in enumerate(of_edges)})
+    of_edges = () if features is None else features.T
+    return pandas.DataFrame({**columns} | {f"edge_{at}": column for at, column in enumerate(of_edges)})
 
 
-def to_networkx(graph: "Graph") -> Any:
-    """Return a whole graph as a networkx.MultiDiGraph, whose nodes are `ids`; weights are the attribute "weight".
-
-    Raises
-    ------
-    ConfigError
-        The graph is a part of one, or bipartite.
-    """
+def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> Any:
+    """Return a networkx.MultiDiGraph of the nodes `ids`."""
     import networkx
 
-    src, dst = (found.tolist() for found in _ends(graph, "to_networkx"))
-    made = networkx.MultiDiGraph()
-    made.add_nodes_from(graph.ids.tolist())
-    if graph.edge_weight is None:
-        made.add_edges_from(zip(src, dst))
+    graph = networkx.MultiDiGraph()
+    graph.add_nodes_from(ids.tolist())
+    if weight is None:
+        graph.add_edges_from(zip(src.tolist(), dst.tolist()))
     else:
-        made.add_weighted_edges_from(zip(src, dst, graph.edge_weight.tolist()))
-    return made
-
-
-def _in_place(graph, edges):
-    """The weights in the order of the CSR."""
-    if graph.edge_weight is None:
-        return np.ones(len(edges.indices), np.float32)
-    return graph.edge_weight if edges.numbers is None else graph.edge_weight[edges.numbers]
-
-
-def _ends(graph, name):
-    """The ids of each edge's source and destination, in the order of edge values."""
-    if graph.comm.size > 1 or graph.bipartite:
-        raise ConfigError(f"{name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
-    edges = graph.in_edges()
-    found = edges.indices, destinations(edges.indptr)
-    if edges.numbers is not None:
-        order = np.argsort(edges.numbers)
-        found = found[0][order], found[1][order]
-    return graph.ids[found[0]], graph.ids[found[1]]
+        graph.add_weighted_edges_from(zip(src.tolist(), dst.tolist(), weight.tolist()))
+    return graph

@@ -1,4 +1,4 @@
-"""GraphSet: a set of graphs, whose rows are graphs, as one graph and the graph of each node."""
+"""GraphSet: a set of graphs, stored as one graph and the membership of its nodes."""
 
 from typing import Any
 
@@ -9,14 +9,15 @@ from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import validation, whole_graphs
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.part import InEdges
-from sarlite.sar.graph.construct import csr, make, outside
+from sarlite.sar.graph.array_checks import check_array, check_csr
+from sarlite.sar.graph.build import build_part
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.schedule.schedule import Options
 from sarlite.types import Array
 
 
 class GraphSet:
-    """This rank's graphs of a set of graphs. Make one with `of`. Construction is collective.
+    """A set of graphs of which each rank owns some. Make one with `of`. Construction is collective.
 
     A model's rows are graphs: `nodes` is what layers compute on, and `members` leads from each node to its graph, so a
     readout is one aggregation over it.
@@ -28,7 +29,7 @@ class GraphSet:
     indptr, indices : (n_dst + 1,), (n_members,) int64
         The nodes of each of this rank's graphs, by row number in `nodes` of all ranks.
     graph_ids : (n_dst,) int64
-        Of this rank's graphs.
+        Global ids of this rank's graphs.
 
     Attributes
     ----------
@@ -38,26 +39,26 @@ class GraphSet:
         Nodes of this rank; its graphs; graphs of all ranks.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
         Global ids of the nodes and of the graphs.
-    comm, profile, kept
+    comm, profile, memo
         Those of `nodes`.
 
     Raises
     ------
     ConfigError, DataError
-        On every rank: `nodes` is another graph than is said here; what `Graph.from_part` refuses of the others.
+        On every rank: `nodes` is bipartite or has bfloat16 rows; or as `Graph.from_part`.
     """
 
     def __init__(self, nodes: Graph, indptr: Array, indices: Array, graph_ids: Array) -> None:
         if not isinstance(nodes, Graph):
             raise ConfigError(f"a GraphSet is of a Graph, but nodes is a {type(nodes).__name__}")
         edges, ids = together(nodes.comm, lambda: _checked(nodes, indptr, indices, graph_ids))
-        self.nodes, self.comm, self.profile, self.kept = nodes, nodes.comm, nodes.profile, nodes.kept
+        self.nodes, self.comm, self.profile, self.memo = nodes, nodes.comm, nodes.profile, nodes.memo
         with nodes.profile.phase("setup"):
-            self.members = make(Graph, nodes.schedule.transport.comm, edges, ids, nodes.dst_ids, None, nodes.n_dst,
-                                Options(prefetch=0), nodes.profile)
+            self.members = Graph(build_part(nodes.schedule.transport.comm, edges, node_ids=ids, src_ids=nodes.dst_ids,
+                                            n_src=nodes.n_dst, options=Options(prefetch=0), profile=nodes.profile))
         self.n_src, self.n_dst, self.n_nodes = nodes.n_dst, self.members.n_dst, self.members.n_nodes
         self.src_ids, self.dst_ids = nodes.dst_ids, self.members.dst_ids
-        self._found: tuple[int, InEdges, InEdges] | None = None
+        self._local_edges: tuple[int, InEdges, InEdges] | None = None
 
     @classmethod
     def of(cls, graph: Graph, graph_ids: Any, n_graphs: int | None = None, *, comm: Any = None, parts: Any = "metis",
@@ -67,7 +68,7 @@ class GraphSet:
         Parameters
         ----------
         graph : Graph
-            Whole: all graphs of the set side by side, with the values on their edges.
+            Whole graph that contains all graphs of the set, with the values on their edges.
         graph_ids : (n_nodes,) int array
             The graph of each node, from 0.
         n_graphs : int, optional
@@ -80,7 +81,7 @@ class GraphSet:
         mode, prefetch
             As of `Graph.from_part`, for aggregations between nodes. A readout needs no rows of other ranks.
         seed : int
-            Of a method.
+            Seed of the method.
 
         Raises
         ------
@@ -94,9 +95,9 @@ class GraphSet:
         agree(comm, owner, "parts")
         if comm.size > 1:
             graph = graph.shard(comm, owner[graph_of], mode=mode, prefetch=prefetch)
-        own = np.flatnonzero(owner == comm.rank)
-        indptr, indices = _members(graph, graph_of[graph.dst_ids], own)
-        return cls(graph, indptr, indices, own)
+        ids = np.flatnonzero(owner == comm.rank)
+        indptr, indices = _members(graph, graph_of[graph.dst_ids], ids)
+        return cls(graph, indptr, indices, ids)
 
     def __repr__(self) -> str:
         return f"GraphSet({self.n_dst} of {self.n_nodes} graphs, {self.nodes!r})"
@@ -106,7 +107,7 @@ class GraphSet:
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return the set of some of this rank's graphs, and which rows its nodes were: graph after graph. Collective.
+        """Return a set of some of this rank's graphs, and its nodes' rows in this set, graph by graph. Collective.
 
         Parameters
         ----------
@@ -131,34 +132,33 @@ class GraphSet:
         part = InEdges(_indptr(degrees), start + new[edges.indices[places] - first], None, loops)
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
-        made = make(Graph, comm, part, self.src_ids[nodes], None, whole.edge_ids[numbers], None,
-                    options, self.profile)
-        values = [None if array is None else array[numbers] for array in (whole.edge_weight, whole.edge_features)]
-        made = made if all(array is None for array in values) else made.with_edge_values(*values)
-        return GraphSet(made, _indptr(lengths), start + np.arange(len(nodes)), self.dst_ids[rows]), nodes
+        graph = Graph(build_part(comm, part, node_ids=self.src_ids[nodes], edge_ids=whole.edge_ids[numbers],
+                                 options=options, profile=self.profile))
+        members_of = start + np.arange(len(nodes))
+        return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
         """Raise a ConfigError on every rank where a graph is cut, or a node is not in one graph. Collective."""
         first, members, edges = self._local()
         rows, sources = members.indices - first, edges.indices - first
-        inside = all(((own >= 0) & (own < self.n_src)).all() for own in (rows, sources))
+        inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
         whole = inside and (np.bincount(rows, minlength=self.n_src) == 1).all()
         raise_together(self.comm, None if whole else ConfigError(
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """This rank's first row, and its edges to graphs and between nodes. Collective at first."""
-        if self._found is None:  # no cached_property, whose lock ranks as threads share
+        """Return this rank's first row number, and its edges to graphs and between nodes. Collective at first."""
+        if self._local_edges is None:  # no cached_property, whose lock ranks as threads share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
-            self._found = first, self.members.in_edges(), self.nodes.in_edges()
-        return self._found
+            self._local_edges = first, self.members.in_edges(), self.nodes.in_edges()
+        return self._local_edges
 
 
 def _checked(nodes, indptr, indices, graph_ids):
-    """The edges to this rank's graphs, and the ids of these."""
+    """Return the edges from nodes to this rank's graphs, and the ids of the graphs."""
     _check(nodes)
-    ids = validation.integers("graph_ids", outside("graph_ids", graph_ids))
-    return InEdges(*csr(indptr, indices, len(ids))), ids
+    ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
+    return InEdges(*check_csr(indptr, indices, len(ids))), ids
 
 
 def _check(nodes):
@@ -168,37 +168,37 @@ def _check(nodes):
 
 
 def _graphs_of(graph, graph_ids, n_graphs):
-    """The graph of each node, and the number of graphs, checked."""
+    """Return the graph of each node and the number of graphs, checked."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
     _check(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
-    found = validation.integers("graph_ids", outside("graph_ids", graph_ids), length=graph.n_dst, start=0,
-                                **({} if stop is None else {"stop": stop})).astype(np.int64)
+    ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
+                              **({} if stop is None else {"stop": stop})).astype(np.int64)
     edges = graph.in_edges()
-    whole_graphs.check_within(found, edges.indices, destinations(edges.indptr))
-    return found, int(found.max(initial=-1)) + 1 if stop is None else stop
+    whole_graphs.check_within(ids, edges.indices, destinations(edges.indptr))
+    return ids, int(ids.max(initial=-1)) + 1 if stop is None else stop
 
 
 def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
-    found = validation.integers("parts", outside("parts", parts), length=n_graphs, stop=n_parts)
-    return found.astype(np.int32)
+    owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
+    return owners.astype(np.int32)
 
 
-def _members(graph, graph_of, own):
-    """CSR of this rank's graphs, `own`, of row numbers of all ranks' nodes; local rows have `graph_of`. Collective."""
+def _members(graph, graph_of, ids):
+    """Return the CSR of the node row numbers of this rank's graphs, from the graph of each local row. Collective."""
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
-    rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(own), 1)
-    indptr, indices = csr_by_dst(rows, np.searchsorted(own, graph_of), n)[:2]
-    return indptr[: len(own) + 1], indices.astype(np.int64) + first
+    rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
+    indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
+    return indptr[: len(ids) + 1], indices.astype(np.int64) + first
 
 
 def _rows_of(indptr, rows):
-    """The places of some rows' entries, row after row, and how many each row has."""
+    """Return the positions of the entries of some rows, row after row, and the number of entries of each row."""
     lengths = np.diff(indptr)[rows]
     ends = _indptr(lengths)
     return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths

@@ -10,12 +10,11 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.sar.graph.layer_graph import LayerGraph
-from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.operators import fn
 from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.schedule import Schedule
-from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor, ops
 from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
@@ -24,34 +23,32 @@ Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with t
 
 
 class LinkGraph:
-    """Rows of candidate links: row i has c pairs of nodes, a head and a tail each.
+    """Rows of candidate links: row i has c pairs of nodes, a head and a tail each. Construction is collective.
 
-    A model's last layer scores them, so that a row of the output is a row of the `LinkGraph` and its columns are the
-    candidates. In training the first candidate is a link of the data, and the others are negatives. Construction is
-    collective.
+    A model's last layer scores the candidates: an output has one row a row of the `LinkGraph` and one column a
+    candidate. In training the first candidate is a link of the data, and the other candidates are negatives.
 
     Parameters
     ----------
     nodes : Graph, NodeType, or Batch
-        What the encoder computes on: edges along which messages pass. Not bipartite. Of relations
-        the types at the links' ends.
+        Graph of the encoder, along whose edges messages pass; not bipartite. With relations, the node types at the
+        links' ends.
     heads : (n, c) or (n, 1) int64, or (n,) int
-        Row numbers of all ranks' rows, (n, 1) where a row's candidates have one head; or that head's local row. Of one
-        kind on every rank.
+        Row numbers of all ranks' rows; (n, 1) if the candidates of a row share a head; (n,) for the local rows of such
+        heads. The same kind on every rank.
     tails : (n, c) int64
         Row numbers of all ranks' rows; c is the same on every rank.
     relations : (n,) int64, optional
-        Of links of several relations each row's, by which a decoder picks its row.
+        Relation of each row, by which a decoder selects its parameters; only for links of several relations.
     draw : callable, optional
-        (step, rows) -> LinkGraph of these rows in a training step, with other negatives; collective. Without it each
-        step has the same.
+        (step, rows) -> LinkGraph of these rows with the negatives of a training step; collective. By default all steps
+        have the same negatives.
     over : Graph, optional
-        Whose mode and transport bring remote ends, where `nodes` are a batch of its.
+        Graph whose mode and transport bring remote ends, if `nodes` is a batch of the graph.
     comm : Communicator, optional
-        What construction communicates by.
+        Communicator of the construction.
     at_once : int, optional
-        Candidates that are scored at a time where no gradient is wanted, so that rows of both ends of few are held; by
-        default all.
+        Number of candidates that are scored at a time without gradients, which limits the rows held; by default all.
 
     Attributes
     ----------
@@ -75,7 +72,7 @@ class LinkGraph:
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
-        self.comm, self.profile, self.kept = graph.comm, graph.profile, graph.kept
+        self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
         self._n_pieces = 1
@@ -119,7 +116,7 @@ class LinkGraph:
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, start):
-        """The rows from one on that are scored at once. Collective."""
+        """Return the rows from `start` on that are scored at once. Collective."""
         rows = slice(start, start + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)
@@ -131,16 +128,15 @@ class LinkGraph:
 
 
 class _Slots(LayerGraph):
-    """One destination row for each candidate, whose one source is an end of it."""
+    """A graph with one destination row for each candidate, whose only source is an end of the candidate link."""
 
-    whole_edges = True
+    has_all_edges = True
 
     def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
-        super().__init__(graph.comm, schedule, graph.profile, Kept(graph.kept.state), graph.n_nodes,
-                         (len(ids), n, n), bipartite=True)
+        super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes, (len(ids), n, n), bipartite=True)
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
 def _slots_of(comm, graph, ids, rows):
-    found = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
-    return _Slots(graph, graph.lay_out(found), ids, len(rows))
+    halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
+    return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

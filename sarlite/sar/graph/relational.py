@@ -1,21 +1,21 @@
-"""RelationalLayer: what one layer of a relational model computes on. What leaves one node type is fed by one fetch."""
+"""RelationalLayer: the relations that one layer of a relational model computes on."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
+from sarlite.sar.graph.array_checks import Relation
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.operators import fn, relations, table
 from sarlite.sar.operators.evaluation import EVALUATIONS, check
 from sarlite.tape import Tensor
 
-Relation = tuple[str, str, str]  # (source type, name, destination type)
-
 
 class RelationalLayer:
-    """What one layer of a relational model computes on: a `LayerGraph` for each relation.
+    """The graphs that one layer of a relational model computes on: a `LayerGraph` for each relation.
 
-    A `HeteroGraph` is one, whose layers are all itself, and so is each layer of a batch.
+    A `HeteroGraph` is the RelationalLayer of all its layers; a batch has a RelationalLayer for each layer. One fetch of
+    a node type's rows serves the relations out of that type.
 
     Attributes
     ----------
@@ -24,29 +24,26 @@ class RelationalLayer:
 
     relations: tuple[Relation, ...]
 
-    def by_source(self, chosen: Any) -> list[list[LayerGraph]]:
-        """Return the graphs of some relations, a list for each source type, which one fetch serves.
-
-        Collective at first.
-        """
+    def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
+        """Return the graphs of some relations, a dict for each fetch. The first call is collective."""
         raise NotImplementedError
 
     def of(self, node_type: str) -> Any:
-        """Return the destinations of one type: their `n_dst`, `dst_ids`, `node_type` and `comm`."""
+        """Return the destinations of one type, which have `n_dst`, `dst_ids`, `node_type` and `comm`."""
         raise NotImplementedError
 
     def enter(self, h: Any) -> tuple["RelationalLayer", Any]:
-        """Return (graph, h) for a layer, as they are; see `LayerGraph.enter`."""
+        """Return (graph, h) for a layer; see `LayerGraph.enter`."""
         return self, h
 
     def dst(self, h: Any) -> Any:
-        """Return the destinations' own rows of h by type."""
+        """Return the destination rows of h by type."""
         return h
 
     def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
                   evaluation: str | None = None) -> dict[str, Tensor]:
-        """Return by destination type out_i = sum over relations r of reduce over r's in-edges (j, i) of messages[r].
+        """Return by destination type the sums out_i over relations r of reduce over r's in-edges (j, i) of messages[r].
 
         Collective.
 
@@ -54,19 +51,20 @@ class RelationalLayer:
         ----------
         messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
                 fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
-            Source rows are those of the relation's source type, in the order of `node_ids`. Others' relations are left
-            out. The same relations on every rank.
+            Source rows are those of the relation's source type, in the order of `node_ids`. Relations without a message
+            are left out. The same relations on every rank.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            As of `Graph.aggregate`, within each relation: "sum", "mean" and "sym" of copy_src and linear, "max" and
-            "min" of copy_src, these but "sym" of mul_edge, "sum" of attend and attend_linear, all but "sym" of a
-            function. "sym" divides by the square roots of the degree into i and of that out of j, both in the relation.
+            As of `Graph.aggregate`, within each relation. `copy_src` goes with all but "softmax", `linear` with "sum",
+            "mean" and "sym", `mul_edge` with "sum", "mean", "max" and "min", `attend` and `attend_linear` with "sum", a
+            function with all but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the
+            relation.
         own : dict of str to (x, weight), optional
-            x W is added to the sums of a type, (n_dst, n_in) by (n_in, n_out): what a layer makes of the destinations'
-            own rows.
+            Products x W, (n_dst, n_in) by (n_in, n_out), that are added to the sums of a type: a layer's transform of
+            the destinations' own rows.
         evaluation : {"inside", "first"}, optional
-            Of the weights of `fn.linear`: inside the message, or aggregated first and transformed after; equal to
-            rounding. By default for each relation what costs fewer bytes: see `sar.operators.evaluation`, and
-            `evaluations` for what was chosen.
+            Evaluation order of the weights of `fn.linear`: inside the message, or sums first and products after. The
+            results are equal up to rounding. By default each relation takes the order that moves fewer bytes; see
+            `sar.operators.evaluation`, and `evaluations` for the chosen orders.
 
         Returns
         -------
@@ -76,15 +74,19 @@ class RelationalLayer:
         Raises
         ------
         ConfigError, ShapeError
-            An unknown relation, a message that does not go with the reducer, an input that does not fit; sums and
-            products that are added up have one float dtype.
+            An unknown relation, a message that does not fit the reducer, an input that does not fit, or sums and
+            products of different float dtypes that are added up.
 
         Notes
         -----
-        One fetch for each source type serves all its relations here: the rows that any of them needs travel once, and
-        once again in backward where an operator needs them (case 2: a weight inside, attention). A tensor that several
-        messages have travels once. The sum or mean of a constant tensor's rows is kept, as of `Graph.aggregate`. The
-        first call for a set of relations out of a type finds what is to be exchanged. Source: SAR appendix A, Eq. 4.
+        One fetch for each source type serves all its relations: a row that several relations need travels once, and
+        once again in backward where an operator needs it (case 2: a weight inside, attention). A tensor in several
+        messages travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The
+        first call for a set of relations out of a type makes their exchange.
+
+        References
+        ----------
+        SAR, appendix A, Eq. 4.
         """
         self._check_own(own or {})
         check(evaluation, EVALUATIONS)
@@ -92,16 +94,17 @@ class RelationalLayer:
         products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
         sums: dict[str, Tensor] = {}
         for graphs in self.by_source(messages):
-            calls = [(graph, table.call(graph, _evaluated(messages[graph.relation], evaluation), reducer))
-                     for graph in graphs]
-            wanted = [(graph, _key(graph, call), call) for graph, call in calls if call.found is None]
-            apart = any(key is graph.relation for graph, key, _ in wanted)
-            outputs = relations.add_up([wanted], []) if apart else {}
-            fetches += [wanted] if wanted and not apart else []
-            for graph, call in calls:
-                to, out = graph.relation[2], call.found
-                if graph.relation in outputs:
-                    out = call.keep(outputs.pop(graph.relation))
+            calls = {relation: table.call(graph, _evaluated(messages[relation], evaluation), reducer)
+                     for relation, graph in graphs.items()}
+            pending = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
+                       for relation, graph in graphs.items() if calls[relation].found is None]
+            has_separate = any(isinstance(key, tuple) for _, key, _ in pending)
+            outputs = relations.add_up([pending], []) if has_separate else {}
+            fetches += [pending] if pending and not has_separate else []
+            for relation, call in calls.items():
+                to, out = relation[2], call.found
+                if relation in outputs:
+                    out = call.keep(outputs.pop(relation))
                 if out is not None and call.weight is not None:
                     products.append((to, out, call.weight))
                 elif out is not None:
@@ -130,13 +133,14 @@ def _evaluated(message, evaluation):
     return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
 
 
-def _key(graph, call):
-    """What an output is added to: its destination type's sum; or itself, where it is kept, multiplied, or apart."""
-    return graph.relation if graph.apart or call.memo is not None or call.weight is not None else graph.relation[2]
+def _sum_key(relation, graph, call):
+    """Return the relation if its output is stored, multiplied or fetched alone; else the type whose sum it joins."""
+    separate = graph.has_own_exchange or call.kept_sums is not None or call.weight is not None
+    return relation if separate else relation[2]
 
 
 def _add(sums, outputs):
-    """Add outputs by destination type to the sums, which are returned."""
+    """Add outputs by destination type to `sums`; return `sums`."""
     for to, out in outputs.items():
         sums[to] = sums[to] + out if to in sums else out
     return sums

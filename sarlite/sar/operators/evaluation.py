@@ -61,10 +61,14 @@ class Evaluation(NamedTuple):
     first_bytes: int
 
 
+EvaluationLog = dict[Any, Evaluation]
+"""Chosen evaluations, keyed by relation, widths, constancy of the rows, the forced way and the numerics."""
+
+
 def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
     """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
 
-    It is the cheapest, or the forced one, and the same on every rank. Of a relation it is noted, with what either way
+    It is the cheapest, or the forced one, and the same on every rank. Of a relation it is logged, with what either way
     costs.
 
     Raises
@@ -77,10 +81,10 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
     n_in, n_out = weight.shape
     found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
     chosen = forced or min(choices(*_ways(graph, x)), key=found.__getitem__)
-    noted, key = graph.noted, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
-    if noted is not None and key not in noted:
+    log, key = graph.evaluation_log, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
+    if log is not None and key not in log:
         inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
-        noted[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
+        log[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
     return chosen
 
 

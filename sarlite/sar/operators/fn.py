@@ -112,7 +112,7 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     ----------
     z : Tensor (n_src, n_heads, n_feat), or (n_src, 1, n_feat)
         The second is shared by all heads; what is aggregated has all of them. Of z_jh = x_j W_h either z or x can be
-        attended over, and then sum_j a_ijh x_j be multiplied by W_h (`Graph.attends_products` says which is cheaper).
+        attended over, and then sum_j a_ijh x_j be multiplied by W_h (`attend_linear` takes the cheaper way).
     src : Tensor (n_src, n_heads)
     dst : Tensor (n_dst, n_heads)
     slope : float

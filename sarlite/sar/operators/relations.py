@@ -276,7 +276,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
-        if graph.apart or not isinstance(graph.plan.local, Bundle):
+        if graph.has_own_exchange or not isinstance(graph.plan.local, Bundle):
             return {key: graph.apply(call)}
     numbering, drafts = _Numbering(), [_Draft() for _ in fetches]
     for draft, calls in zip(drafts, fetches):
@@ -346,6 +346,6 @@ class _Draft:
             self.numbers += range(n_inputs + len(captured), n_inputs + len(captured) + len(call.operator.captured))
             captured += call.operator.captured
             numbers = [*own, *range(start, len(self.numbers))]
-            members.append(Member(graph.place, key, call.operator, numbers, graph.edge_sums()))
+            members.append(Member(graph.relation_index, key, call.operator, numbers, graph.edge_sums()))
         operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
         return Fetch(operator, self.schedule, self.numbers)

@@ -23,7 +23,7 @@ SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
-class Memo(NamedTuple):
+class KeptSums(NamedTuple):
     """Where the sums of constant rows are kept, by reducer."""
 
     sums: MutableMapping[str, Tensor]
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     operator : Operator
     inputs : list of Tensor
         The operator's inputs. The rows of sources come first, and are fetched.
-    memo : Memo, or None
+    kept_sums : KeptSums, or None
         Where the output is kept from one call to the next.
     weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
         Matrix that the output is multiplied by, or a matrix for each head.
@@ -46,13 +46,13 @@ class Call(NamedTuple):
 
     operator: Operator
     inputs: list[Tensor]
-    memo: Memo | None = None
+    kept_sums: KeptSums | None = None
     weight: Tensor | None = None
 
     @property
     def found(self) -> Tensor | None:
         """The output of an earlier call, if it was kept."""
-        return None if self.memo is None else self.memo.sums.get(self.memo.reducer)
+        return None if self.kept_sums is None else self.kept_sums.sums.get(self.kept_sums.reducer)
 
     def weighted(self, out: Tensor) -> Tensor:
         """Return the output times the weight."""
@@ -62,9 +62,9 @@ class Call(NamedTuple):
 
     def keep(self, out: Tensor) -> Tensor:
         """Return the output; of constant rows as a constant, which is kept."""
-        if self.memo is None:
+        if self.kept_sums is None:
             return out
-        self.memo.sums[self.memo.reducer] = constant = Tensor(out.data, constant=True)
+        self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True)
         return constant
 
 
@@ -105,11 +105,11 @@ def _sum(graph, message, reducer):
 
 def _sum_of(graph, x, reducer):
     """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
-    memo, counts = Memo(graph.kept_of(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     x = x if reducer == "sym" else _where_they_stand(graph, x)
     if counts is None:
-        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], memo)
-    return Call(Sum(graph.n_dst, True), [x, counts], memo)
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], kept)
+    return Call(Sum(graph.n_dst, True), [x, counts], kept)
 
 
 def _linear(graph, message, reducer):
@@ -175,8 +175,16 @@ def _attend(graph, message, reducer):
             z = z * np.ones((1, src.shape[1], 1), z.dtype)
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
     if numerics.name() == "exact":
-        inputs = [*inputs, graph.largest_scores(src)]
+        inputs = [*inputs, _largest_scores(graph, src)]
     return Call(Attend(*_options(graph, message)), inputs)
+
+
+def _largest_scores(graph, src):
+    """Return the largest score among each destination's sources, (n_dst, n_heads), as a constant. Collective."""
+    rows = np.ascontiguousarray(src.data)
+    forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
+    graph.schedule.run((rows,), lambda block, rows: forward_pass.add(graph.edges_of(block), rows))
+    return Tensor(forward_pass.finish()[0])
 
 
 def _attend_linear(graph, message, reducer):

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.sar.schedule import needs
-from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.modes import MODES, Mode
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.reverse import is_symmetric, out_edges
 from sarlite.sar.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
@@ -24,7 +24,7 @@ class Schedule(NamedTuple):
     ----------
     plan : Plan
     transport : Transport
-    mode : a mode, see `modes`
+    mode : Mode
     reverse : Schedule, or None
         Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the
         reversed edges.
@@ -36,7 +36,7 @@ class Schedule(NamedTuple):
 
     plan: Plan
     transport: Transport
-    mode: Any
+    mode: Mode
     reverse: Any = None
     reverses_attention: bool = False
     row_format: RowFormat = FLOAT32
@@ -138,13 +138,35 @@ BACKWARD = "push", "fetch"
 
 
 class Options(NamedTuple):
-    """How a graph is computed with on several ranks; `Graph.from_part` tells what each means."""
+    """How a graph is computed with on several ranks.
 
-    mode: Any = "sar"  # a name in `MODES`, or an object like theirs
+    Attributes
+    ----------
+    mode : {"sar", "sa", "oneshot", "broadcast"}, or a Mode
+        The order in which a layer's remote rows are fetched and used; see `sar.schedule.modes`.
+    prefetch : int
+        Number of peers whose rows a thread fetches ahead; with 0 rows are fetched when they are used.
+    backward : {"push", "fetch"}, optional
+        How gradients of source rows reach their owners. With "push" the owner of the destinations computes them and
+        sends them. With "fetch" the owner of the sources fetches the destinations' gradients over the reversed edges
+        (4 bytes an edge, none if the structure is symmetric). "fetch" works for sums of `copy_src` and `linear` and
+        for `attend`; other gradients are pushed. By default those of `copy_src` and `linear` are fetched in mode
+        "broadcast", and all others are pushed; with bfloat16 rows all are fetched that can be.
+    row_dtype : {"float32", "bfloat16"}
+        Type in which rows that edges gather are stored and sent: the float32 source rows of `copy_src`, `linear`,
+        `mul_edge` and `attend` (its z), and the gradients of their outputs. "bfloat16" rounds each value once, to
+        nearest, ties to even. Sums and pushed gradients stay float32. Other messages are refused.
+    peers_at_once : int, optional
+        Number of peers whose rows are fetched and used at once, 1 .. N - 1; by default 1, and all in mode "oneshot".
+        A rank holds the rows of (1 + prefetch) times as many peers. More peers at once wait less at many ranks. Not
+        for mode "broadcast".
+    """
+
+    mode: str | Mode = "sar"
     prefetch: int = 1
     backward: str | None = None
-    rows: str = "float32"
-    peers_at_once: int | None = None  # None: as many as the mode takes
+    row_dtype: str = "float32"
+    peers_at_once: int | None = None
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
@@ -155,8 +177,8 @@ class Options(NamedTuple):
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
-        if self.rows not in ROW_FORMATS:
-            return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROW_FORMATS)}")
+        if self.row_dtype not in ROW_FORMATS:
+            return ConfigError(f"row_dtype {self.row_dtype!r} is not one of {', '.join(ROW_FORMATS)}")
         for name, least in (("prefetch", 0), ("peers_at_once", 1)):
             value: Any = getattr(self, name)
             if name == "peers_at_once" and value is None:
@@ -174,22 +196,22 @@ class Options(NamedTuple):
         By default those of narrow rows do: a row of a gradient is rounded, whichever rank sums it up, but of the sums
         that are pushed nothing may be rounded, as which edges they are over depends on the division.
         """
-        return self.reverses_attention or (self.made_mode.reverses if self.backward is None else False)
+        return self.reverses_attention or (self.mode_value.reverses if self.backward is None else False)
 
     @property
     def reverses_attention(self):
         """Whether those of attention do."""
-        return self.rows != "float32" if self.backward is None else self.backward == "fetch"
+        return self.row_dtype != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
-    def apart(self):
+    def separate(self):
         """True if each relation of several has a fetch of its own, though relations have sources in common."""
         return self.backward == "fetch"
 
     @property
-    def made_mode(self):
-        """The mode as an object."""
-        mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
+    def mode_value(self) -> Mode:
+        """The mode as a value."""
+        mode: Any = MODES[self.mode] if isinstance(self.mode, str) else self.mode
         return mode if self.peers_at_once is None else replace(mode, peers_at_once=self.peers_at_once)
 
 
@@ -206,8 +228,8 @@ def make(comm, found, options, profile, dst_ids=None):
     dst_ids : (n_dst,) int64
         Global ids of this rank's destination rows; None of relations.
     """
-    mode, transport = options.made_mode, Transport(comm, options.prefetch, profile)
-    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.rows])
+    mode, transport = options.mode_value, Transport(comm, options.prefetch, profile)
+    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.row_dtype])
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
     return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)

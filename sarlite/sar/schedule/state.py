@@ -19,7 +19,7 @@ class CommState:
     n_tags : int
         The number of the last tag.
     generation : int
-        How often the graphs recovered. What a graph kept before is void: see `Kept`.
+        How often the graphs recovered. What a graph kept before is void: see `Memo`.
     failure : str or None
         The failure after which no graph is usable.
     broadcasting, fetching : list of Ahead
@@ -80,7 +80,7 @@ class CommState:
         self.failure = None
 
 
-class Kept:
+class Memo:
     """What a graph keeps of what ranks found together, by name, until the communicator's graphs recover.
 
     Where a rank failed, the ranks that finished have kept what that rank has not. Were it still used after `recover`,
