@@ -1,7 +1,7 @@
 """Names for what many annotations say."""
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
@@ -9,3 +9,12 @@ Array = npt.NDArray[Any]
 Axis = int | tuple[int, ...] | None  # one axis, several, or all
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]
+
+
+class SupportsDLPack(Protocol):
+    """An array of another library that exports its memory by DLPack."""
+
+    def __dlpack__(self) -> Any: ...
+
+
+ArrayLike = npt.ArrayLike | SupportsDLPack  # what `tape.engine.as_array` takes

@@ -58,13 +58,13 @@ ANNOTATED = {
     "sarlite.propagation.smoothing": ("check_probabilities",),
     "sarlite.sar.graph.array_checks": ("check_array", "check_csr", "check_distinct", "check_edge_lists", "check_own_relations",
                                        "check_sources", "check_relation"),
-    "sarlite.sar.graph.build": ("GraphParts", "build_from_edges", "build_from_csr", "build_from_scipy", "build_from_networkx",
+    "sarlite.sar.graph.build": ("build_from_edges", "build_from_csr", "build_from_scipy", "build_from_networkx",
                                 "build_from_rows", "build_part", "sort_by_id"),
     "sarlite.sar.graph.frames": ("read_edges", "read_relations", "make_frame", "make_networkx"),
     "sarlite.sar.graph.shard": ("divide_graph", "divide_relations"),
     "sarlite.sar.graph.layer_graph": ("LayerGraph",),
-    "sarlite.sar.graph.relation_fetches": ("HeteroParts", "build_relations", "make_fetch"),
-    "sarlite.sar.graph.weights": ("EdgeValues", "check_values", "row_sums", "check_range"),
+    "sarlite.sar.graph.relation_fetches": ("build_relations", "make_fetch"),
+    "sarlite.sar.graph.weights": ("check_values", "row_sums", "check_range"),
     "sarlite.sar.graph.hetero": ("HeteroGraph", "NodeType"),
     "sarlite.sar.operators.fn": ("copy_src", "linear", "mul_edge", "attend", "attend_linear", "message"),
     "sarlite.sar.graph.graph": ("Graph",),
@@ -124,7 +124,7 @@ def functions(thing, name):
             value = value.fget if isinstance(value, property) else value.func
         value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        made = inspect.isfunction(value) and value.__module__ != "typing"
+        made = inspect.isfunction(value) and value.__module__ not in ("typing", "collections")
         written = made and not inspect.unwrap(value).__code__.co_filename.startswith("<")
         if written and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)

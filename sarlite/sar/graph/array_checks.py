@@ -11,13 +11,13 @@ from sarlite.graph import edges as edge_lists
 from sarlite.graph import validation
 from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 Relation = tuple[str, str, str]  # (source type, name, destination type)
 T = TypeVar("T")
 
 
-def check_array(name: str, data: Any) -> Array:
+def check_array(name: str, data: ArrayLike) -> Array:
     """Return `data` as an array; raise a DataError that names it if it is none."""
     try:
         return validation.array(name, as_array(data))
@@ -27,13 +27,13 @@ def check_array(name: str, data: Any) -> Array:
         raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
 
 
-def check_csr(indptr: Any, indices: Any, n_rows: int | None = None) -> tuple[Array, Array]:
+def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
     """Return `indptr` as int64 and `indices` as integers; `needs.find` checks that the two fit together."""
-    indptr, indices = (validation.integers(name, check_array(name, data), start=-(1 << 63)) for name, data in
+    starts, sources = (validation.integers(name, check_array(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
     if n_rows is not None:
-        validation.integers("indptr", indptr, length=n_rows + 1)
-    return indptr.astype(np.int64, copy=False), indices
+        validation.integers("indptr", starts, length=n_rows + 1)
+    return starts.astype(np.int64, copy=False), sources
 
 
 def check_distinct(comm: Communicator, name: str, ids: Array) -> None:

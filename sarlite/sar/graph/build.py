@@ -15,7 +15,7 @@ from sarlite.sar.graph.weights import EdgeValues
 from sarlite.sar.operators.evaluation import EvaluationLog
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options, Schedule
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 DEFAULT = Options()
 
@@ -78,29 +78,29 @@ class GraphParts(NamedTuple):
 # ---- whole graphs
 
 
-def build_from_edges(src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None,
+def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
     """Build a whole graph from an edge list; see `Graph.from_edges`."""
-    src, dst = check_array("src", src), check_array("dst", dst)
+    sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
     if n_src is not None:
         if undirected or self_loops:
             raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
         n_src, n_dst = validation.count("n_src", n_src), validation.count("n_dst", n_dst)
-        src, dst = edge_lists.checked_ends(src, dst, n_src, n_dst)
+        sources, to = edge_lists.checked_ends(sources, to, n_src, n_dst)
         n_nodes = max(n_src, n_dst)
     elif n_nodes is None:
-        src, dst = edge_lists.checked_ends(src, dst, validation.MOST_NODES, validation.MOST_NODES)
-        n_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
-    indptr, indices, origin = edge_lists.csr_by_dst(src, dst, n_nodes, undirected=undirected, self_loops=self_loops,
+        sources, to = edge_lists.checked_ends(sources, to, validation.MOST_NODES, validation.MOST_NODES)
+        n_nodes = int(max(sources.max(initial=-1), to.max(initial=-1))) + 1
+    indptr, indices, origin = edge_lists.csr_by_dst(sources, to, n_nodes, undirected=undirected, self_loops=self_loops,
                                                     deduplicate=deduplicate, edge_index=True)
     if n_dst is not None:
         indptr = indptr[: n_dst + 1]
-    parts = _build_whole(indptr, indices, _edge_index(origin, len(src)), n_src)
+    parts = _build_whole(indptr, indices, _edge_index(origin, len(sources)), n_src)
     n_added = int(np.count_nonzero(origin < 0))
-    return parts._replace(ambiguous_edge_count=n_added if len(origin) == len(src) else 0)
+    return parts._replace(ambiguous_edge_count=n_added if len(origin) == len(sources) else 0)
 
 
 def _edge_index(origin: Array, n_given: int) -> Array:
@@ -114,16 +114,17 @@ def _edge_index(origin: Array, n_given: int) -> Array:
     return index
 
 
-def build_from_csr(indptr: Any, indices: Any = None, *, edge_index: Any = None, n_src: int | None = None) -> GraphParts:
+def build_from_csr(indptr: Any, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
+                   n_src: int | None = None) -> GraphParts:
     """Build a whole graph from a CSR by destination, or from a sparse matrix of ones; see `Graph.from_csr`."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
         return _build_from_entries(entries, edge_index, n_src)
-    indptr, indices = check_csr(indptr, indices)
-    if edge_index is not None:
-        edge_index = validation.permutation("edge_index", check_array("edge_index", edge_index), len(indices))
-    return _build_whole(indptr, indices, edge_index, n_src)
+    starts, sources = check_csr(indptr, indices)
+    index = None if edge_index is None else validation.permutation(
+        "edge_index", check_array("edge_index", edge_index), len(sources))
+    return _build_whole(starts, sources, index, n_src)
 
 
 def build_from_scipy(matrix: Any, n_src: int | None = None) -> tuple[GraphParts, Array]:
@@ -141,7 +142,7 @@ def build_from_networkx(graph: Any, weight: str | None = None) -> tuple[GraphPar
     return build_from_edges(src, dst, len(names))._replace(names=names), weights
 
 
-def _build_from_entries(entries: interop.Entries, edge_index: Any, n_src: int | None) -> GraphParts:
+def _build_from_entries(entries: interop.Entries, edge_index: ArrayLike | None, n_src: int | None) -> GraphParts:
     n_dst, n_columns = entries.shape
     if n_src is None and n_dst != n_columns:
         n_src = n_columns
@@ -150,6 +151,7 @@ def _build_from_entries(entries: interop.Entries, edge_index: Any, n_src: int | 
     if edge_index is not None:
         raise ConfigError("edge_index: only with indptr and indices; "
                           "the edges of a matrix are numbered as matrix.tocoo() has them")
+    assert entries.rows is not None  # only a CSR has none
     if n_src is None:
         return build_from_edges(entries.columns, entries.rows, n_dst)
     return build_from_edges(entries.columns, entries.rows, n_src=n_src, n_dst=n_dst)
@@ -165,8 +167,9 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 # ---- parts of a graph
 
 
-def build_from_rows(comm: Any, options: Options, indptr: Any, indices: Any, *, node_ids: Any, src_ids: Any,
-                    n_src: int | None, edge_ids: Any, added_loops: Any) -> GraphParts:
+def build_from_rows(comm: Any, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
+                    src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
+                    added_loops: ArrayLike | None) -> GraphParts:
     """Build this rank's part of a graph from its own rows; see `Graph.from_part`. Collective."""
     comm = wrap(comm)
     options.check(comm)

@@ -20,7 +20,7 @@ from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.row_format import FLOAT32
 from sarlite.sar.schedule.schedule import Options, Schedule
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class Graph(LayerGraph):
@@ -83,7 +83,7 @@ class Graph(LayerGraph):
     # ---- constructors
 
     @classmethod
-    def from_edges(cls, src: Any, dst: Any, n_nodes: int | None = None, *, n_src: int | None = None,
+    def from_edges(cls, src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
         """Make a whole graph from an edge list.
@@ -125,7 +125,8 @@ class Graph(LayerGraph):
                                           self_loops=self_loops, deduplicate=deduplicate))
 
     @classmethod
-    def from_csr(cls, indptr: Any, indices: Any = None, *, edge_index: Any = None, n_src: int | None = None) -> "Graph":
+    def from_csr(cls, indptr: Any, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
+                 n_src: int | None = None) -> "Graph":
         """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
 
         Parameters
@@ -257,9 +258,10 @@ class Graph(LayerGraph):
         return graph if all(array is None for array in values) else graph.with_edge_values(*values)
 
     @classmethod
-    def from_part(cls, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
-                  n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
-                  prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
+    def from_part(cls, comm: Any, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None = None,
+                  src_ids: ArrayLike | None = None, n_src: int | None = None, edge_ids: ArrayLike | None = None,
+                  added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+                  backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
         """Make this rank's part of a graph from its own rows. Collective.
 
@@ -302,9 +304,10 @@ class Graph(LayerGraph):
         return cls(build.build_from_rows(comm, options, indptr, indices, node_ids=node_ids, src_ids=src_ids,
                                          n_src=n_src, edge_ids=edge_ids, added_loops=added_loops))
 
-    def shard(self, comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None, mode: str = "sar",
-              prefetch: int = 1, backward: str | None = None, row_dtype: str = "float32",
-              peers_at_once: int | None = None, seed: int = 0) -> "Graph":
+    def shard(self, comm: Any, parts: str | ArrayLike = "metis", *, src_parts: str | ArrayLike | None = None,
+              order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+              backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
+              seed: int = 0) -> "Graph":
         """Return this rank's part of a whole graph that every rank holds. Collective.
 
         Parameters
@@ -371,7 +374,7 @@ class Graph(LayerGraph):
                 ambiguous_edge_count=self.ambiguous_edge_count, names=self.names))
         return graph.with_values_of(self, index)
 
-    def with_edge_values(self, weight: Any = None, features: Any = None) -> "Graph":
+    def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None) -> "Graph":
         """Return this graph with weights and features on its edges, or without values. Collective.
 
         A_ij is the weight of the edge from j to i, d_i = sum_j A_ij, and d is a node's weighted degree. Sums of

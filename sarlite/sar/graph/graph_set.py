@@ -1,6 +1,6 @@
 """GraphSet: a set of graphs, stored as one graph and the membership of its nodes."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from sarlite.graph.part import InEdges
 from sarlite.sar.graph.array_checks import check_array, check_csr
 from sarlite.sar.graph.build import build_part
 from sarlite.sar.graph.graph import Graph
+from sarlite.sar.schedule.modes import Mode
 from sarlite.sar.schedule.schedule import Options
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class GraphSet:
@@ -61,8 +62,8 @@ class GraphSet:
         self._local_edges: tuple[int, InEdges, InEdges] | None = None
 
     @classmethod
-    def of(cls, graph: Graph, graph_ids: Any, n_graphs: int | None = None, *, comm: Any = None, parts: Any = "metis",
-           mode: str = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
+    def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: Any = None,
+           parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
         """Make a set of a whole graph that every rank holds, or this rank's graphs of it. Collective.
 
         Parameters
@@ -102,7 +103,7 @@ class GraphSet:
     def __repr__(self) -> str:
         return f"GraphSet({self.n_dst} of {self.n_nodes} graphs, {self.nodes!r})"
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> NoReturn:
         """Refuse a model of nodes, which makes no rows of graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 

@@ -83,7 +83,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
-                   parts: Any = "metis", mode: str = "sar", prefetch: int = 1, backward: str | None = None,
+                   parts: Any = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of a graph that every rank holds. Collective.
 
@@ -129,7 +129,7 @@ class HeteroGraph(SharedState, RelationalLayer):
     @classmethod
     def from_pandas(cls, edges: Mapping[Relation, Any], src: str = "src", dst: str = "dst", *,
                     nodes: Mapping[str, Any] | None = None, id: str = "id", comm: Any = None, parts: Any = "metis",
-                    mode: str = "sar", prefetch: int = 1, backward: str | None = None, seed: int = 0,
+                    mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None, seed: int = 0,
                     row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from a table of edges by relation, whose nodes have words or any numbers as ids. Collective.
 
@@ -165,7 +165,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
-                  edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1,
+                  edge_ids: Mapping[Relation, Any] | None = None, mode: str | Mode = "sar", prefetch: int = 1,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.

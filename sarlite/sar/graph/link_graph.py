@@ -1,7 +1,7 @@
 """LinkGraph: candidate links of a graph's nodes, as one more layer behind those of the graph."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class LinkGraph:
     def __repr__(self) -> str:
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> NoReturn:
         """Refuse a model of nodes, which scores no links."""
         raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
                           "nn.Dot())")

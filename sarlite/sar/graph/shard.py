@@ -13,7 +13,7 @@ from sarlite.graph import partition, typed
 from sarlite.graph.part import InEdges
 from sarlite.sar.graph.array_checks import Relation, check_array
 from sarlite.sar.graph.build import sort_by_id
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class OwnPart(NamedTuple):
@@ -35,8 +35,8 @@ class OwnPart(NamedTuple):
     edge_ids: Array
 
 
-def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: Any, src_parts: Any,
-                 order: Any, seed: int) -> OwnPart:
+def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
+                 src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> OwnPart:
     """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
 
     Parameters
@@ -56,25 +56,25 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
     if bipartite:
         if order is not None:
             raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")
-        parts, src_parts = _bipartite_parts(comm, edges, n_src, parts, src_parts, seed)
+        owners, src_owners = _bipartite_parts(comm, edges, n_src, parts, src_parts, seed)
     elif src_parts is not None:
         raise ConfigError("src_parts: only a bipartite graph has sources of their own")
     else:
-        parts = _division(comm, parts, edges.n_dst, "parts", "shard",
-                          lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
-    if order is None:
-        node_ids = np.flatnonzero(parts == comm.rank)
+        src_owners = owners = _division(comm, parts, edges.n_dst, "parts", "shard",
+                                        lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
+    permutation = None if order is None else _order(comm, edges, order, seed)
+    if permutation is None:
+        node_ids = np.flatnonzero(owners == comm.rank)
     else:
-        order = _order(comm, edges, order, seed)
-        node_ids = order[parts[order] == comm.rank]
-    new_number = _row_numbers(parts if src_parts is None else src_parts, order)
+        node_ids = permutation[owners[permutation] == comm.rank]
+    new_number = _row_numbers(src_owners, permutation)
     lengths = np.diff(edges.indptr)[node_ids]
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     where = np.repeat(edges.indptr[node_ids] - indptr[:-1], lengths) + np.arange(indptr[-1])
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
     loops = None if edges.added_loops is None else edges.added_loops[node_ids]
     return OwnPart(InEdges(indptr, new_number[edges.indices[where]], added_loops=loops), node_ids,
-                   None if src_parts is None else np.flatnonzero(src_parts == comm.rank), edge_ids)
+                   np.flatnonzero(src_owners == comm.rank) if bipartite else None, edge_ids)
 
 
 def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):

@@ -10,7 +10,7 @@ from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.graph import validation
 from sarlite.graph.edges import row_chunks
 from sarlite.sar.graph.array_checks import check_array
-from sarlite.types import Array, DType
+from sarlite.types import Array, ArrayLike, DType
 
 _CHUNK = 1 << 20  # edges that are summed at a time
 
@@ -42,8 +42,8 @@ class EdgeValues(NamedTuple):
                 None if self.features is None else self.features[index])
 
 
-def check_values(comm: Communicator, weight: Any, features: Any, edge_ids: Callable[[], Array], n_edges: int,
-                 owner: str = "") -> EdgeValues:
+def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
+                 edge_ids: Callable[[], Array], n_edges: int, owner: str = "") -> EdgeValues:
     """Return the values on a rank's in-edges as float arrays. Collective.
 
     Parameters
@@ -68,7 +68,7 @@ def check_values(comm: Communicator, weight: Any, features: Any, edge_ids: Calla
     return EdgeValues(weight, features, None if weight is None else _first_negative(comm, weight, edge_ids))
 
 
-def _finite(name: str, values: Any, n_edges: int, n_dims: int) -> Array | None:
+def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
     """Return finite numbers as float32 or float64, one number or one row an edge; None stays None."""
     if values is None:
         return None
@@ -119,7 +119,7 @@ def positive(degrees: Array) -> Array:
     return np.where(degrees == 0, 1.0, degrees)
 
 
-def row_sums(indptr: Array, values: Callable[[slice], Any]) -> Array:
+def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
     """Return the sums of the rows of a CSR, (n_rows,) float64, computed a chunk of edges at a time.
 
     Parameters
