@@ -60,7 +60,7 @@ def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[...,
     sizes = Sizes(run, make, part, comm.rank, comm.size, graph.n_dst, splits, {})
     if sizes.relational:
         for chosen in _chosen(comm, sizes):
-            graph.graph.exchange(chosen)
+            graph.graph.prepare(chosen)
         found = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
         return sizes._replace(exchanged=found)
     with graph.profile.phase("setup"):
