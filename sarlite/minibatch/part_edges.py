@@ -12,7 +12,6 @@ from sarlite.graph.part import InEdges
 from sarlite.minibatch.sampler import EdgeSet
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.weights import positive, row_sums
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import Transport
