@@ -136,6 +136,41 @@ def circles(files):
         reached = further
 
 
+def attached(tree):
+    """Return the assignments in class bodies that bind a function of another module, by class."""
+    imported = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))
+                for alias in node.names}
+    found = []
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for assign in (node for node in owner.body if isinstance(node, ast.Assign)):
+            values = assign.value.elts if isinstance(assign.value, ast.Tuple) else [assign.value]
+            values = [value.args[0] if isinstance(value, ast.Call) and value.args else value for value in values]
+            roots = {ast.unparse(value).partition(".")[0] for value in values if isinstance(value, (ast.Name, ast.Attribute))}
+            if any(name in imported and not name.isupper() for name in roots):
+                found.append(f"{owner.name}: {ast.unparse(assign)}")
+    return found
+
+
+def test_a_class_is_defined_in_one_file():
+    paths = [path for name, path in _files().items() if not name.startswith(("sarlite.tape", "sarlite.oracle"))]
+    found = [f"{path.relative_to(ROOT)}: {line}" for path in paths for line in attached(ast.parse(path.read_text()))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("lines, n", [
+    ("from a import f\nclass C:\n    f = classmethod(f)", 1), ("import a\nclass C:\n    f, g = a.f, a.g", 1),
+    ("from a import F\nclass C:\n    f = F", 0), ("class C:\n    def f(self): ...\n    g = f", 0),
+])  # fmt: skip
+def test_attached_methods_are_found(lines, n):
+    assert len(attached(ast.parse(lines))) == n
+
+
+def test_no_file_imports_for_types_alone():
+    """A package's `__init__` may, whose names are imported when they are asked for."""
+    found = [str(path.relative_to(ROOT)) for path in _files().values() if any(map(_for_types, ast.walk(ast.parse(path.read_text()))))]
+    assert [path for path in found if not path.endswith("__init__.py")] in ([], ["sarlite/tape/arraylike.py"])
+
+
 def _files():
     found = {}
     for folder, package in ((PACKAGE, "sarlite"), (MODELS, "sarlite.models")):

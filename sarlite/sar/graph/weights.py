@@ -1,7 +1,7 @@
 """Values on edges, as arrays: weights, which sums count, and features."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
