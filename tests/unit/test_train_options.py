@@ -66,7 +66,7 @@ def test_sizes_in_bytes():
                     ("2kB", 2000), ("3K", 3072), ("1TB", 10**12), ("1TiB", 1 << 40), ("0.29MB", 290_000)):
         assert byte_size(text) == n, text
         assert config.parse(["--memory-limit", text]).machine.memory_limit == n
-    for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 400):
+    for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 300):
         with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is no size"):
             config.parse([f"--memory-limit={text}"])
     assert [readable(n) for n in (0, 1023, 1536, 5 << 30, 1 << 52)] == ["0 B", "1023 B", "1.5 KiB", "5 GiB", "4096 TiB"]
