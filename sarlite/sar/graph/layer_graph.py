@@ -198,7 +198,7 @@ class LayerGraph(SharedState):
             name = type(message).__name__
             raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
         call = table.call(self, message, reducer)
-        out = call.keep(self.apply(call)) if call.found is None else call.found
+        out = call.keep(self.apply(call)) if call.kept_output is None else call.kept_output
         return call.weighted(out)
 
     # ---- members that operators use

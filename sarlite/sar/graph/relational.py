@@ -97,12 +97,12 @@ class RelationalLayer:
             calls = {relation: table.call(graph, _evaluated(messages[relation], evaluation), reducer)
                      for relation, graph in graphs.items()}
             pending = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
-                       for relation, graph in graphs.items() if calls[relation].found is None]
+                       for relation, graph in graphs.items() if calls[relation].kept_output is None]
             has_separate = any(isinstance(key, tuple) for _, key, _ in pending)
             outputs = relations.add_up([pending], []) if has_separate else {}
             fetches += [pending] if pending and not has_separate else []
             for relation, call in calls.items():
-                to, out = relation[2], call.found
+                to, out = relation[2], call.kept_output
                 if relation in outputs:
                     out = call.keep(outputs.pop(relation))
                 if out is not None and call.weight is not None:
@@ -116,8 +116,8 @@ class RelationalLayer:
         for to, (x, weight) in own.items():
             n_dst = self.of(to).n_dst
             if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
-                found = f"x {x.shape} and weight {weight.shape}"
-                raise ShapeError(f"own[{to!r}]: {found} are not ({n_dst}, n_in) and (n_in, n_out)")
+                needed = f"({n_dst}, n_in) and (n_in, n_out)"
+                raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not {needed}")
 
     def _check_messages(self, messages, reducer):
         for relation, message in messages.items():

@@ -24,24 +24,31 @@ KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
 class KeptSums(NamedTuple):
-    """Where the sums of constant rows are kept, by reducer."""
+    """The stored sums of a constant tensor's rows, and the reducer of a call.
+
+    Attributes
+    ----------
+    sums : dict of str to Tensor
+        Sums by reducer.
+    reducer : str
+    """
 
     sums: MutableMapping[str, Tensor]
     reducer: str
 
 
 class Call(NamedTuple):
-    """What a message and a reducer ask of a graph: one aggregation.
+    """One aggregation over a graph, as its message and reducer define it.
 
     Attributes
     ----------
     operator : Operator
     inputs : list of Tensor
-        The operator's inputs. The rows of sources come first, and are fetched.
+        Inputs of the operator; the source rows, which are fetched, come first.
     kept_sums : KeptSums, or None
-        Where the output is kept from one call to the next.
+        Stored sums of the call's constant rows; None if the rows are not constant.
     weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
-        Matrix that the output is multiplied by, or a matrix for each head.
+        Matrix that multiplies the output, or a matrix for each head.
     """
 
     operator: Operator
@@ -50,8 +57,8 @@ class Call(NamedTuple):
     weight: Tensor | None = None
 
     @property
-    def found(self) -> Tensor | None:
-        """The output of an earlier call, if it was kept."""
+    def kept_output(self) -> Tensor | None:
+        """The stored output of an earlier call, or None."""
         return None if self.kept_sums is None else self.kept_sums.sums.get(self.kept_sums.reducer)
 
     def weighted(self, out: Tensor) -> Tensor:
@@ -61,7 +68,7 @@ class Call(NamedTuple):
         return ops.matmul(out, self.weight) if self.weight.ndim == 2 else out.matmul_by_head(self.weight)
 
     def keep(self, out: Tensor) -> Tensor:
-        """Return the output; of constant rows as a constant, which is kept."""
+        """Return the output; store the output of constant rows as a constant."""
         if self.kept_sums is None:
             return out
         self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True)
