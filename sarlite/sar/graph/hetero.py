@@ -70,8 +70,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._parts, self.options = parts, parts.options
         self.node_types, self.relations = tuple(parts.node_ids), tuple(parts.in_edges)
         self.node_ids, self.n_nodes, self.n_edges = dict(parts.node_ids), dict(parts.n_nodes), dict(parts.n_edges)
-        self.in_degrees = {relation: np.diff(edges.indptr) for relation, edges in parts.in_edges.items()}
-        self.names, self.edge_values = dict(parts.names), dict(parts.edge_values)
+        self.in_degrees, self.edge_values, self.names = (
+            dict(parts.in_degrees), dict(parts.edge_values), dict(parts.names))
 
     def __repr__(self) -> str:
         share = f", part {self.comm.rank} of {self.comm.size}, mode {self.options.mode}" if self.comm.size > 1 else ""

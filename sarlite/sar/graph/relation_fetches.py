@@ -31,6 +31,7 @@ class HeteroParts(NamedTuple):
         Global ids of this rank's rows of each type.
     in_edges : dict of relation to InEdges
         In-edges of this rank's rows.
+    in_degrees : dict of relation to (n_dst,) int64
     edge_ids : dict of relation to (n_edges,) int64
         Global ids of the in-edges, without the relations whose ids are 0, 1, 2, ...
     n_nodes : dict of str to int
@@ -48,6 +49,7 @@ class HeteroParts(NamedTuple):
     profile: Profile
     node_ids: Mapping[str, Array]
     in_edges: Mapping[Relation, InEdges]
+    in_degrees: Mapping[Relation, Array]
     edge_ids: Mapping[Relation, Array]
     n_nodes: Mapping[str, int]
     n_edges: Mapping[Relation, int]
@@ -73,7 +75,8 @@ def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Rela
     """Count the nodes and edges of all ranks, and return the parts of this rank's HeteroGraph. Collective."""
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
-    return HeteroParts(comm, options, profile or Profile(), node_ids, in_edges, edge_ids,
+    in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
+    return HeteroParts(comm, options, profile or Profile(), node_ids, in_edges, in_degrees, edge_ids,
                        dict(zip(node_ids, map(int, n_nodes))), dict(zip(in_edges, map(int, n_edges))), {}, {})
 
 
@@ -121,7 +124,7 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
     joined = schedule.make(parts.comm, halo, parts.options, parts.profile)
     return [GraphParts(parts.comm, joined, parts.profile, parts.options, n_nodes=parts.n_nodes[relation[2]],
                        dst_ids=parts.node_ids[relation[2]], src_ids=src_ids, edge_ids=None,
-                       in_degrees=np.diff(part.indptr), bipartite=True) for relation, part in zip(relations, edges)]
+                       in_degrees=parts.in_degrees[relation], bipartite=True) for relation in relations]
 
 
 def _separate(parts: HeteroParts, relation: Relation) -> list[GraphParts]:
