@@ -17,21 +17,22 @@ from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.engine import as_array
 from sarlite.tape.exact import named
 from sarlite.tape.numerics import using
+from sarlite.tasks import link_splits
+from sarlite.tasks.link_data import known_links, without_links
+from sarlite.tasks.link_edges import Linked
+from sarlite.tasks.recommend import ranks, top
+from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, link_splits, predictions, propagated, resume
+from sarlite.train import checkpoint, predictions, propagated, resume
 from sarlite.train import config as training
 from sarlite.train.combinations import Run, refuse
 from sarlite.train.config import naming_flags
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
-from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.link_edges import Linked
-from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
 from sarlite.train.options import MODEL_OPTIONS
 from sarlite.train.predictions import Asked
-from sarlite.train.recommend import ranks, top
 from sarlite.train.run import new_model
 from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output

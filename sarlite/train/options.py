@@ -13,11 +13,12 @@ from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
+from sarlite.tasks.losses import LOSSES
+from sarlite.tasks.metrics import EVERY
+from sarlite.tasks.negatives import SAMPLERS
+from sarlite.tasks.task_table import TASKS
 from sarlite.train.graphs import GraphOptions
 from sarlite.train.link_options import LinkOptions
-from sarlite.train.metrics import EVERY
-from sarlite.train.negatives import SAMPLERS
-from sarlite.train.tasks import LOSSES
 
 LINKS, GRAPHS = LinkOptions(), GraphOptions()
 GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default, type or choices, help
@@ -63,7 +64,7 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "dtype": ("float32", ("float32", "float64"), "number type of parameters and activations"),
     },
     "training": {
-        "task": (None, tuple(LOSSES), "what the labels must be: one class, several of 0 or 1, or numbers [as the "
+        "task": (None, tuple(TASKS), "what the labels must be: one class, several of 0 or 1, or numbers [as the "
                  "data say]; link: edges are predicted, and labels are ignored"),
         "loss": (None, tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)), "loss to "
                  "minimise [by task: cross-entropy; bce; squared; bce]"),

@@ -14,10 +14,10 @@ from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.files import try_whole
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Ends, Linked
-from sarlite.train.link_files import read_links, read_negatives
-from sarlite.train.negatives import AT_ONCE, RowNumbers
-from sarlite.train.recommend import NOBODY
+from sarlite.tasks.link_edges import Ends, Linked
+from sarlite.tasks.link_files import read_links, read_negatives
+from sarlite.tasks.negatives import AT_ONCE, RowNumbers
+from sarlite.tasks.recommend import NOBODY
 from sarlite.types import Array
 
 _HITS = (20, 50, 100)

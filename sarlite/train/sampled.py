@@ -9,6 +9,7 @@ import numpy as np
 from sarlite.minibatch.push import message_bytes
 from sarlite.sar.cost import Exchanged, exchanged
 from sarlite.tape import Tensor
+from sarlite.tasks.node_task import NodeTask
 from sarlite.train.load import Shard
 from sarlite.train.minibatch import loaders
 from sarlite.train.settings import Settings
@@ -71,7 +72,7 @@ def of_run(run: Settings, part: Shard) -> tuple[Layers, Layers | None]:
     rows: Any = part.rows
     graph, nothing = part.graph, np.zeros((part.graph.n_dst, 1), run.model.dtype)
     with graph.profile.phase("setup"):
-        made = loaders(run, part._replace(rows=rows._replace(features=nothing)), nothing, rows_alone=False)
+        made = loaders(run, part._replace(rows=rows._replace(features=nothing)), NodeTask, nothing, rows_alone=False)
         found = {name: _sampled(graph, loader, run) for name, loader in made.items()}
     return found["batches"], found.get("scoring")
 

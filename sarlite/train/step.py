@@ -15,10 +15,10 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.numerics import by_numerics
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
+from sarlite.tasks.losses import Loss
 from sarlite.types import Array
 
 _PIECE = 1 << 18
-Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
 
 
 class Riders:

@@ -25,7 +25,7 @@ FLOORS = [
     {"nn"},
     {"optim"},
     {"data"},
-    {"models"},
+    {"models", "tasks"},
     {"train", "oracle", "info"},
     {"smooth", "predict", "estimate", "report", "interop"},
 ]

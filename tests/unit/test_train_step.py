@@ -9,9 +9,9 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, DataError
 from sarlite.models import GCN
 from sarlite.tape import Tensor, ops
+from sarlite.tasks.losses import mean_over_rows
 from sarlite.train import checkpoint
 from sarlite.train.step import TrainingStep
-from sarlite.train.tasks import mean_over_rows
 from tests.helpers.owned_rows import (
     OPTIMIZERS,
     Learned,

@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.train.auc import pairs, precisions
+from sarlite.tasks.auc import pairs, precisions
 from sarlite.types import Array
 
 

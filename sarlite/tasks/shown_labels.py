@@ -1,8 +1,9 @@
 """Labels as inputs: masked label prediction (Shi et al., 2020; SAR 4.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
-class LabelInputs(NamedTuple):
+@dataclass(frozen=True)
+class LabelInputs:
     """Each step a random share of the training rows shows its label to the model, and the loss runs over the others.
 
     The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of
@@ -34,7 +36,7 @@ class LabelInputs(NamedTuple):
 
 
 class ShownLabels:
-    """This rank's input rows, of features and shown labels, for the batches of any source. Construction is collective.
+    """This rank's input rows: features beside shown labels. Construction is collective.
 
     Of labels it is given the training rows' alone, so no other label can reach the model.
 
@@ -56,6 +58,8 @@ class ShownLabels:
     ----------
     x : (n, n_features + n_classes) array, of x's dtype
         New; its last columns change with every draw.
+    tensor : Tensor
+        Of `x`. It is no constant tensor, as `x` changes.
 
     Raises
     ------
@@ -70,6 +74,7 @@ class ShownLabels:
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
         self.x[:, : x.shape[1]] = x
+        self.tensor = Tensor(self.x)
         self._columns = x.shape[1] + labels
         self._classes = np.full(len(x), -1, np.int64)
         self._classes[rows] = labels
@@ -111,7 +116,7 @@ class ShownLabels:
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
                 yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
 
-    def to_score(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:

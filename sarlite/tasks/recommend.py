@@ -9,8 +9,8 @@ import numpy as np
 from sarlite.comm.routing import ask
 from sarlite.graph.part import owners
 from sarlite.tape import Tensor
-from sarlite.train.link_edges import Ends
-from sarlite.train.negatives import among
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.negatives import among
 from sarlite.types import Array
 
 NOBODY = -1

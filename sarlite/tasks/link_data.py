@@ -12,15 +12,15 @@ from sarlite.keys import splitmix64
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Linked, link_edges, linked, out_links
-from sarlite.train.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
-from sarlite.train.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
+from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
+from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
+from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
 
 
 class Links(NamedTuple):
     """What a `Trainer` takes of links: Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test,
-    task=Task("link"), ...), with model an `nn.LinkPredictor`.
+    task=LinkTask(), ...), with model an `nn.LinkPredictor`.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     Returns
     -------
     Links
-        `Trainer(links.graph, model, x, links.labels, links.train, ..., task=Task("classify"))` takes it, with model an
+        `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))` takes it, with model an
         `nn.LinkPredictor` whose decoder was made with as many outputs as there are classes, labels or values.
 
     Raises

@@ -1,6 +1,7 @@
-"""LinkLoader: minibatches whose seeds are links, over the batches of `NeighborLoader` of their ends."""
+"""Batches of links: minibatches whose seeds are links, and full batches with the negatives of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +11,12 @@ from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import owners
 from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.minibatch.part_edges import share
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.rows import row_numbers
-from sarlite.train.negatives import Candidates
+from sarlite.tasks.negatives import Candidates
 from sarlite.types import Array
 
 
@@ -83,6 +85,8 @@ class LinkLoader(NeighborLoader):
     `NeighborLoader` sends: 8 bytes for each end that another rank owns and 8 back, 16 a link, and what drawing
     negatives sends.
     """
+
+    graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
 
     def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  remote: Any = "exact", **options: Any) -> None:
@@ -156,6 +160,23 @@ class LinkLoader(NeighborLoader):
             rows = part.targets[rows]
         relation = edges.graph.relation
         return edges.find(rows - edges.first, ids if relation is None else ids - graph.first[relation[0]])
+
+
+class ResampledLinks(FixedBatch):
+    """A source of full batches of a `LinkGraph`, which has the rows that count, with the negatives of the step."""
+
+    batch: FullBatch
+
+    def __iter__(self) -> Iterator[Any]:
+        full, step = self.batch, self.step
+        self.step += 1
+        graph = full.graph.draw(step, full.rows)
+        yield replace(full, graph=graph, labels=full.labels[full.rows], rows=np.arange(graph.n_dst))
+
+
+def resampled(full: FullBatch) -> FixedBatch:
+    """Return `ResampledLinks` of a graph that draws negatives, or else a `FixedBatch`."""
+    return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 
 def _directions(relation, other, forward, backward):

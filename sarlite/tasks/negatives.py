@@ -11,7 +11,7 @@ from sarlite.comm.routing import ask, send
 from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Ends
+from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 
 AT_ONCE = 1 << 18

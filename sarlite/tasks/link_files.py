@@ -12,7 +12,7 @@ from sarlite.data import ogb, textfile
 from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
-from sarlite.train.link_edges import Ends, Linked
+from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]

@@ -11,8 +11,8 @@ from sarlite.data.label_columns import LabelColumns
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_splits import READERS, DrawnSplits, of_times, pairs_table
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_splits import READERS, DrawnSplits, of_times, pairs_table
 from sarlite.types import Array
 
 _WORDS = ("labels", *READERS)

@@ -14,8 +14,8 @@ from sarlite.data import columns
 from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_files import ids_of, read_pairs
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_files import ids_of, read_pairs
 from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
