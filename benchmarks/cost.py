@@ -27,7 +27,7 @@ RELATIONAL = {
     "rgcn bases": dict(model="rgcn", layers=2, hidden=128, n_bases=4, embedding=64),
     "rgat": dict(model="rgat", layers=2, hidden=32, heads=4),
 }
-SETTINGS = ["sar", "sa", "oneshot", "broadcast", "sar --backward fetch", "sar --columns N"]
+SETTINGS = ["sar", "sa", "oneshot", "broadcast", "sar --backward fetch"]
 
 
 def options(name, data, args, n_ranks):
@@ -38,7 +38,7 @@ def options(name, data, args, n_ranks):
                    remote=args.remote) if args.batch_size else {}
     return dict(data=data, epochs=args.epochs, partition=args.partition, verify=False, threads=max(1, 2 // n_ranks),
                 prefetch=args.prefetch,
-                progress="none", columns=args.columns, mfg=args.mfg, **batches, **values,
+                progress="none", mfg=args.mfg, **batches, **values,
                 **{**MODELS, **RELATIONAL}[name])
 
 
@@ -94,8 +94,7 @@ def main(argv=None):
             own = relational if name in RELATIONAL else data
             for n_ranks in args.ranks:
                 said = dry(n_ranks, **options(name, own, args, n_ranks))
-                modes = [mode for mode in (mode.replace("columns N", f"columns {n_ranks}") for mode in args.modes)
-                         if mode in said]
+                modes = [mode for mode in args.modes if mode in said]
                 rows += [measure(name, n_ranks, mode, own, args, said[mode])
                          for mode in (modes if n_ranks > 1 else modes[:1])]
     harness.report(f"Predicted and measured: {args.nodes:,} nodes, degree {args.degree}, {args.features} features, "
@@ -125,7 +124,6 @@ def arguments():
     parser.add_argument("--models", type=harness.words, default=[*MODELS, *RELATIONAL])
     parser.add_argument("--modes", type=harness.words, default=SETTINGS,
                         help="modes, or settings as the dry run names them")
-    parser.add_argument("--columns", type=int, default=1)
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4, 8])
     parser.add_argument("--nodes", type=int, default=40_000)
     parser.add_argument("--degree", type=int, default=20)

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from sarlite.errors import ConfigError
@@ -163,9 +164,16 @@ def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line."""
+    """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line.
 
-    def __init__(self, **options: Any) -> None:
+    Parameters
+    ----------
+    pages : dict of str to str
+        By option, the page that the error of an unknown choice names.
+    """
+
+    def __init__(self, pages: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
+        self._pages = pages
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         version = getattr(sys.modules["sarlite"], "__version__", "")
         self.add_argument("--version", action="version", version=f"sarlite {version}")
@@ -185,12 +193,15 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        hint = f"{self.prog} --help lists all"
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
             known = [word.strip("' ") for word in choice[2].split(",")]
             told = f"{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
             message = message[: choice.start()] + told
-        raise ConfigError(f"{message.removeprefix('argument ')} ({self.prog} --help lists all)")
+            page = self._pages.get(message.removeprefix("argument ").partition(":")[0])
+            hint = f"{page} tells which to choose; {hint}" if page else hint
+        raise ConfigError(f"{message.removeprefix('argument ')} ({hint})")
 
     def _all_options(self):
         """The option names of this command and of its subcommands."""

@@ -30,7 +30,7 @@ from sarlite.sar.schedule.modes import MODES
 from sarlite.train import config as options
 from sarlite.train import edge_values
 from sarlite.train.combinations import Run, refuse, uncounted
-from sarlite.train.costs import Setting, settings_on
+from sarlite.train.costs import Setting, settings_compared
 from sarlite.train.load import Shard, kind
 from sarlite.train.load import load as load_part
 from sarlite.train.loop import set_threads
@@ -145,7 +145,7 @@ def estimate(own: argparse.Namespace, config: argparse.Namespace,
 
     rows = [row for size in own.ranks for row in rows_on(size)]
     told = "its costs are not counted of a relational graph" if known.relational else "--dry-run tells it"
-    left_out = [f"{setting} is left out: {told}" for setting in settings_on("N") if setting.options]
+    left_out = [f"{setting} is left out: {told}" for setting in settings_compared() if setting.options]
     return rows, left_out + (_fits(rows, own, rows_on) if own.memory else [])
 
 

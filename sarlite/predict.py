@@ -54,7 +54,7 @@ OWN: dict[str, tuple[Any, Any, str]] = {
     "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
 }
 _METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "top": "K", "embeddings": "LAYER", "out": "FILE"}
-TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "columns", "prefetch", "partition", "order",
+TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "prefetch", "partition", "order",
          "balance", "threads", "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint has the options of data and model."""
 _KEPT = (*resume.LASTING, *MODEL_OPTIONS, "data")

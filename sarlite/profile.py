@@ -20,9 +20,8 @@ class Profile:
     Attributes
     ----------
     sent_bytes, received_bytes : Counter
-        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "forward_turn",
-        "backward_turn", "allreduce", "alltoall", "gather", "broadcast", "allgather", "push_rows", "evaluation",
-        "setup".
+        Bytes by phase: "forward_fetch", "forward_push", "backward_fetch", "backward_push", "allreduce", "alltoall",
+        "gather", "broadcast", "allgather", "push_rows", "evaluation", "setup".
     sent_to : Counter
         Bytes of rows and gradients by (phase, peer).
     live_remote_buffers, peak_remote_buffers : int or Fraction

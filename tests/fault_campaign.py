@@ -95,7 +95,6 @@ KINDS = {  # name -> (make, use, numbers of ranks, options, whether it recovers)
     **{mode: (shard, full_batch, (2, 3), {"mode": mode}, True) for mode in ("sar", "sa", "oneshot", "broadcast")},
     "stages": (shard, full_batch, (2, 3), {"mode": STAGES}, True),
     "fetched gradients": (shard, full_batch, (2, 3), {"backward": "fetch"}, True),
-    "columns": (shard, by_columns, (2, 4), {"columns": 2}, True),
     "relations": (lambda comm, **more: relational.make(comm, "random", **more), relations, (2, 3), {}, True),
     "message flow": (flow, layers, (2, 3), {}, True),
     "exact minibatches": (lambda comm, **more: loader(comm, "exact", **more), epoch, (2, 3), {}, False),

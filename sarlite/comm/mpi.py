@@ -166,13 +166,6 @@ class MpiCommunicator(Communicator):
     def dup(self) -> "MpiCommunicator":
         return MpiCommunicator(self._comm, self._piece_bytes)
 
-    def split(self, colour: int) -> "MpiCommunicator":
-        with errors_named():
-            part = self._comm.Split(colour, self.rank)
-        found = MpiCommunicator(part, self._piece_bytes)
-        part.Free()
-        return found
-
     def free(self) -> None:
         super().free()
         self._traffic.close()

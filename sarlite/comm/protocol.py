@@ -180,16 +180,6 @@ class Communicator(Protocol):
             kept[name] = self.dup()
         return kept[name]
 
-    def split(self, colour: int) -> "Communicator":
-        """Return a communicator of the ranks that gave the same `colour`, a number >= 0, in rank order."""
-
-    def group(self, name: str, colour: int) -> "Communicator":
-        """Return the `split` kept under `name`. The colours of the first call hold."""
-        kept = self.__dict__.setdefault("_channels", {})
-        if ("group", name) not in kept:
-            kept["group", name] = self.split(colour)
-        return kept["group", name]
-
     def numbered(self, name: str, holder: Any) -> int:
         """Return a number above the numbers of all living holders of `name` on any rank.
 
@@ -204,13 +194,13 @@ class Communicator(Protocol):
         return number
 
     def free(self) -> None:
-        """Drain a communicator that `dup` or `split` made, and its channels, and give them back."""
+        """Drain a communicator that `dup` made, and its channels, and give them back."""
         for channel in self.__dict__.pop("_channels", {}).values():
             channel.free()
         self.drain()
 
     def drain_channels(self) -> None:
-        """Drain every channel and group, so that threads which wait for messages there come out of MPI."""
+        """Drain every channel, so that threads which wait for messages there come out of MPI."""
         for channel in self.__dict__.get("_channels", {}).values():
             channel.drain()
             if channel is not self:  # a `Solo` is its own channel

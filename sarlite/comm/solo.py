@@ -48,8 +48,5 @@ class Solo(Communicator):
     def dup(self) -> "Solo":
         return self
 
-    def split(self, colour: int) -> "Solo":
-        return self
-
     def abort(self, reason: Any) -> NoReturn:
         raise SystemExit(reason)

@@ -106,7 +106,7 @@ class _End(_Request):
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
-        self.rank, self.peer = comm._members[comm.rank], comm._members[peer]
+        self.rank, self.peer = comm.rank, peer
         self.data, self.tag, self.sends = data, tag, sends
         self.key = (comm._context, *((self.rank, self.peer) if sends else (self.peer, self.rank)), tag)
         self.met, self.sizes, self.cancelled = False, None, False  # the sizes of both sides, once the copy is made
@@ -153,10 +153,10 @@ def _copy(send, receive):
 
 
 class _Meeting(_Request):
-    """The request of a collective call, at which every one of `members` leaves a value for all."""
+    """The request of a collective call, at which every rank leaves a value for all."""
 
-    def __init__(self, world, rank, members, key, call, value):
-        self.world, self.rank, self.members = world, rank, members
+    def __init__(self, world, rank, key, call, value):
+        self.world, self.rank = world, rank
         with world.lock:
             world.check()
             self.here = world.meetings.setdefault(key, {})
@@ -166,14 +166,14 @@ class _Meeting(_Request):
                 world.wake()
 
     def done(self):
-        return len(self.here) == len(self.members)
+        return len(self.here) == self.world.size
 
     def missing(self):
-        return set(self.members) - self.here.keys()
+        return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
         """Every rank's value, once all are here. Raises `error`, or ShapeError unless all ranks made the same call."""
-        calls, values = zip(*(self.here[rank] for rank in self.members))
+        calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
         check_calls(calls, error)
         return list(values)
 
@@ -187,10 +187,8 @@ class ThreadCommunicator(Communicator):
     threaded, max_tag = True, MAX_TAG
     _open: set[Any]
 
-    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = (),
-                 members: tuple[int, ...] | None = None) -> None:
-        self._members = tuple(range(world.size)) if members is None else members  # ranks of the world, by rank here
-        self.rank, self.size = rank, len(self._members)
+    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
+        self.rank, self.size = rank, world.size
         self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
 
@@ -253,14 +251,7 @@ class ThreadCommunicator(Communicator):
     def dup(self) -> "ThreadCommunicator":
         self._meet("dup", None)
         self._n_dups += 1
-        return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups), self._members)
-
-    def split(self, colour: int) -> "ThreadCommunicator":
-        colours = self._meet("split", colour)
-        self._n_dups += 1
-        here = [rank for rank, found in enumerate(colours) if found == colour]
-        members = tuple(self._members[rank] for rank in here)  # in the context they tell the parts' messages apart
-        return ThreadCommunicator(self._world, here.index(self.rank), (*self._context, self._n_dups, *members), members)
+        return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups))
 
     def abort(self, reason: Any) -> None:
         self._world.fail(f"rank {self.rank} aborted: {reason}")
@@ -290,7 +281,7 @@ class ThreadCommunicator(Communicator):
         return self._context, self._n_meetings
 
     def _arrive(self, key, call, value):
-        return _Meeting(self._world, self._members[self.rank], self._members, key, call, value)
+        return _Meeting(self._world, self.rank, key, call, value)
 
     def _meet(self, call, value, error=None):
         """Return every rank's value once all have come to the same call."""

@@ -44,7 +44,7 @@ def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labe
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, or divides columns or fetches gradients; n_layers not
+        On every rank: a graph that is bipartite, or fetches gradients; n_layers not
         above 0, x or labels without the graph's rows, rows that are none.
 
     Notes

@@ -218,7 +218,7 @@ class NeighborLoader(Loader):
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, or divides columns or fetches gradients; a node type with an `HEC`,
+        On every rank: a graph that is bipartite, or fetches gradients; a node type with an `HEC`,
         which has no cache by type; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead
         below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
 

@@ -28,8 +28,6 @@ def check_graph(graph: Any, what: str) -> None:
     if isinstance(graph, Graph) and graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
     options = graph.options
-    if options.columns > 1:
-        raise ConfigError(f"{what} of a graph with columns={options.columns}: parts of the graph are computed by rows")
     fetches = options.backward == "fetch" and (options.rows == "float32" or isinstance(graph, NodeType))
     if fetches and graph.comm.size > 1:  # of narrow rows it is the default of a Graph, but batches push
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")

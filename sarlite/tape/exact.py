@@ -28,7 +28,7 @@ ALIKE = frozenset((
     "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece",
     "relations", "relu", "reshape",
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
-    "to_columns", "to_rows", "transpose", "var", "where",
+    "transpose", "var", "where",
 ))  # fmt: skip
 """Primitives that have the same bits everywhere."""
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
@@ -91,9 +91,6 @@ class Exact:
             raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
         if replicated:
             return
-        if name == "to_columns" and tensors[0].requires_grad and _shared(params["layout"].pieces):
-            raise ConfigError("numerics exact: columns that divide the features of a head, or of an edge's learned "
-                              "weight, whose gradients are then rounded before they are summed")
         if name in OVER_AXES and 0 in axes_of(params["axis"], next(t for t in tensors if t is not None).ndim):
             raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
                               "are divided")
@@ -321,12 +318,6 @@ def _into(out, found):
         return found
     out[...] = found
     return out
-
-
-def _shared(pieces):
-    """Whether two ranks have the same columns."""
-    some = [piece for piece in pieces if all(part.stop > part.start for part in piece)]
-    return any(piece in some[:k] for k, piece in enumerate(some))
 
 
 def _bounded(exponents, most=MOST, least=LEAST):

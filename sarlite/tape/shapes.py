@@ -59,7 +59,7 @@ def record(application: Application) -> Record:
 
 VIEWS = ("reshape", "transpose", "piece")
 """Primitives that read no value."""
-MOVES = (*VIEWS, "getitem", "concat", "take", "astype", "to_columns", "to_rows")
+MOVES = (*VIEWS, "getitem", "concat", "take", "astype")
 """Primitives that compute nothing."""
 OF_INPUT = {"sum": 1, "max": 1, "min": 1, "scatter_add": 1, "var": 4, "std": 4, "cross_entropy": 4, "logsumexp": 3}
 """Flops for each value of the first input."""

@@ -58,7 +58,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     Parameters
     ----------
     graph : Graph or HeteroGraph
-        Whole, or this rank's part; ids are 0 .. n_nodes - 1. Neither bipartite nor with columns. Its values on edges
+        Whole, or this rank's part; ids are 0 .. n_nodes - 1. Not bipartite. Its values on edges
         stay with the edges.
     relation : (source type, name, destination type), optional
         Of a `HeteroGraph`: whose edges are the links; by default the only one. Ids of pairs are of these types' nodes.

@@ -13,7 +13,7 @@ UNCOUNTED = {
     "minibatches without edges": "minibatches of the model {model}, which have no edges,",
     "task link or --edge-labels": "links",
     "a set of graphs": "sets of graphs, as --data {data} is,",
-    "relations apart": "--columns and --backward fetch with relational graphs, as --data {data} is,",
+    "relations apart": "--backward fetch with relational graphs, as --data {data} is,",
     "batches of relations": "minibatches and message-flow graphs of relational graphs, as --data {data} is,",
 }
 
@@ -21,8 +21,7 @@ REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
      "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
-    *((option, other, "{option} does not go with {other}: parts of the graph " + why)
-      for option, why in (("columns", "are computed by rows"), ("backward fetch", "have no reversed edges"))
+    *(("backward fetch", other, "{option} does not go with {other}: parts of the graph have no reversed edges")
       for other in ("batch_size", "mfg")),
     ("label_inputs", "batches of a cache",
      "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
@@ -42,7 +41,7 @@ REFUSED: list[tuple[str, str, str]] = [
        "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
     *((option, kind, "{option}: the costs of " + told + " are not counted") for kind, told in UNCOUNTED.items()
-      for option in ("dry_run", "mode auto", "memory_limit")),
+      for option in ("dry_run", "memory_limit")),
     ("weight_decay_on first", "model without a first layer",
      "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
@@ -91,7 +90,7 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in GRAPH_OPTIONS),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
-        "task link", "edge_labels", "mfg", "rows bfloat16", "columns", "label_inputs", "correct_and_smooth",
+        "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in MINIBATCH_OPTIONS if option not in ("batches", "lr_scale")),
@@ -140,7 +139,7 @@ class Run(NamedTuple):
         return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
 
 
-_OFF = {"batch_size": 0, "columns": 1, "weight_decay": 0}
+_OFF = {"batch_size": 0, "weight_decay": 0}
 """Values of options that ask for nothing, beside None and False."""
 
 
@@ -174,7 +173,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         and any(word.startswith("split=") for name in ("link_split", "edge_labels")
                 for word in (run.options.get(name) or "").split(","))),
     "task link or --edge-labels": lambda run: run.has("task link") or run.has("edge_labels"),
-    "relations apart": lambda run: run.relational and (run.has("columns") or run.has("backward fetch")),
+    "relations apart": lambda run: run.relational and run.has("backward fetch"),
     "batches of relations": lambda run: run.relational and (run.has("batch_size") or run.has("mfg")),
     "learned rows of several relations": lambda run: (
         run.options.get("decoder") not in (None, "dot")

@@ -115,13 +115,13 @@ def _with_flags(error):
     return text
 
 
-GONE_MODES = {"cover": "--mode sar", "host": "--mode sar"}
+GONE_MODES = {"auto": "--mode sar", "cover": "--mode sar", "host": "--mode sar"}
 """Modes that a checkpoint may have of an earlier version, and what stands in for each."""
 
 
 def _is_gone(key, value):
     """Whether a line of a file is of an earlier version's option, and says what holds without the option, too."""
-    return (key, value) in (("halo", "fetch"), ("trace_epochs", 3))
+    return (key, value) in (("halo", "fetch"), ("trace_epochs", 3), ("columns", 1))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
                description="Train a graph neural network, full-batch and exactly or on minibatches, on the ranks of "
                            "mpiexec or on --ranks threads.\n"
                            "Each option with its [default]; all of them may stand in a file, as `hidden = 64`: "
-                           "--config.")
+                           "--config.", pages={"--mode": "docs/which-mode.md"})
     for title, options in GROUPS.items():
         group = p.add_argument_group(title)
         add_options(group, options)
@@ -143,7 +143,7 @@ def add_options(group: Any, options: Mapping[str, tuple[Any, Any, str]]) -> None
 
 
 def parse_further(argv: Sequence[str] | None, own: Options, metavars: Mapping[str, str], needed: Sequence[str],
-                  taken: Sequence[str], others: Options | None = None, **words: str) -> tuple[dict[str, Any], ...]:
+                  taken: Sequence[str], others: Options | None = None, **words: Any) -> tuple[dict[str, Any], ...]:
     """Return a further command's own options with their defaults, and the given ones of those that it takes from here.
 
     Parameters
@@ -204,7 +204,7 @@ def _word(default):
 _AT_LEAST = {
     "batch_size": 0, "sample_ahead": 0, "hec_lines": 1, "hec_life": 0, "hec_limit": 1, "hec_delay": 0, "layers": 1,
     "hidden": 1, "heads": 1, "out_heads": 1, "epochs": 1, "eval_every": 1, "prefetch": 0, "threads": 0, "ranks": 1,
-    "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "columns": 1, "n_bases": 1,
+    "trace_epochs": 1, "weight_decay": 0.0, "stall_timeout": 0.0, "hops": 1, "patience": 1, "n_bases": 1,
     "identity_decay": 0.0, "embedding": 1, "memory_limit": 1, "link_width": 1, "readout_width": 1, "negatives": 1,
     "eval_negatives": 1,
 }  # fmt: skip

@@ -21,9 +21,9 @@ class Setting(NamedTuple):
         return " ".join([self.mode, *(f"--{name} {value}" for name, value in self.options)])
 
 
-def settings_on(size: Any) -> list[Setting]:
-    """Return the settings that are compared on so many ranks."""
-    return [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),)), Setting("sar", (("columns", size),))]
+def settings_compared() -> list[Setting]:
+    """Return the settings that are compared."""
+    return [*map(Setting, MODES), Setting("sar", (("backward", "fetch"),))]
 
 
 @dataclass

@@ -91,8 +91,6 @@ class Shard(NamedTuple):
     seconds : dict
         On rank 0, how long "load" took, and "partition" in it.
     task : str
-    options : sar.schedule.Options, optional
-        How the graph is computed with.
     names : dict of str to data.names.Names
         By node type, of the types whose nodes are known by names.
     target : str
@@ -111,7 +109,6 @@ class Shard(NamedTuple):
     memory: Memory
     seconds: dict[str, float]
     task: str = "classify"
-    options: Options | None = None
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
@@ -119,7 +116,7 @@ class Shard(NamedTuple):
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
-         tick: Callable[[], Any] = lambda: None, choose: Callable[[Shard], Options] | None = None) -> Shard:
+         tick: Callable[[], Any] = lambda: None) -> Shard:
     """Read this rank's rows and build its graph. Collective.
 
     Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
@@ -135,8 +132,6 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         As for `data.divided`.
     tick : callable
         Called as long as any rank works at it, and then by the graph.
-    choose : callable, optional
-        Given the part, with a graph of `options`, returns the options that the graph shall have.
 
     Raises
     ------
@@ -150,12 +145,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
-        part = found._replace(graph=make(options), seconds=seconds, options=options)
+        part = found._replace(graph=make(options), seconds=seconds)
         seconds["load"] = time.perf_counter() - begin
-        chosen = options if choose is None else choose(part)
-        if chosen != options:
-            part = part._replace(graph=None)  # its edges are laid out anew
-            part = part._replace(graph=make(chosen), options=chosen)
         part.graph.profile.on_progress = tick
         return part
 

@@ -13,14 +13,12 @@ class Mirror(Solo):
     Parameters
     ----------
     rank, size : int
-    columns : int
-        Ranks of a group, on a grid of ranks.
     sent : Counter, optional
         Counts "messages" that are sent, a broadcast once.
     """
 
-    def __init__(self, rank: int, size: int, columns: int = 1, sent: Any = None) -> None:
-        self.rank, self.size, self.columns, self.sent = rank, size, columns, Counter[str]() if sent is None else sent
+    def __init__(self, rank: int, size: int, sent: Any = None) -> None:
+        self.rank, self.size, self.sent = rank, size, Counter[str]() if sent is None else sent
         self._echoes: Any = None
 
     def start_send(self, array: Any, peer: int, tag: int = 0) -> Any:
@@ -63,13 +61,9 @@ class Mirror(Solo):
         """Return a channel. What is pushed on "embeddings" names itself in its messages, so it comes back as sent."""
         kept = self.__dict__.setdefault("_channels", {})
         if name not in kept:
-            kept[name] = Mirror(self.rank, self.size, self.columns, self.sent)
+            kept[name] = Mirror(self.rank, self.size, self.sent)
             kept[name]._echoes = {} if name.startswith("embeddings") else None
         return kept[name]
-
-    def group(self, name: str, colour: int) -> "Mirror":
-        n, inside = self.columns, name.startswith("row")
-        return Mirror(*((self.rank % n, n) if inside else (self.rank // n, self.size // n)), sent=self.sent)
 
 
 class _Echo:

@@ -163,12 +163,10 @@ GROUPS: dict[str, dict[str, tuple[Any, Any, str]]] = {  # title: option: default
         "eval-fanouts": (None, fanouts, "evaluate on sampled in-edges [exactly, on the full graph]"),
     },
     "ranks": {
-        "mode": ("sar", (*MODES, "auto"), "how remote rows arrive; auto: the cheapest mode that fits"),
+        "mode": ("sar", tuple(MODES), "how remote rows arrive: docs/which-mode.md tells which to choose"),
         "backward": (None, ("push", "fetch"), "push gradients to the rows' owners, or let the owners fetch the "
                      "gradients of their rows' destinations [push; for GCN and GraphSAGE in mode broadcast, with "
                      "--rows bfloat16 and with exact numerics fetch]"),
-        "columns": (1, int, "so many ranks share their rows and divide the columns of sums, or heads; each rank "
-                    "holds the structure of all these ranks"),
         "prefetch": (None, int, "peers whose rows a thread fetches ahead [1 between hosts or if each rank has a "
                      "core to spare, else 0]"),
         "partition": ("stored", str, "metis, fennel (less memory), random, contiguous, or a file with the part of "
@@ -240,7 +238,7 @@ METAVARS = {
     "eval-fanouts": "K,K,..", "teleport": "SHARE", "identity-decay": "RATE", "label-inputs": "SHARE",
     "propagated": "DIR", "correct-alpha": "SHARE", "correct-scale": "FACTOR", "smooth-alpha": "SHARE",
     "hec-lines": "ROWS", "hec-life": "STEPS", "hec-limit": "ROWS", "hec-delay": "STEPS", "patience": "EPOCHS",
-    "clip-norm": "NORM", "columns": "C", "memory-limit": "SIZE", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
+    "clip-norm": "NORM", "memory-limit": "SIZE", "link-val": "SHARE|FILE", "link-test": "SHARE|FILE",
     "link-split": "TABLE", "edge-labels": "TABLE", "link-relation": "RELATION", "link-disjoint": "SHARE",
     "negative-sampler": "SAMPLER|FILE", "eval-negative-sampler": "SAMPLER|FILE",
 }  # fmt: skip

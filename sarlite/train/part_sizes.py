@@ -63,16 +63,12 @@ def sizes_of(comm: Communicator, run: Settings, part: Shard, make: Callable[...,
             graph.graph.exchange(chosen)
         found = {chosen: exchanged(comm, plan) for chosen, (plan, _) in graph.graph.exchanges.items()}
         return sizes._replace(exchanged=found)
-    inner = graph if graph.grid is None else graph.grid.graph
     with graph.profile.phase("setup"):
-        group, reverse = inner.schedule.transport.comm, None
-        found = {"edges": exchanged(group, inner.plan)}
-        if group.size > 1 and not run.training.mfg and not run.batches:
-            reverse = reversed_exchanged(group, inner.plan)
-    own = graph.n_dst, graph.n_edges
-    whole = (inner.n_dst, inner.n_edges) if graph.grid else np.sum(comm.allgather(own), 0).tolist()
-    return sizes._replace(exchanged=found, reverse=reverse, group=dict(zip(("rows", "edges"), zip(own, whole))),
-                          laid_out=graph.grid.n_columns if graph.grid else 1)
+        reverse = None
+        found = {"edges": exchanged(comm, graph.plan)}
+        if comm.size > 1 and not run.training.mfg and not run.batches:
+            reverse = reversed_exchanged(comm, graph.plan)
+    return sizes._replace(exchanged=found, reverse=reverse)
 
 
 def _chosen(comm, sizes):

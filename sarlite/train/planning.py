@@ -1,11 +1,9 @@
-"""Before a run: the table of what each setting costs (`--dry-run`), the choice among them (`--mode auto`), and the
-limit of memory.
+"""Before a run: the table of what each setting costs (`--dry-run`), and the limit of memory.
 """
 
 import gc
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,9 +18,9 @@ from sarlite.errors import ConfigError
 from sarlite.profile import memory_limit
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.schedule.modes import MODES
-from sarlite.train.costs import Cost, Setting, settings_on
+from sarlite.train.costs import Cost, Setting, settings_compared
 from sarlite.train.load import Shard
-from sarlite.train.rates import Rates, in_step, rates_of, seconds_of
+from sarlite.train.rates import Rates, in_step, seconds_of
 from sarlite.train.settings import Settings
 from sarlite.train.small import Sizes
 from sarlite.train.trial import cost
@@ -134,26 +132,24 @@ def candidates(sizes: Sizes, settings: Sequence[Setting] = ()) -> dict[Setting, 
     """Return the settings that a run may be compared in, by default all, and of each why it is left out, "" where it
     is not.
 
-    An option that is given goes with each setting. Message-flow graphs and batches have neither reversed edges nor
-    columns; of relational graphs costs are not counted with these.
+    An option that is given goes with each setting. Message-flow graphs and batches have no reversed edges; of
+    relational graphs costs are not counted with these.
     """
     run = sizes.run
     kind = "a message-flow graph" if run.training.mfg else "a batch" if run.batches else ""
-    given = {"backward": run.graph.backward is not None, "columns": run.graph.columns > 1}
+    given = {"backward": run.graph.backward is not None}
 
     def left_out(options):
         for name in options:
             if given[name]:
                 return f"--{name} is given"
-        if "columns" in options and sizes.size == 1:
-            return "one rank has all columns"
         if options and sizes.relational:
             return "its costs are not counted of a relational graph"
         if kind and options:
-            return f"{kind} has no {'columns' if 'columns' in options else 'such edges'}"
+            return f"{kind} has no such edges"
         return ""
 
-    return {setting: left_out(dict(setting.options)) for setting in settings or settings_on(sizes.size)}
+    return {setting: left_out(dict(setting.options)) for setting in settings or settings_compared()}
 
 
 # ---- what the command does with it
@@ -170,27 +166,6 @@ def dry_run(comm: Communicator, sizes: Sizes, limit: Limit) -> dict[str, Any]:
         if sizes.run.output.json:
             print(json.dumps(found), flush=True)
     return found
-
-
-def choose(comm: Communicator, sizes: Sizes, limit: Limit) -> Setting:
-    """Return the cheapest setting that fits, and print the table that it is from. Collective.
-
-    Raises
-    ------
-    ConfigError
-        On every rank: none fits, or costs cannot be counted.
-    """
-    rows, left_out = compare(comm, sizes, limit, candidates(sizes), rates_of(comm))
-    fitting = [row for row in rows if row.fits]
-    if not fitting:
-        least = min(rows, key=lambda row: row.need)
-        raise ConfigError(f"--mode auto: no mode fits {limit}; {least.setting}, the smallest, takes "
-                          f"{readable(least.need)}{limit.where}; more ranks take less each")
-    best = min(fitting, key=lambda row: (row.seconds, row.need))
-    if comm.rank == 0:
-        text = table(rows, sizes, left_out)
-        print(f"{text}\n--mode auto takes {best.setting}", file=sys.stderr, flush=True)
-    return best.setting
 
 
 def check(comm: Communicator, find: Callable[[], Sizes], part: Shard, limit: Limit, n_widths: int) -> None:
@@ -240,8 +215,7 @@ def _most(graph):
         n_edges = sum(map(len, graph.graph.edge_ids.values()))
         own = sum(map(len, graph.graph.node_ids.values()))
         return min(sum(graph.graph.n_nodes.values()), own + n_edges), n_edges
-    inner = graph if graph.grid is None else graph.grid.graph
-    return inner.plan.n_src + inner.plan.n_halo, inner.n_edges
+    return graph.plan.n_src + graph.plan.n_halo, graph.n_edges
 
 
 def record(row: Row, run: Settings) -> dict[str, Any]:
@@ -270,7 +244,6 @@ def table(rows: Sequence[Row], sizes: Sizes, left_out: Mapping[Setting, str]) ->
     run, graph, summary = sizes.run, sizes.run.graph, sizes.part.summary
     size, timed = len(rows[0].costs), rows[0].seconds is not None
     given = f", backward {graph.backward}" if graph.backward else ""
-    given += f", columns {graph.columns}" if graph.columns > 1 else ""
     span = "an epoch of batches as the first ones" if run.batches else "an epoch after the first"
     head = (f"{run.model.spec} on {summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} "
             f"edges; {size} rank{'s' if size > 1 else ''}, prefetch {graph.prefetch}{given}; {span}; memory "

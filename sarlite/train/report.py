@@ -108,7 +108,6 @@ def collect(comm, graph, memory, seconds):
     ranks = comm.allgather(own)
     phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
     return {
-        **_grid_of(comm, graph),
         **_evaluations(graph),
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
@@ -123,9 +122,9 @@ MOST_PAIRS = 64
 
 def pictured(comm, graph):
     """Return for a run's page bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of
-    the destination, of the source); nothing of one rank, of many, and on a grid. Collective.
+    the destination, of the source); nothing of one rank, and of many. Collective.
     """
-    if not 1 < comm.size <= MOST_PAIRS or _grid_of(comm, graph):
+    if not 1 < comm.size <= MOST_PAIRS:
         return {}
     own = {"sent": graph.profile.sent_to}
     if type(graph) is Graph:
@@ -136,16 +135,6 @@ def pictured(comm, graph):
              for phase in phases}
     tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
     return {"sent_pairs": pairs, **tiles}
-
-
-def _grid_of(comm, graph):
-    """The grid of ranks that the run's nodes are on; of a relational graph each relation has one."""
-    nodes = _nodes(graph)
-    grids = nodes.graph.grids if isinstance(nodes, NodeType) else [nodes.grid]
-    if not grids or grids[0] is None:
-        return {}
-    n_bytes = comm.allgather(sum(grid.structure_bytes for grid in grids))
-    return {"grid": {"rows": grids[0].n_rows, "columns": grids[0].n_columns, "structure_bytes": n_bytes}}
 
 
 def _evaluations(graph):
@@ -192,7 +181,6 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         ("ranks", f"{size}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"
                   f"{', nodes reordered' if summary['ordered'] else ''}"),
-        *_grid(counted.get("grid")),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
                     f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
         ("load", duration(times["load"])),
@@ -207,20 +195,12 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], one_process)),
-        ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size // run.graph.columns)),
+        ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size)),
         ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-
-
-def _grid(found):
-    """The row of a run on a grid of ranks."""
-    if found:
-        rows, columns = found["rows"], found["columns"]
-        yield "grid", (f"{rows} x {columns}: {rows} groups of {columns} ranks; each rank has the structure of its "
-                       f"group, {_mib(max(found['structure_bytes']))} at most")
 
 
 def _links(counts):

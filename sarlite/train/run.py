@@ -74,19 +74,15 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 
 
 def _train(comm, options, run, known, resumed, folder, tick, interrupts):
-    toml, stored, auto = to_toml(options), resume.stored(options), options.mode == "auto"
+    toml, stored = to_toml(options), resume.stored(options)
     run = run._replace(graph=prefetched(comm, run.graph, options))
     sharing = comm.size if options.ranks > 1 else 1  # ranks that are threads of one process
 
     def limit(part):
         return planning.limit_of(comm, part, options.memory_limit, sharing)
 
-    def choose(part):
-        setting = planning.choose(comm, _sizes(comm, run, part, sharing), limit(part))
-        return run.graph._replace(mode=setting.mode, **dict(setting.options))
-
-    part = load(comm, run.source, run.graph, folder.path, tick, choose if auto and not options.dry_run else None)
-    run, known = run._replace(graph=part.options), known._replace(task=part.task)
+    part = load(comm, run.source, run.graph, folder.path, tick)
+    known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
     if options.dry_run:
         return planning.dry_run(comm, _sizes(comm, run, part, sharing), limit(part))
@@ -103,7 +99,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     together(comm, lambda: refuse(known._replace(model=model)))
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
-    if not auto and not uncounted(known):
+    if not uncounted(known):
         sizes = partial(_sizes, comm, run, part, sharing, there, trainer)
         planning.check(comm, sizes, part, limit(part), _n_widths(model))
 

@@ -36,7 +36,7 @@ def settings(options: Any, cls: Any = None) -> Settings:
     Parameters
     ----------
     options : Namespace
-        As of `config.resolve`. With mode "auto", and where costs alone are told, the graph's mode is "sar".
+        As of `config.resolve`. Where costs alone are told, the graph's mode is "sar".
     cls : class, optional
         The model's; by default it is found.
 
@@ -71,11 +71,10 @@ def graph_of(options: Any, cls: Any = None) -> Options:
     Sums that exact numerics push are float64, so gradients are fetched by default where parts of the graph are not
     taken, and where relations need not be taken apart for it.
     """
-    mode = "sar" if options.mode == "auto" or options.dry_run else options.mode
+    mode = "sar" if options.dry_run else options.mode
     joined = options.batch_size or options.mfg or getattr(cls, "relational", False)
     fetch = options.numerics == "exact" and not joined
-    return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.columns,
-                   options.rows)
+    return Options(mode, options.prefetch or 0, options.backward or ("fetch" if fetch else None), options.rows)
 
 
 def model_of(options: Any, cls: Any = None) -> ModelSpec:

@@ -37,14 +37,9 @@ class Sizes(NamedTuple):
     splits : tuple of int
         Rows for training, validation and testing.
     exchanged : dict of Exchanged
-        Of all edges "edges", by rows, but where the graph is on a grid of ranks of the group's rows; of a relational
-        graph by the relations that one fetch serves.
+        Of all edges "edges", by rows; of a relational graph by the relations that one fetch serves.
     reverse : Exchanged, or None
         Of the reversed edges, where these are others.
-    group : dict of (int, int)
-        "rows" and "edges" of this rank and of the ranks that share its rows; without a grid of all ranks.
-    laid_out : int
-        Ranks that share rows.
     there_bytes : int
         What the process has when the part is loaded, but for features.
     load_bytes : int
@@ -62,8 +57,6 @@ class Sizes(NamedTuple):
     splits: tuple[int, int, int]
     exchanged: Mapping[Any, Exchanged]
     reverse: Exchanged | None = None
-    group: Mapping[str, tuple[int, int]] = {}
-    laid_out: int = 1
     there_bytes: int = 0
     load_bytes: int = 0
     batches: Layers | None = None
@@ -88,14 +81,11 @@ class Sizes(NamedTuple):
         return max(1.0, min(n_rows + n_halo, 4 * n_rows) / trial_rows)
 
     def by_part(self) -> tuple[list[int], list[int]]:
-        """Return the edges, and the rows that come, by the part of the sources; of a rank of a group its share of the
-        group's.
-        """
-        found, n = self.exchanged["edges"], self.laid_out
+        """Return the edges, and the rows that come, by the part of the sources."""
+        found = self.exchanged["edges"]
         needed = [*found.n_needed]
-        needed[self.rank // n] = found.n_src if n > 1 else 0
-        edges = [rows // n**2 for rows in found.n_edges[0] for _ in range(n)]
-        return edges, [rows // n for rows in needed for _ in range(n)]
+        needed[self.rank] = 0
+        return list(found.n_edges[0]), needed
 
 
 def options(run: Settings, k: float) -> Settings:
@@ -126,11 +116,10 @@ def graph(comm: Mirror, run: Settings, sizes: Sizes, k: float) -> Any:
     if loops:
         indptr, indices, added = add_self_loops(indptr, indices, comm.rank * m)
     made = Graph.from_part(comm, indptr, indices, added_loops=added, **asked._replace(backward="push")._asdict())
-    inner = made if made.grid is None else made.grid.graph
-    if inner.comm.size > 1 and asked.reverses:  # peers need of this rank what it needs of them, so by a like plan
-        reverse = inner.schedule._replace(over="reverse")
-        inner._schedule = inner.schedule._replace(reverse=reverse, reverses_attention=asked.reverses_attention)
-    for block in inner.plan.blocks:
+    if made.comm.size > 1 and asked.reverses:  # peers need of this rank what it needs of them, so by a like plan
+        reverse = made.schedule._replace(over="reverse")
+        made.schedule = made.schedule._replace(reverse=reverse, reverses_attention=asked.reverses_attention)
+    for block in made.plan.blocks:
         block.piece_edges = max(1, round(block.piece_edges / k))
     values = [None if a is None else np.ones((made.n_edges, *a.shape[1:]), a.dtype)
               for a in (there.edge_weight, there.edge_features)]
@@ -193,7 +182,7 @@ class _Relational(HeteroGraph):
     def _made(self, chosen):
         graphs, _ = super()._made(chosen)
         for graph in graphs:
-            graph._schedule = graph.schedule._replace(over=chosen)
+            graph.schedule = graph.schedule._replace(over=chosen)
         _, n_halo = self.real.exchanges.get(chosen, (None, 0))
         return graphs, n_halo
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import ConfigError
 from sarlite.minibatch.push import PHASE
-from sarlite.sar.cost import expected, fetched, pushed
+from sarlite.sar.cost import fetched, pushed
 from sarlite.sar.schedule.messages import row_bytes, templates_of
 from sarlite.tape.recording import Observer, observed
 from sarlite.tape.shapes import record
@@ -43,7 +42,7 @@ def cost(sizes: Sizes, setting: Setting, trial_rows: int = TRIAL_ROWS) -> Cost:
     """
     run = sizes.run._replace(graph=sizes.run.graph._replace(mode=setting.mode, **dict(setting.options)))
     k, n_threads = sizes.times_smaller(trial_rows), kernels.threads()
-    comm, fewer = Mirror(sizes.rank, sizes.size, run.graph.columns), small.options(run, k)
+    comm, fewer = Mirror(sizes.rank, sizes.size), small.options(run, k)
     try:
         kernels.set_threads(1)  # each takes a workspace that does not grow with the rows
         graph = small.graph(comm, fewer, sizes, k)
@@ -58,7 +57,7 @@ class _Trial(Observer):
 
     def __init__(self, run, sizes, k, comm, graph):
         self.run, self.sizes, self.k, self.comm, self.graph = run, sizes, k, comm, graph
-        self.segments, self._plans, self._turn = dict[str, Segment](), {}, None
+        self.segments, self._plans = dict[str, Segment](), {}
         self._others = kernels.Buffers()  # of all large arrays but those of steps, which have buffers of their own
         self._grown, self._arrays = 0.0, 0.0  # bytes of steps' buffers so far; the most of these and of other arrays
         self._ahead = 0, 0.0  # peers whose rows a thread has fetched ahead; bytes of these, and of gradients meanwhile
@@ -88,7 +87,7 @@ class _Trial(Observer):
                     smoothed(trainer, smooth, logits)
         self.profile.listener = None
         sizes, batches, (peers, ahead_bytes) = self.sizes, self.sizes.batches, self._ahead
-        peak = sizes.there_bytes + WARM_BYTES + self._structure() + self._grows(trainer) + ahead_bytes
+        peak = sizes.there_bytes + WARM_BYTES + self._grows(trainer) + ahead_bytes
         peak += batches.ahead_bytes if batches else 0
         return Cost(max(sizes.load_bytes, round(peak)), self.profile.peak_remote_buffers + peers, self.segments,
                     batches.n_steps if batches else 1)
@@ -99,13 +98,6 @@ class _Trial(Observer):
         fixed = flat.data.nbytes * (2 + len(trainer.optimizer.keeps))  # values, gradients, what the optimizer keeps
         learned = sum(group.data.nbytes for group in flat.owned)  # the best model's copy of learned rows
         return max(0.0, self._arrays - self.k * (fixed - learned)) + fixed + flat.data.nbytes  # the best model's copy
-
-    def _structure(self):
-        """The bytes of other parts' edges and rows, which the part has not yet where columns are to be divided."""
-        sizes, columns = self.sizes, self.run.graph.columns
-        if columns == 1 or sizes.laid_out > 1:
-            return 0
-        return (columns - 1) * (4 * sum(sizes.exchanged["edges"].n_edges[0]) + 32 * sizes.n_rows)
 
     @contextmanager
     def _segment(self, name, trainer=None):
@@ -141,8 +133,6 @@ class _Trial(Observer):
         sizes = self.sizes
         if isinstance(over, int):
             return [layers[over] for layers in self.batches.layers]
-        if self.run.graph.columns > 1 and sizes.laid_out == 1:
-            return [expected(sizes.group["rows"][1], sizes.group["edges"][1], 1)]
         return [sizes.reverse or sizes.exchanged["edges"] if over == "reverse" else sizes.exchanged[over]]
 
     def _plan(self, own, there):
@@ -164,9 +154,6 @@ class _Trial(Observer):
     def aggregates(self, schedule, arrays, d_arrays, phase, within):
         if within == "setup":
             return
-        grid = getattr(self.graph, "grid", None)
-        if grid is not None and schedule.transport is not grid.graph.schedule.transport:
-            raise ConfigError("--columns: costs are not counted for a model whose messages are computed by rows")
         rows, gradients = (None if each is None else templates_of(each) for each in (arrays, d_arrays))
         self._rows[schedule.over] = schedule.plan.n_src
         exchanged = self._exchanged(schedule.over)
@@ -199,17 +186,7 @@ class _Trial(Observer):
             if self.batches and not self.batches.stay:
                 return  # of sampling
             sent, received = self.k * sent, self.k * received
-        if phase.endswith("_turn"):
-            sent, received = self._turned(sent, received)
-        self._add(within or phase, sent, received, packed=sent if phase.endswith("_turn") else 0)
-
-    def _turned(self, sent, received):
-        """Bytes of rows of a group of ranks that turn into columns, or back: rows go, and the others' come."""
-        layout, to_columns = self._turn
-        own, whole = layout.counts[layout.transport.comm.rank], sum(layout.counts)
-        of_run, all_of_run = self.sizes.group["edges" if layout.counts is self.graph.grid.counts.edge else "rows"]
-        times = Fraction(of_run, max(own, 1)), Fraction(all_of_run - of_run, max(whole - own, 1))
-        return (times[0] * sent, times[1] * received) if to_columns else (times[1] * sent, times[0] * received)
+        self._add(within or phase, sent, received)
 
     def _add(self, phase, sent, received, share=1, packed=0):
         self.now.sent[phase] += share * sent
@@ -230,13 +207,9 @@ class _Trial(Observer):
                 self._add(PHASE, sent, received, Fraction(1, len(batches.pushes)))
 
     def forward(self, name, params):
-        if "layout" in params:
-            self._turn = params["layout"], name == "to_columns"
         return nullcontext()
 
     def backward(self, name, params):
-        if "layout" in params:
-            self._turn = params["layout"], name == "to_rows"
         return nullcontext()
 
     def applied(self, application):

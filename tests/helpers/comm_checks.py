@@ -20,36 +20,6 @@ def check_freed_duplicates(comm):
     comm.barrier()
 
 
-def check_split(comm):
-    """The parts of a communicator number their ranks anew; what they exchange meets neither each other's nor the whole's."""
-    part, members = comm.split(comm.rank % 2), list(range(comm.rank % 2, comm.size, 2))
-    assert (part.size, members[part.rank]) == (len(members), comm.rank)
-    assert part.allgather(comm.rank) == members and comm.allgather(part.rank) == [rank // 2 for rank in range(comm.size)]
-    assert part.allreduce(np.array([1, comm.rank])).tolist() == [len(members), sum(members)]
-    assert [found.tolist() for found in part.alltoall([np.full(part.rank, 10 * to + comm.rank) for to in members])] == [
-        [10 * comm.rank + source] * place for place, source in enumerate(members)]
-    assert part.broadcast(np.full(3, comm.rank), part.size - 1).tolist() == [members[-1]] * 3
-    inner = part.dup().split(0)  # of all its ranks
-    both, found = (part, inner), [np.empty(3, int), np.empty(3, int)]
-    peer, source = (part.rank + 1) % part.size, (part.rank - 1) % part.size
-    receives = [one.start_recv(into, source) for one, into in zip(both, found)] if part.size > 1 else []
-    sends = [one.start_send(np.full(3, 10 * comm.rank + k), peer) for k, one in reversed(list(enumerate(both)))] if part.size > 1 else []
-    for request in receives + sends:
-        request.wait()
-    for k, into in enumerate(found if part.size > 1 else []):
-        assert (into == 10 * members[source] + k).all()
-
-
-def check_groups_are_kept_and_drained(comm):
-    part = comm.group("halves", comm.rank % 2)
-    assert comm.group("halves", comm.rank % 2) is part and comm.group("all", 0) is not part or comm.size == 1
-    late = part.channel("ring").start_recv(np.empty(1), (part.rank - 1) % part.size) if part.size > 1 else None
-    comm.drain_channels()
-    if late is not None:
-        with pytest.raises(PeerError, match="cancelled"):
-            late.wait()
-
-
 def check_together(comm):
     assert together(comm, lambda: comm.rank) == comm.rank
     last = comm.size - 1
@@ -117,8 +87,6 @@ NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
         "check_thread_inside_broadcast",
         "check_a_reduction_is_not_cancelled",
         "check_freed_duplicates",
-        "check_split",
-        "check_groups_are_kept_and_drained",
         "check_together",
         "check_agree",
     }

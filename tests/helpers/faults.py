@@ -68,14 +68,8 @@ class Faulty:
     # ---- messages
 
     def channel(self, name):
-        return self._found(name, lambda: self._comm.channel(name))
-
-    def group(self, name, colour):
-        return self._found(("group", name), lambda: self._comm.group(name, colour))
-
-    def _found(self, name, make):
         if name not in self._kept:
-            self._kept[name] = Faulty(make(), self._alarm, self._root)
+            self._kept[name] = Faulty(self._comm.channel(name), self._alarm, self._root)
         return self._kept[name]
 
     def start_send(self, array, peer, tag=0):

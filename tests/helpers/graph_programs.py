@@ -131,8 +131,6 @@ class Program:
             "prefetch": int(dice.integers(4)),
             "backward": (None, None, "push", "fetch")[int(dice.integers(4))],
         }
-        columns = [c for c in (1, 2, 4) if self.n_ranks % c == 0]
-        self.options["columns"] = columns[int(dice.integers(len(columns)))] if dice.random() < 0.3 else 1
         self.options["parts"] = some[dice.integers(0, len(some), edges.n_dst)]
         if edges.bipartite:
             self.options["src_parts"] = dice.integers(0, self.n_ranks, edges.n_src)
@@ -289,8 +287,7 @@ class Program:
         options = self.options
         if self.n_ranks == 1:
             return "one rank"
-        more = " columns" if options["columns"] > 1 else ""
-        return f"{options['mode']}{more}{' recovered' if self.fault else ''}"
+        return f"{options['mode']}{' recovered' if self.fault else ''}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 N, HEADS, WIDTH = 40, 3, 5
 SHAPES = (1, WIDTH), (HEADS,), (HEADS,)
 EDGES = random_edges(N, 300, seed=4)
-OPTIONS = [{"mode": mode} for mode in MODES] + [{"mode": "sar", "backward": "fetch"}, {"mode": "sar", "columns": True}]
+OPTIONS = [{"mode": mode} for mode in MODES] + [{"mode": "sar", "backward": "fetch"}]
 
 
 def attended(graph, shared):
@@ -35,7 +35,6 @@ def attended(graph, shared):
 def test_a_shared_z_is_as_copies_of_it(n_ranks, options):
     graph = Graph.from_edges(*EDGES)
     _, expected = attended(graph, False)
-    options = {**options, "columns": n_ranks} if "columns" in options else options
 
     def work(comm):
         return attended(graph.shard(comm, "contiguous", **options), True)

@@ -190,20 +190,6 @@ def test_overlap_on_hosts(tmp_path):
     assert f"sarlite-{os.getpid()}" not in namespaces()
 
 
-def test_auto_on_hosts(tmp_path):
-    """Over a network of its own: the run ends well, too."""
-    import auto
-    import hosts
-
-    if reason := hosts.missing():
-        pytest.skip(reason)
-    flags = "--graph C --cases gcn --modes sar,columns --ranks 4 --network 1gbit --per-host 2".split()
-    flags += ["--epochs", "1", "--rounds", "1"]
-    row, = rows_of(auto, tmp_path, *flags, "--graphs", str(tmp_path))
-    assert (row["network"], row["ranks"], {*row["modes_ms"]}) == ("1gbit", 4, {"sar", "columns", "auto"})
-    assert len(row["chosen"]) == 1 and row["to_best"] > 0 and f"sarlite-{os.getpid()}" not in namespaces()
-
-
 @pytest.mark.parametrize("is_root", [False, True])
 def test_push(is_root, tmp_path, monkeypatch):
     """On hosts, or it says why not."""

@@ -15,7 +15,7 @@ BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
 RELATIONAL = {"cls": RGCN, "relational": True}
 ROWS = {"cls": SGC, "relational": False}
 GRAPHS = {"cls": GCN, "relational": False, "graphs": True}
-VALUES = {"backward fetch": "fetch", "mode auto": "auto", "weight_decay_on first": "first", "columns": 2, "memory_limit": 9,
+VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "memory_limit": 9,
           "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
@@ -57,7 +57,7 @@ def case(option, other):
         "learned rows of several relations": ({"model": "rgcn", "decoder": "transe", "link_relation": "a.b.c,d.e.f"},
                                               RELATIONAL),
         "batches of relations": ({"model": "rgcn", "mfg": True}, RELATIONAL),
-        "relations apart": ({"model": "rgcn", "columns": 2}, RELATIONAL),
+        "relations apart": ({"model": "rgcn", "backward": "fetch"}, RELATIONAL),
         "task link or --edge-labels": ({"edge_labels": "edges.csv,labels=kind"}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
     }
@@ -123,14 +123,20 @@ def test_an_argument_is_told_by_its_flag_on_every_rank():
         assert threads.run(2, told, error) == [f"rank 1: {words}", words]
 
 
-@pytest.mark.parametrize("mode", ["cover", "host"])
+@pytest.mark.parametrize("mode", ["auto", "cover", "host"])
 def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
     """Its run goes on where another mode is given; halo rows that were fetched are fetched."""
-    before = {"mode": mode, "halo": "fetch", "hidden": 9}
+    before = {"mode": mode, "halo": "fetch", "columns": 1, "hidden": 9}
     with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which no longer exists; --mode sar gives the same"):
         config.resolve({"resume": "a/c"}, before=before)
     found = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
-    assert (found.mode, found.hidden, hasattr(found, "halo")) == ("oneshot", 9, False)
-    assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch"}, before).mode == "sa"
-    with pytest.raises(ConfigError, match="unknown option 'halo'"):
-        config.resolve({}, {"halo": "recompute"})
+    assert (found.mode, found.hidden, hasattr(found, "halo"), hasattr(found, "columns")) == ("oneshot", 9, False, False)
+    assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch", "columns": 1}, before).mode == "sa"
+    for name, value in (("halo", "recompute"), ("columns", 2)):
+        with pytest.raises(ConfigError, match=f"unknown option '{name}'"):
+            config.resolve({}, {name: value})
+
+
+def test_mode_auto_is_refused_with_the_page_that_helps_to_choose():
+    with pytest.raises(ConfigError, match="--mode: 'auto' is not one of sar, .*docs/which-mode.md tells which to choose"):
+        config.parse(["--mode", "auto"])

@@ -1,4 +1,4 @@
-"""What is done with costs before a run: refusals above a limit, and the choice of a mode."""
+"""What is done with costs before a run: refusals above a limit, and what each mode takes."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from sarlite.train import planning
 from sarlite.train.config import resolve
 from sarlite.train.costs import Segment, Setting
 from sarlite.train.rates import Rates, in_step, seconds_of
-from tests.helpers.costing import MODELS, QUIET, RELATIONAL, SBM, counted, dry_run, trained, weighted
+from tests.helpers.costing import MODELS, QUIET, SBM, counted, trained
 
 DENSE = dict(data="sbm:nodes=12000,degree=6,features=16", model="gat", layers=2, hidden=192, heads=2, epochs=1, prefetch=0)
 TINY = dict(data=SBM, **MODELS["gcn"], layers=2, epochs=1, prefetch=0)
@@ -23,14 +23,7 @@ def refused(comm, folder, mode, limit, options):
     return str(error.value)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("mfg", [False, True])
-def test_where_nothing_fits_every_rank_refuses(mfg, tmp_path):
-    texts = threads.run(2, refused, tmp_path / "none", "auto", 1000.0, {**TINY, "mfg": mfg})
-    assert texts[0] == texts[1] and "no mode fits" in texts[0] and "the smallest, takes" in texts[0], texts
-
-
-def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp_path, capsys):
+def test_what_does_not_fit_is_refused_on_every_rank(tmp_path):
     options = DENSE
 
     for _ in range(2):  # the process grows in the first one
@@ -41,41 +34,12 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_auto_takes_what_fits(tmp
     texts = threads.run(2, refused, tmp_path / "large", "oneshot", limit, options)
     assert texts[0] == texts[1]
     assert "mode oneshot would take" in texts[0] and "--memory-limit" in texts[0] and "takes" in texts[0] and "and fits" in texts[0]
-    capsys.readouterr()
-    threads.run(2, trained, tmp_path / "auto", mode="auto", memory_limit=limit, **options)
-    out = capsys.readouterr()
-    chosen = out.err.rsplit("--mode auto takes ", 1)[1].split("\n")[0]
-    assert chosen != "oneshot" and "oneshot" in out.err and f"2, mode {chosen.split()[0]}," in out.out
-
-
-def test_a_relational_run_takes_a_mode_that_is_told(tmp_path, capsys):
-    threads.run(2, trained, tmp_path / "free", mode="auto", **{**RELATIONAL["inside"], "epochs": 1, "prefetch": 0})
-    found = capsys.readouterr()
-    assert f"2, mode {found.err.rsplit('--mode auto takes ', 1)[1].strip()}," in found.out
 
 
 def test_a_run_whose_costs_cannot_be_counted_is_refused_where_a_limit_is_given(tmp_path):
-    options = {"model": "gat", "edge_weights": True, "data": weighted(tmp_path / "a.npz"), "columns": 2, "epochs": 1}
-    threads.run(2, trained, tmp_path / "free", **options)
-    with pytest.raises(ConfigError, match="--columns: costs are not counted for a model whose messages are computed by rows"):
-        threads.run(2, trained, tmp_path / "limited", memory_limit=1e12, **options)
-    for flag, asked in (("--dry-run", {"dry_run": True}), ("--mode auto", {"mode": "auto"}), ("--memory-limit", {"memory_limit": 1e12})):
+    for flag, asked in (("--dry-run", {"dry_run": True}), ("--memory-limit", {"memory_limit": 1e12})):
         with pytest.raises(ConfigError, match=f"{flag}: the costs of minibatches of the model sgc, which have no edges, are not counted"):
             threads.run(2, trained, tmp_path / "sgc", data=SBM, model="sgc", batch_size=10, **asked)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("n_ranks, options, reason", [
-    (2, {}, ""), (1, {}, "one rank has all columns"), (2, {"columns": 2}, "--columns is given"), (2, {"mfg": True}, "has no columns"),
-    (2, {"edge_weights": True, **MODELS["gcn"]}, ""),
-    (2, {"edge_weights": True, **MODELS["gat"], "layers": 1}, "messages are computed by rows"),
-])
-def test_what_cannot_be_divided_by_columns_is_left_out_and_said(n_ranks, options, reason, tmp_path, capsys):
-    data = weighted(tmp_path / "a.npz") if "edge_weights" in options else SBM
-    rows, left_out = dry_run(tmp_path, n_ranks, **{**TINY, "data": data, **options})
-    name = f"sar --columns {n_ranks}"
-    assert "sar" in rows and (name in rows) == (not reason)
-    assert reason in left_out.get(name, "") and (f"{name} is left out: " in capsys.readouterr().out) == bool(reason)
 
 
 def test_the_cheapest_is_what_computes_packs_sends_and_waits_least():

@@ -227,8 +227,7 @@ def test_other_tasks_and_batches_by_the_command(tables, tmp_path, flags):
     labels = "amount" if "regress" in flags else "kind"
     flags = ["--data", tables / "data", "--edge-labels", f"{tables}/edges.csv,labels={labels},split=part", *flags, "--epochs", 3]
     one = train_here(tmp_path / "1", *flags, "--dtype", "float64")
-    columns = [] if "--batch-size" in flags else ["--columns", 2]
-    two = train_here(tmp_path / "2", *flags, "--dtype", "float64", "--ranks", 2, *columns)
+    two = train_here(tmp_path / "2", *flags, "--dtype", "float64", "--ranks", 2)
     key = "test_rmse" if labels == "amount" else "test_accuracy"
     np.testing.assert_allclose([m["loss"] for m in two], [m["loss"] for m in one], rtol=1e-10)
     np.testing.assert_allclose([m[key] for m in two], [m[key] for m in one], rtol=1e-10)

@@ -74,12 +74,6 @@ def test_one_hash_near_the_fast_numbers(case, instruction_set):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["gcn of weights", "sage pool", "gat heads"])
-def test_columns_have_the_same_hash(case, instruction_set):
-    ways = [(2, {"columns": 2}), (4, {"columns": 2, "mode": "broadcast", "parts": "by hand"}), (3, {"columns": 3, "parts": "by hand"})]
-    assert len({digest(1, case), *(digest(n, case, **way) for n, way in ways[: 2 if case == "gat heads" else 3])}) == 1
-
-
 RELATIONS = [("a", "first", "c"), ("b", "second", "c"), ("a", "third", "c")]
 
 
@@ -97,8 +91,7 @@ def relational(comm, options):
 
 
 @pytest.mark.parametrize("ways", [[(1, {}), (2, {}), (3, {"mode": "broadcast"})],
-                                  [(1, {"backward": "fetch"}), (3, {"backward": "fetch", "mode": "sa"}), (2, {"columns": 2}),
-                                   (4, {"columns": 2, "backward": "fetch"})]], ids=["together", "apart"])
+                                  [(1, {"backward": "fetch"}), (3, {"backward": "fetch", "mode": "sa"})]], ids=["together", "apart"])
 def test_relations_have_one_hash_for_each_way_of_exchanging_them(ways):
     found = [[np.concatenate(parts).tobytes() for parts in zip(*threads.run(n_ranks, relational, options))] for n_ranks, options in ways]
     assert all(bits == found[0] for bits in found)
@@ -323,10 +316,6 @@ def test_what_is_not_exact_is_refused_on_every_rank():
         graph = Graph.from_edges(*edges).shard(comm, "contiguous")
         with pytest.raises(ConfigError, match="loss is not exact yet"):
             trainer(graph, loss=lambda output, targets: output.mean())
-        by_columns = Graph.from_edges(*edges).shard(comm, "contiguous", columns=2)
-        one_head = [Tensor(np.ones((2, *shape)), True) for shape in ((1, 4), (1,), (1,))]
-        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="columns that divide the features of a head"):
-            by_columns.aggregate(fn.attend(*one_head), "sum")
         for options, words in (({"remote": "local"}, "remote='local'"), ({"remote": HEC()}, "remote=HEC"),
                                ({"batches": "balanced"}, "batches='balanced'")):
             rows = np.ones((graph.n_dst, 3), np.float32), np.zeros(graph.n_dst, int), slice(None)

@@ -119,13 +119,12 @@ def test_a_table_of_graphs_and_numbers_to_regress(tmp_path, folder):
 def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     for words, flags in (
         ("--task link: of sets of graphs, as --data tu:.* is, it is not done yet", ["--task", "link"]),
-        ("--columns: of sets of graphs", ["--columns", 2, "--ranks", 2]),
         ("--rows bfloat16: of sets of graphs", ["--rows", "bfloat16", "--dtype", "float32"]),
         ("--mfg: of sets of graphs", ["--mfg"]), ("--label-inputs: of sets of graphs", ["--label-inputs", 0.5]),
         ("--normalize-features: of sets of graphs", ["--normalize-features"]),
         ("--remote hec: .* whole graphs, so nothing is sampled|--remote: batches of", ["--batch-size", 2, "--remote", "hec"]),
         ("--fanouts: batches of .* are whole graphs", ["--batch-size", 2, "--fanouts", "2,2,2"]),
-        ("--mode auto: the costs of sets of graphs", ["--mode", "auto"]), ("--dry-run: the costs of sets", ["--dry-run"]),
+        ("--dry-run: the costs of sets", ["--dry-run"]),
         ("--memory-limit: the costs of sets", ["--memory-limit", "1GiB"]), ("--model sgc: trains on features", ["--model", "sgc"]),
         ("readout", ["--readout", "median"]), ("--readout-width", ["--readout-width", 0]),
     ):

@@ -52,17 +52,16 @@ def test_a_model_is_one_ranks(case, n_ranks, parts, mode, prefetch):
     threads.run(n_ranks, check_model, case, parts, mode=mode, prefetch=prefetch)
 
 
-APART = [(2, "metis", {"backward": "fetch"}), (3, "uneven", {"backward": "fetch", "mode": "oneshot"}), (2, "uneven", {"columns": 2}),
-         (4, "contiguous", {"columns": 2, "mode": "broadcast", "prefetch": 1}), (4, "random", {"columns": 2, "backward": "fetch"})]
+APART = [(2, "metis", {"backward": "fetch"}), (3, "uneven", {"backward": "fetch", "mode": "oneshot"}),
+         (4, "contiguous", {"backward": "fetch", "mode": "broadcast", "prefetch": 1})]
 
 
 @pytest.mark.parametrize("n_ranks, parts, options", APART)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_whose_relations_are_apart_is_the_dense_loop(case, n_ranks, parts, options):
-    """With columns, and where gradients are fetched, each relation has schedules of its own."""
+    """Where gradients are fetched, each relation has schedules of its own."""
     graph, *_ = threads.run(n_ranks, check_layer, case, parts, **options)
     assert len(graph.exchanges) == len(graph.relations)
-    assert bool(graph.grids) == ("columns" in options)
 
 
 @pytest.mark.parametrize("n_ranks, parts, options", APART[:1] + APART[-1:])
@@ -71,26 +70,22 @@ def test_a_model_whose_relations_are_apart_is_one_ranks(case, n_ranks, parts, op
     threads.run(n_ranks, check_model, case, parts, **options)
 
 
-@pytest.mark.parametrize("options, phases", [({"backward": "fetch"}, ["backward_fetch", "forward_fetch"]),
-                                             ({"columns": 2}, ["backward_turn", "forward_turn"])])
-def test_sums_of_relations_travel_as_is_asked(options, phases):
-    """Nothing is pushed; on a grid of one row of ranks nothing but columns travels."""
+def test_gradients_of_sums_of_relations_are_fetched_and_none_is_pushed():
     def work(comm):
-        graph = make(comm, "random", **options)
+        graph = make(comm, "random", backward="fetch")
         h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
         out = graph.aggregate({CITES: fn.copy_src(h["paper"]), TOPIC: fn.copy_src(h["paper"])}, "mean")
         sum(rows.sum() for rows in out.values()).backward()
         return graph.profile.sent_bytes
 
     for sent in threads.run(2, work):
-        assert sorted(phase for phase, n in sent.items() if n and phase != "setup") == phases
+        assert sorted(phase for phase, n in sent.items() if n and phase != "setup") == ["backward_fetch", "forward_fetch"]
 
 
-@pytest.mark.parametrize("options, text", [({"columns": 2}, "columns=2"), ({"backward": "fetch"}, "backward='fetch'")])
-def test_batches_of_relations_that_are_apart_are_refused(options, text):
+def test_batches_of_relations_that_are_apart_are_refused():
     def work(comm):
-        nodes = make(comm, **options).of("paper")
-        with pytest.raises(ConfigError, match=text):
+        nodes = make(comm, backward="fetch").of("paper")
+        with pytest.raises(ConfigError, match="backward='fetch'"):
             NeighborLoader(nodes, {}, None, slice(None), fanouts=(2,), batch_size=4)
 
     threads.run(2, work)

@@ -30,9 +30,9 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
     flags = ["--decoder", "complex", "--link-test", 0.3, "--epochs", 3, "--negatives", 2]
     one = trained(tmp_path / "1", *flags)
     other = trained(tmp_path / "3", *flags, "--ranks", 3, "--partition", "random", "--mode", "oneshot")
-    grid = trained(tmp_path / "4", *flags, "--ranks", 4, "--columns", 2, "--backward", "fetch")
+    fetched = trained(tmp_path / "4", *flags, "--ranks", 4, "--backward", "fetch")
     for name in ("loss", "val_loss", "train_roc_auc", "val_roc_auc", "test_roc_auc"):
-        for curve in (other, grid):
+        for curve in (other, fetched):
             np.testing.assert_allclose([m[name] for m in curve], [m[name] for m in one], rtol=1e-11, err_msg=name)
     draw = np.random.default_rng(0).integers(0, 300, (500, 2))
     np.savetxt(tmp_path / "links.csv", draw, "%d", ",", header="source,destination", comments="")

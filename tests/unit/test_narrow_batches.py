@@ -165,7 +165,7 @@ BATCHES = {"layers": 2, "batch_size": 6, "fanouts": (3, 2), "data": "sbm:nodes=9
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, options", [
-    ("gcn", BATCHES), ("gcn", {"columns": 3, "prefetch": 0, "epochs": 2}), ("sage", {**BATCHES, "remote": "hec", "halo_features": "cache"}),
+    ("gcn", BATCHES), ("sage", {**BATCHES, "remote": "hec", "halo_features": "cache"}),
     ("gat", {**BATCHES, "remote": "hec", "push": "demand"}), ("rgcn", {"epochs": 2, "prefetch": 0})])
 def test_bytes_that_are_told_are_those_of_the_run(name, options, tmp_path):
     check_bytes(tmp_path, 3, ["sar"], rows="bfloat16", **{**(RELATIONAL if name == "rgcn" else costing.MODELS)[name], **options})

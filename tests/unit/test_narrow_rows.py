@@ -38,13 +38,6 @@ def test_equality(case, n_ranks, mode):
                     backward=backward, **NARROW)
 
 
-@pytest.mark.parametrize("case, n_ranks", [("gcn", 2), ("gat", 4), ("weighted", 4), ("sage pool", 2)])
-def test_equality_by_columns(case, n_ranks):
-    """A grid of 1 x 2 and of 2 x 2 ranks."""
-    owner = np.random.default_rng(3).integers(0, n_ranks, EDGES.n_nodes)
-    threads.run(n_ranks, check_equality, case, np.float32, owner, columns=2, **NARROW)
-
-
 @pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
 def test_it_is_near_float32_and_not_float32(case):
     narrow, wide = one_rank(case, np.float32, "bfloat16"), one_rank(case, np.float32)
@@ -93,24 +86,10 @@ def test_half_the_bytes_travel(mode):
         assert min(wide[:2]) > 0 and [2 * n for n in narrow] == wide
 
 
-def test_half_the_bytes_travel_to_columns():
-    """Of the rows that edges gather; sums and their gradients come and go as float32."""
-    def sent(comm, rows):
-        graph = WHOLE.shard(comm, OWNERS[2, "random"], columns=2, rows=rows)
-        x = Tensor(np.ones((graph.n_src, 8), np.float32), requires_grad=True)
-        graph.aggregate(fn.copy_src(x), "mean").sum().backward()
-        forward, backward = (graph.profile.sent_bytes[f"{phase}_turn"] for phase in ("forward", "backward"))
-        return forward, backward, graph.n_src * 4 * 4  # columns that the other rank has of these rows
-
-    for narrow, wide in zip(threads.run(2, sent, "bfloat16"), threads.run(2, sent, "float32"), strict=True):
-        assert narrow == (wide[0] - wide[2] // 2, *wide[1:])
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_a_wide_graph_rounds_nothing(columns):
+def test_a_wide_graph_rounds_nothing():
     def work(comm):
         x = Tensor(np.full((WHOLE.shard(comm, OWNERS[2, "random"]).n_src, 4), 1 / 3))
-        graph = WHOLE.shard(comm, OWNERS[2, "random"], columns=columns, **NARROW)
+        graph = WHOLE.shard(comm, OWNERS[2, "random"], **NARROW)
         np.testing.assert_allclose(graph.wide().aggregate(fn.copy_src(x), "max").data.max(), 1 / 3, rtol=1e-15)
 
     threads.run(2, work)

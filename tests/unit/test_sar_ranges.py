@@ -76,25 +76,6 @@ def test_ranges_of_any_graph_and_division(graph, data):
             np.testing.assert_allclose(a, b[own.node_ids], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_grid_of_ranks(weighted):
-    whole = Graph.from_edges(*EDGES)
-    if weighted:
-        whole = whole.with_edge_values(np.random.default_rng(0).random(whole.n_edges))
-
-    def results(g):
-        x = Tensor(X[g.node_ids], requires_grad=True)
-        out = g.aggregate(fn.copy_src(x), "sym")
-        (out * out).sum().backward()
-        return out.data, x.grad
-
-    alone = results(whole)
-    for own, found in threads.run(4, lambda comm: (part := whole.shard(comm, "random", mode=in_ranges(), columns=2), results(part))):
-        assert len(own.grid.graph.plan.forward) == 1 + 2 * N_RANGES
-        for a, b in zip(found, alone):
-            np.testing.assert_allclose(a, b[own.node_ids], rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("graph_edges", [EDGES, COMPLETE])
 def test_ranges_are_ranges_cut_at_the_same_places_on_all_ranks(graph_edges):
     def work(comm):

@@ -22,21 +22,11 @@ def weighted(comm):
     return graph.with_edge_values(WEIGHTS[graph.edge_ids])
 
 
-def grid(comm):
-    return shard(comm, prefetch=0, columns=2)
-
-
 def once(graph, make):
     """What is made at a graph's first use."""
     if not hasattr(graph, "made"):
         graph.made = make()
     return graph.made
-
-
-def of_edges(graph):
-    """Columns of constant edge values, which are kept, times columns of rows."""
-    weights = once(graph, lambda: Tensor(WEIGHTS[graph.edge_ids], constant=True))
-    return graph.aggregate(fn.mul_edge(X[graph.node_ids], weights), "sum").data
 
 
 def relations(graph):
@@ -53,9 +43,7 @@ def sums(graph):
 KEPT = {
     "sums of constant rows": (lambda comm: shard(comm, prefetch=0), sums),
     "scales": (lambda comm: shard(comm, prefetch=0), lambda g: g.aggregate(fn.copy_src(X[g.node_ids]), "sym").data),
-    "scales of peers on a grid": (grid, lambda g: g.aggregate(fn.copy_src(X[g.node_ids]), "sym").data),
     "normalised weights": (weighted, lambda g: g.aggregate(fn.copy_src(X[g.node_ids]), "sym").data),
-    "columns of edge values": (grid, of_edges),
     "relations": (lambda comm: relational.make(comm, "random", prefetch=0), relations),
 }
 
@@ -64,7 +52,7 @@ KEPT = {
 def test_what_one_rank_kept_is_void(what):
     """Rank 1 fails at some of its messages, after the message has come, so that other ranks may have finished."""
     make, use = KEPT[what]
-    n_ranks, alarm = 4 if make is grid else 2, threading.Event()
+    alarm = threading.Event()
 
     def work(comm):
         faulty, finished = Faulty(comm, alarm), 0
@@ -85,21 +73,8 @@ def test_what_one_rank_kept_is_void(what):
             np.testing.assert_array_equal(use(graph), expected)
         return finished
 
-    finished = threads.run(n_ranks, work)
+    finished = threads.run(2, work)
     assert max(finished) > min(finished)  # some rank had kept what another had not
-
-
-def test_the_schedule_of_a_grid_s_rows_is_made_anew():
-    """It is made together when it is first needed; a rank may have failed then."""
-
-    def work(comm):
-        graph = shard(comm, columns=2)
-        first = graph.schedule
-        assert graph.with_edge_values(WEIGHTS[graph.edge_ids]).schedule is first is graph.schedule
-        graph.recover()
-        assert graph.schedule is not first
-
-    threads.run(2, work)
 
 
 @pytest.mark.parametrize("change", [lambda graph: graph.use("oneshot"), lambda graph: graph.forget()])

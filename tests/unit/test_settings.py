@@ -47,7 +47,6 @@ def test_options_as_values():
     assert found.training.smooth == CorrectAndSmooth(smooth_alpha=0.5) and found.training.schedule(1) == 0.5
     assert found.source.self_loops is False and settings(config.resolve({"model": "gcn"})).source.self_loops is True
     assert found.source.edge_values[:3] == ("there", True, False)
-    assert settings(config.resolve({"mode": "auto"})).graph.mode == "sar"
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -98,19 +97,12 @@ def test_each_peer_is_sent_messages_before_memory_is_counted(spec):
 
 
 def test_one_loader_for_one_node_type_and_for_several():
-    """It chooses the graph's options once the part is there, and says what it is computed with."""
     def work(comm, spec):
-        seen = []
-
-        def choose(part):
-            seen.append(part.options.mode)
-            return part.options._replace(mode="sa")
-
-        part = load(comm, Source(spec, partition="random", features=False), Options(prefetch=0), choose=choose)
+        part = load(comm, Source(spec, partition="random", features=False), Options("sa", prefetch=0))
         x = part.rows.features
         strides = {array.strides for array in (x.values() if isinstance(x, dict) else [x])}
-        return seen, part.options.mode, part.summary["nodes"], strides, {"load", "partition"} <= part.seconds.keys()
+        return str(part.graph.mode), part.summary["nodes"], strides, {"load", "partition"} <= part.seconds.keys()
 
     for spec, nodes in ((DATA, 300), (SPEC, 300)):
         for found in threads.run(2, work, spec):
-            assert found[:2] == (["sar"], "sa") and found[2] >= nodes and found[3] == {(0, 0)} and found[4]
+            assert found[0] == "sa" and found[1] >= nodes and found[2] == {(0, 0)} and found[3]

@@ -48,7 +48,7 @@ FILES = {
     "no share": ("dropout = 1.0", "dropout = 1.0 is not in [0, 1)"),
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
     "nearly a choice": ('mode = "sra"',
-                        "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast, auto; did you mean sa?"),
+                        "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa?"),
     "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
@@ -96,8 +96,8 @@ MISTYPED = {
     "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help lists all)",
     "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
     "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
-    "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast, auto; did you mean sa? "
-                  "(python -m sarlite.train --help lists all)",
+    "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa? "
+                  "(docs/which-mode.md tells which to choose; python -m sarlite.train --help lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
                      "(python -m sarlite.train --help lists all)",
     "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help lists all)",

@@ -62,8 +62,8 @@ def test_ranks_are_one_rank(model, mode, n_ranks, where, stored, one_rank, tmp_p
 
 
 @pytest.mark.parametrize("model, n_ranks, flags", [
-    ("rgcn", 2, ["--backward", "fetch"]), ("rgat", 2, ["--columns", 2]), ("bases", 4, ["--columns", 2, "--backward", "fetch"]),
-    ("rgat", 4, ["--columns", 2, "--mode", "broadcast"])])  # fmt: skip
+    ("rgcn", 2, ["--backward", "fetch"]), ("bases", 4, ["--backward", "fetch"]),
+    ("rgat", 3, ["--backward", "fetch", "--mode", "broadcast"])])  # fmt: skip
 def test_ranks_whose_relations_are_apart_are_one_rank(model, n_ranks, flags, stored, one_rank, tmp_path):
     found = relational_run(tmp_path / "run", *MODELS[model], "--data", stored, "--ranks", n_ranks, *flags)
     assert_same(found, one_rank(model))

@@ -1,23 +1,19 @@
 """How a rank's part of a graph is made of its own rows; a whole graph is the part of one rank."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.comm import together, wrap
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.graph import edges as edge_lists
 from sarlite.graph import validation
 from sarlite.graph.part import InEdges, find_error, is_sorted
 from sarlite.profile import Profile
-from sarlite.sar.columns import Grid, gather, groups
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
-from sarlite.sar.schedule.state import CommState, Kept
-from sarlite.sar.schedule.transport import Transport
+from sarlite.sar.schedule.state import Kept
 from sarlite.tape.engine import as_array
 from sarlite.types import Array
 
@@ -46,7 +42,7 @@ def outside(name, data):
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
               n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
-              prefetch: int = 1, backward: str | None = None, columns: int = 1, rows: str = "float32") -> "Graph":
+              prefetch: int = 1, backward: str | None = None, rows: str = "float32") -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
@@ -75,10 +71,6 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         where the structure is symmetric). "fetch" is for `copy_src` and `linear` summed up and for `attend`; others are
         pushed. By default those of `copy_src` and `linear` are fetched in mode "broadcast", all others pushed; with
         narrow rows all are fetched that can be.
-    columns : int
-        C, which must divide the number of ranks: C ranks that follow each other share their rows, and each computes a
-        C-th of the columns (`Grid`). Each then holds the structure of all C, and with C the number of ranks that of the
-        whole graph.
     rows : {"float32", "bfloat16"}
         As what the rows that edges gather are stored and sent: the sources' of `copy_src`, `linear`, `mul_edge` and
         `attend` (its z), float32 given, and those of their outputs' gradients. "bfloat16" rounds each value to nearest,
@@ -96,7 +88,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         rows.
     """
     comm = wrap(comm)
-    options = Options(mode, prefetch, backward, columns, rows)
+    options = Options(mode, prefetch, backward, rows)
     options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:
@@ -208,10 +200,10 @@ def check_distinct(comm: Any, name: str, ids: Array) -> None:
     raise_together(comm, error)
 
 
-def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, profile=None, state=None, by_id=False):
+def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, profile=None, by_id=False):
     """Exchange what ranks need of each other, and make the Graph. Collective.
 
-    `profile` and `state` are those of the graph that it serves. `by_id` says that edge ids are distinct; a rank with
+    `profile` is that of the graph that it serves. `by_id` says that edge ids are distinct; a rank with
     the edges 0, 1, 2, ... then takes edge values in this order.
     """
     n_dst, bipartite = edges.n_dst, n_src is not None
@@ -226,36 +218,17 @@ def make(cls, comm, edges, node_ids, src_ids, edge_ids, n_src, options=ALONE, pr
     dst_ids = _named(comm.rank, [fact[0] for fact in facts], node_ids)
     own_ids = _named(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
-    exchanged = grid = None
-    kept = Kept(CommState.of(comm) if state is None else state)
-
-    def found():
-        return needs.find(comm, [edges], *sources)
-
-    if options.columns == 1:
-        exchanged = found()
-        edges = exchanged.cuts[0].edges
-    else:
-        raise_together(comm, find_error(edges, sum(fact[1] if bipartite else fact[0] for fact in facts)))
-        edges = edges.sorted()
+    found = needs.find(comm, [edges], *sources)
+    edges = found.cuts[0].edges
     if edge_ids is not None and edges.numbers is not None:  # rows were put in order
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
     if by_id:
         edges, edge_ids = in_order_of_ids(edges, edge_ids)
-    exchanged = exchanged and exchanged._replace(cuts=[exchanged.cuts[0]._replace(edges=edges)])
-
-    def by_rows():
-        return schedule.make(comm, exchanged or found(), options, profile, dst_ids, kept.state)
-
-    if options.columns > 1:
-        grid = _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile, kept.state)
-        of_rows = Kept(kept.state)  # which graphs with other edge values share
-        made = partial(of_rows.get, "schedule", partial(kernels.outside_buffers, by_rows))
-    else:
-        made = by_rows()
-    return cls(comm, made, profile, kept, options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
+    found = found._replace(cuts=[found.cuts[0]._replace(edges=edges)])
+    made = schedule.make(comm, found, options, profile, dst_ids)
+    return cls(comm, made, profile, Kept(made.transport.state), options=options, n_nodes=n_nodes, dst_ids=dst_ids, src_ids=own_ids,
                edge_ids=edge_ids, in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops,
-               bipartite=bipartite, grid=grid)
+               bipartite=bipartite)
 
 
 def in_order_of_ids(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
@@ -272,14 +245,3 @@ def _named(rank, counts, ids):
     """The ids of this rank's rows; by default their row numbers."""
     first = sum(counts[:rank])
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)
-
-
-def _grid(cls, comm, edges, node_ids, src_ids, n_src, options, profile, state):
-    """Put the rows of this rank's group together and make their Graph. Collective."""
-    group, column = groups(comm, options.columns)
-    n_own = edges.n_dst if n_src is None else n_src
-    n_rows = sum(comm.allgather(n_own))
-    edges, (node_ids, src_ids), counts = gather(group, edges, [node_ids, src_ids], n_own, n_rows)
-    whole = make(cls, column, edges, node_ids, src_ids, None, None if n_src is None else sum(counts.src),
-                  options._replace(columns=1), profile, state)
-    return Grid(comm, options.columns, whole, Transport(group, 0, profile, state), counts)

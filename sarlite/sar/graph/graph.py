@@ -1,6 +1,5 @@
 """Graph: one part of a graph, or a whole one, which is a sharded graph of one part."""
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
@@ -9,16 +8,13 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames, weights, whole
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.shard import shard
-from sarlite.sar.operators.table import Call
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.reverse import out_edges
 from sarlite.sar.schedule.schedule import Options, Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
@@ -41,8 +37,6 @@ class Graph(LayerGraph):
         What `with_edge_values` gave the local in-edges, in the order of `edge_ids`.
     options : Options
         How it is computed with on several ranks.
-    schedule : Schedule
-        With columns it is made when it is first needed, as by custom messages; collective then.
     """
 
     from_edges = classmethod(whole.from_edges)
@@ -58,21 +52,18 @@ class Graph(LayerGraph):
     names: Array | None = None
     """What the caller calls the nodes of the whole graph."""
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept, *,
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, kept: Kept, *,
                  options: Options, n_nodes: int, dst_ids: Array, src_ids: Array, edge_ids: Array | None,
-                 in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False,
-                 grid: Grid | None = None) -> None:
+                 in_degrees: Array, added_loops: Array | None = None, bipartite: bool = False) -> None:
         sizes = len(src_ids), len(dst_ids), int(in_degrees.sum())
         counted = cast(Communicator, Counted(comm, profile))
         super().__init__(counted, schedule, profile, kept, n_nodes, sizes, added_loops, bipartite)
         self.dst_ids, self.src_ids, self.in_degrees = dst_ids, src_ids, in_degrees
-        self._edge_ids, self.grid, self.options = edge_ids, grid, options
+        self._edge_ids, self.options = edge_ids, options
 
     def __repr__(self) -> str:
         size = self.comm.size
-        grid, inner = self.grid, self if self.grid is None else self.grid.graph
-        share = f", part {self.comm.rank} of {size}, mode {inner.schedule.mode}" if size > 1 else ""
-        share += "" if grid is None else f", grid {grid.n_rows} x {grid.n_columns}"
+        share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
     @property
@@ -87,10 +78,6 @@ class Graph(LayerGraph):
     @property
     def ids(self) -> Array:
         return self.dst_ids if self.names is None else self.names[self.dst_ids]
-
-    def apply(self, call: Call) -> Tensor:
-        """Run one aggregation, by columns where ranks divide them. Collective."""
-        return super().apply(call) if self.grid is None or call.divides is None else self.grid.aggregate(call)
 
     @cached_property
     def edge_ids(self) -> Array:
@@ -137,7 +124,7 @@ class Graph(LayerGraph):
         part, numbers = (edges or self.in_edges()).some(kept)
         sources = (self.src_ids, self.n_src) if self.bipartite else (None, None)
         made = construct.make(type(self), self.schedule.transport.comm, part, self.dst_ids, sources[0],
-                              self.edge_ids[numbers], sources[1], self.options, self.profile, self.kept.state)
+                              self.edge_ids[numbers], sources[1], self.options, self.profile)
         made.mistakable, made.names = self.mistakable, self.names
         values = [None if array is None else array[numbers] for array in (self.edge_weight, self.edge_features)]
         return made if all(array is None for array in values) else made.with_edge_values(*values)

@@ -24,7 +24,7 @@ class GraphSet:
     Parameters
     ----------
     nodes : Graph
-        All graphs of the set as one; without columns, and with rows float32.
+        All graphs of the set as one, with rows float32.
     indptr, indices : (n_dst + 1,), (n_members,) int64
         The nodes of each of this rank's graphs, by row number in `nodes` of all ranks.
     graph_ids : (n_dst,) int64
@@ -54,7 +54,7 @@ class GraphSet:
         self.nodes, self.comm, self.profile, self.kept = nodes, nodes.comm, nodes.profile, nodes.kept
         with nodes.profile.phase("setup"):
             self.members = make(Graph, nodes.schedule.transport.comm, edges, ids, nodes.dst_ids, None, nodes.n_dst,
-                                Options(prefetch=0), nodes.profile, nodes.kept.state)
+                                Options(prefetch=0), nodes.profile)
         self.n_src, self.n_dst, self.n_nodes = nodes.n_dst, self.members.n_dst, self.members.n_nodes
         self.src_ids, self.dst_ids = nodes.dst_ids, self.members.dst_ids
         self._found: tuple[int, InEdges, InEdges] | None = None
@@ -132,7 +132,7 @@ class GraphSet:
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
         made = make(Graph, comm, part, self.src_ids[nodes], None, whole.edge_ids[numbers], None,
-                    options, self.profile, self.kept.state)
+                    options, self.profile)
         values = [None if array is None else array[numbers] for array in (whole.edge_weight, whole.edge_features)]
         made = made if all(array is None for array in values) else made.with_edge_values(*values)
         return GraphSet(made, _indptr(lengths), start + np.arange(len(nodes)), self.dst_ids[rows]), nodes
@@ -162,8 +162,8 @@ def _checked(nodes, indptr, indices, graph_ids):
 
 
 def _check(nodes):
-    if nodes.bipartite or nodes.grid is not None or nodes.schedule.rows != "float32":
-        kind = "bipartite" if nodes.bipartite else "with columns" if nodes.grid is not None else "with rows bfloat16"
+    if nodes.bipartite or nodes.schedule.rows != "float32":
+        kind = "bipartite" if nodes.bipartite else "with rows bfloat16"
         raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
 
 

@@ -12,7 +12,6 @@ from sarlite.comm import Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, raise_together
 from sarlite.graph.part import InEdges
 from sarlite.profile import Counted, Profile
-from sarlite.sar.columns import Grid
 from sarlite.sar.graph import construct, frames
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.layer_graph import LayerGraph
@@ -87,7 +86,7 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
                    parts: Any = "metis", mode: str = "sar", prefetch: int = 1, backward: str | None = None,
-                   columns: int = 1, seed: int = 0, rows: str = "float32") -> "HeteroGraph":
+                   seed: int = 0, rows: str = "float32") -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
         Parameters
@@ -102,9 +101,9 @@ class HeteroGraph(RelationalLayer):
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
-        mode, prefetch, backward, columns, rows
-            As `Graph.from_part` has them. With columns, and with backward "fetch", each relation is a graph of its own:
-            rows that several relations need travel once for each of them. By default gradients are pushed, with narrow
+        mode, prefetch, backward, rows
+            As `Graph.from_part` has them. With backward "fetch" each relation is a graph of its own: rows that several
+            relations need travel once for each of them. By default gradients are pushed, with narrow
             rows too. With these weights of `fn.linear` are by default never inside the message.
         seed : int
             Of the division.
@@ -116,7 +115,7 @@ class HeteroGraph(RelationalLayer):
             fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        options = Options(mode, prefetch, backward, columns, rows)
+        options = Options(mode, prefetch, backward, rows)
         options.check(comm)
         edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
@@ -128,7 +127,7 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
                   edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1,
-                  backward: str | None = None, columns: int = 1, rows: str = "float32") -> "HeteroGraph":
+                  backward: str | None = None, rows: str = "float32") -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
         Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
@@ -143,7 +142,7 @@ class HeteroGraph(RelationalLayer):
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
             Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
-        mode, prefetch, backward, columns, rows
+        mode, prefetch, backward, rows
             As of `from_edges`.
 
         Raises
@@ -153,7 +152,7 @@ class HeteroGraph(RelationalLayer):
             given to two rows of a type, or types and relations that differ by rank.
         """
         comm = wrap(comm)
-        options = Options(mode, prefetch, backward, columns, rows)
+        options = Options(mode, prefetch, backward, rows)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
@@ -259,12 +258,6 @@ class HeteroGraph(RelationalLayer):
         """What `exchange` returns, of those found so far."""
         return {chosen: (fetch.schedule.plan, fetch.n_halo) for chosen, fetch in self._fetches().items()}
 
-    @property
-    def grids(self) -> list[Grid]:
-        """How ranks share rows and divide columns, of those exchanges; none without columns."""
-        graphs = (graph for fetch in self._fetches().values() for graph in fetch.graphs)
-        return [graph.grid for graph in graphs if graph.grid is not None]
-
     def prepare(self, chosen: Any) -> list[Plan]:
         """Find what an aggregation over these relations will exchange now, not in its first call. Collective.
 
@@ -320,14 +313,13 @@ class HeteroGraph(RelationalLayer):
             graph._all_sizes = Sizes(n_src, n_dst, n_edges, n_halo * n_edges // n_fetched, n_dst)
             graph._edge_ids, graph.noted = self._edge_ids.get(relation), self._noted()
             graph.edge_weight, graph.edge_features, graph._negative = self.edge_values.get(relation, EdgeValues())
-        return Fetch(_by_rows(graphs[0]), n_halo, graphs)
+        return Fetch(graphs[0].schedule, n_halo, graphs)
 
     def _made(self, chosen):
         """The graphs of some relations out of one type, and the rows that all ranks fetch for these. Collective."""
         agree(self._comm, chosen, f"relations out of {chosen[0][0]!r} that are aggregated together")
         graphs = self._apart(*chosen) if self.options.apart else self._together(chosen)
-        n_halo = _by_rows(graphs[0]).plan.n_halo
-        return graphs, int(self._comm.allreduce(np.array([n_halo], np.int64))[0])
+        return graphs, int(self._comm.allreduce(np.array([graphs[0].n_halo], np.int64))[0])
 
     def _together(self, chosen):
         """The graphs of relations whose rows one fetch brings, whose blocks have all their edges. Collective."""
@@ -342,10 +334,10 @@ class HeteroGraph(RelationalLayer):
         return graphs
 
     def _apart(self, relation):
-        """The graph of a relation that has fetches, and columns, of its own. Collective."""
+        """The graph of a relation that has fetches of its own. Collective."""
         to, own = self.node_ids[relation[2]], self.node_ids[relation[0]]
         return [construct.make(Graph, self._comm, self._edges[relation], to, own, None, len(own), self.options,
-                               self.profile, self.kept.state)]
+                               self.profile)]
 
     def forget(self) -> None:
         """Free what aggregations found of their exchanges; the next one finds it anew. The same on every rank."""
@@ -371,8 +363,3 @@ class HeteroGraph(RelationalLayer):
         What they kept, as exchanges and sums of constant rows, is found anew.
         """
         self.kept.state.recover()
-
-
-def _by_rows(graph):
-    """The schedule by which a graph's rows are fetched; with columns that of a group's rows."""
-    return (graph if graph.grid is None else graph.grid.graph).schedule

@@ -1,9 +1,9 @@
 """LayerGraph: the graph that one layer computes on."""
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,7 @@ from sarlite.tape.engine import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
-if TYPE_CHECKING:
-    from sarlite.sar.columns import Grid
-
 Inputs = Mapping[str, Tensor | Array]  # what a function of rows or edges gets, by name
-
-
-class of_plan(cached_property):  # noqa: N801 (used as functools.cached_property is)
-    """A cached_property whose graph has a plan before: with columns all ranks make the plan together at its first use,
-    and ranks that are threads share the lock of a cached_property.
-    """
-
-    def __get__(self, graph: Any, owner: Any = None) -> Any:
-        if graph is not None:
-            graph.plan  # noqa: B018
-        return super().__get__(graph, owner)
 
 
 class LayerGraph:
@@ -51,8 +37,7 @@ class LayerGraph:
     ----------
     comm : Communicator
         Which counts what it brings.
-    schedule : Schedule, or a function that makes it
-        A function returns the schedule, which it makes when it is first called, by all ranks together.
+    schedule : Schedule
     profile : Profile
     kept : Kept
         Empty.
@@ -95,8 +80,6 @@ class LayerGraph:
         Where the graph's edges stand among the sets of edges of the schedule's blocks, which one fetch serves.
     noted : dict of evaluation.Evaluation, or None
         Where it is noted what was chosen for a relation's weights, by what it was chosen for.
-    grid : Grid, or None
-        How its ranks share rows and divide columns, where they do.
     """
 
     src_ids: Array
@@ -104,7 +87,6 @@ class LayerGraph:
     in_degrees: Array
     edge_weight: Array | None = None
     edge_features: Array | None = None
-    grid: "Grid | None" = None
     noted: dict[Any, evaluation.Evaluation] | None = None
     place = 0
     relation: Any = None
@@ -114,18 +96,14 @@ class LayerGraph:
     _edge_ids: Array | None = None
     _negative: tuple[int, float] | None = None  # a weight that no degree may have
 
-    def __init__(self, comm: Communicator, schedule: Schedule | Callable[[], Schedule], profile: Profile, kept: Kept,
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, kept: Kept,
                  n_nodes: int, sizes: tuple[int, int, int], added_loops: Array | None = None,
                  bipartite: bool = False) -> None:
-        self.comm, self._schedule, self.profile, self.kept, self.n_nodes = comm, schedule, profile, kept, n_nodes
+        self.comm, self.schedule, self.profile, self.kept, self.n_nodes = comm, schedule, profile, kept, n_nodes
         (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = sizes, added_loops, bipartite
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
-
-    @property
-    def schedule(self) -> Schedule:
-        return self._schedule if isinstance(self._schedule, Schedule) else self._schedule()
 
     @property
     def plan(self) -> Plan:
@@ -242,12 +220,12 @@ class LayerGraph:
 
     @property
     def apart(self) -> bool:
-        """Whether other relations' aggregations are not joined with its own: columns and reversed edges are its own."""
-        return self.grid is not None or self.schedule.reverse is not None
+        """True if no other relation's aggregation is joined with this graph's, which has reversed edges of its own."""
+        return self.schedule.reverse is not None
 
     def apply(self, call: table.Call) -> Tensor:
         """Run one aggregation. Collective."""
-        return aggregate(self.schedule, call.make(self), call.inputs, call.sinks)
+        return aggregate(self.schedule, call.make(), call.inputs, call.sinks)
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
@@ -255,14 +233,10 @@ class LayerGraph:
 
     def wide(self) -> Any:
         """Return the graph whose rows are not narrowed, for sums that nothing may round."""
-        if (self if self.grid is None else self.grid.graph).schedule.rows == "float32":
+        if self.schedule.rows == "float32":
             return self
         made = copy.copy(self)
-        made.kept = Kept(self.kept.state)
-        if self.grid is not None:
-            made.grid = self.grid.wide()
-        else:
-            made._schedule = self.schedule._replace(rows="float32")
+        made.kept, made.schedule = Kept(self.kept.state), self.schedule._replace(rows="float32")
         return made
 
     def recover(self) -> None:
@@ -289,9 +263,9 @@ class LayerGraph:
         """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
 
         The sum's products with W are then the caller's: out_ih = S_ih W_h. The same on every rank; see
-        `evaluation.attends_products`. Where heads are taken apart, z is better.
+        `evaluation.attends_products`. With edge weights z is better.
         """
-        if self.grid is not None or self.edge_weight is not None:
+        if self.edge_weight is not None:
             return True
         return evaluation.attends_products(self, x, n_heads, n_feat)
 
@@ -340,7 +314,7 @@ class LayerGraph:
         """Return by block what each column has, of a value a source row. Collective."""
         return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
 
-    @of_plan
+    @cached_property
     def weighted_degrees(self) -> Array:
         """(n_dst,) float64: the sum of the weights of each row's in-edges, of which there must be."""
         assert self.edge_weight is not None
@@ -381,13 +355,13 @@ class LayerGraph:
         """dtype of the blocks' indices."""
         return self.edges_of(self.plan.local).indices.dtype
 
-    @of_plan
+    @cached_property
     def column_ids(self) -> Array | None:
         """Global id of each column of all blocks; None where they ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 
-    @of_plan
+    @cached_property
     def edge_src_ids(self) -> Array:
         """(n_edges,) global id of each edge's source, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)

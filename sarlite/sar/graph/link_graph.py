@@ -33,7 +33,7 @@ class LinkGraph:
     Parameters
     ----------
     nodes : Graph, NodeType, or Batch
-        What the encoder computes on: edges along which messages pass. Neither bipartite nor with columns. Of relations
+        What the encoder computes on: edges along which messages pass. Not bipartite. Of relations
         the types at the links' ends.
     heads : (n, c) or (n, 1) int64, or (n,) int
         Row numbers of all ranks' rows, (n, 1) where a row's candidates have one head; or that head's local row. Of one

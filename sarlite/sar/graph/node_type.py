@@ -83,8 +83,6 @@ class NodeType:
         """Return the rows of the types, (n_dst, ...), of rows by type."""
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
-    rows = select  # the name it had while relational models had no batches
-
     def lay_out(self, found: Needs) -> Schedule:
         """Return a schedule of edges that `needs.find` has found, in the graph's mode. Collective.
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None,
-          mode: str = "sar", prefetch: int = 1, backward: str | None = None, columns: int = 1, rows: str = "float32",
-          seed: int = 0) -> "Graph":
+          mode: str = "sar", prefetch: int = 1, backward: str | None = None, rows: str = "float32", seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -34,7 +33,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not
         for bipartite graphs.
-    mode, prefetch, backward, columns, rows
+    mode, prefetch, backward, rows
         As `Graph.from_part` has them.
 
     Returns
@@ -50,7 +49,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     """
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be sharded")
-    comm, options = wrap(comm), Options(mode, prefetch, backward, columns, rows)
+    comm, options = wrap(comm), Options(mode, prefetch, backward, rows)
     options.check(comm)
     edges = graph.in_edges()
     if comm.size > 1:

@@ -309,7 +309,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
             own += range(len(numbers), len(numbers) + len(call.sinks))
             numbers += range(len(numbered.tensors) + len(sinks), len(numbered.tensors) + len(sinks) + len(call.sinks))
             sinks += call.sinks
-            found.append(Member(graph.place, key, call.make(graph), own))
+            found.append(Member(graph.place, key, call.make(), own))
             if schedule.rows != "float32":
                 aggregate.narrow(schedule.rows, found[-1].operator, call.inputs[0].dtype)
         for (_, _, call, _), member in zip(members, found):

@@ -27,17 +27,13 @@ class Call(NamedTuple):
 
     Attributes
     ----------
-    make : callable (LayerGraph) -> Operator
-        Of the graph, or of the graph of a group's rows whose columns are divided.
+    make : callable () -> Operator
     inputs : list of Tensor
         The operator's.
-    places : tuple of {"src", "dst", "edge", "weight"}
-        What each input has a row of; a weight has none. The inputs of source rows come first, and are fetched.
+    n_fetched : int
+        How many of the inputs are source rows, which peers fetch; they come first.
     sinks : sequence
         Learnable values that a function uses; and tensors without gradient that it uses, which must not change.
-    divides : {"heads", "features"}, or None
-        How ranks of a grid may divide the columns: by heads as far as their number goes; by features alone; None: not
-        at all.
     kept : dict, or None
         Where the sums of constant rows are kept, by reducer.
     reducer : str
@@ -45,19 +41,13 @@ class Call(NamedTuple):
         What the output is multiplied by.
     """
 
-    make: Callable[[Any], Operator]
+    make: Callable[[], Operator]
     inputs: list[Tensor]
-    places: tuple[str, ...] = ("src",)
+    n_fetched: int = 1
     sinks: Sequence[Any] = ()
-    divides: str | None = "heads"
     kept: MutableMapping[str, Tensor] | None = None
     reducer: str = "sum"
     weight: Tensor | None = None
-
-    @property
-    def n_fetched(self) -> int:
-        """How many inputs are rows of sources."""
-        return self.places.count("src")
 
     @property
     def found(self) -> Tensor | None:
@@ -111,8 +101,9 @@ def _sum_of(graph, x, reducer):
     """A X, A with the edges' weights; of a constant x it is kept as long as x and the graph are there."""
     kept, counts = graph.kept_of(x) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     if counts is None:
-        return Call(lambda g: made(Sum, g, g.n_dst, False, *g.scales(reducer)), [x], kept=kept, reducer=reducer)
-    return Call(lambda g: made(Sum, g, g.n_dst, True), [x, counts], ("src", "edge"), kept=kept, reducer=reducer)
+        return Call(lambda: made(Sum, graph, graph.n_dst, False, *graph.scales(reducer)), [x], kept=kept,
+                    reducer=reducer)
+    return Call(lambda: made(Sum, graph, graph.n_dst, True), [x, counts], kept=kept, reducer=reducer)
 
 
 def _linear(graph, message, reducer):
@@ -130,13 +121,12 @@ def _linear(graph, message, reducer):
 
 def _inside(graph, x, weight, reducer):
     sums = _sum_of(graph, x, reducer)
-    return Call(lambda g: made(Transformed, g, sums.make(g), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]],
-                ("src", "weight", *sums.places[1:]), divides=None)
+    return Call(lambda: made(Transformed, graph, sums.make(), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]])
 
 
 def _extremum(graph, message, reducer):
     sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
-    return Call(lambda g: made(Extremum, g, g.n_dst, sign, g.column_ids, g.itype), inputs)
+    return Call(lambda: made(Extremum, graph, graph.n_dst, sign, graph.column_ids, graph.itype), inputs)
 
 
 def _weighted_sum(graph, message, reducer):
@@ -148,7 +138,7 @@ def _weighted_sum(graph, message, reducer):
     counts = graph.pick_counts(reducer)
     if counts is not None:
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
-    return Call(lambda g: made(Sum, g, g.n_dst, True, *g.scales(reducer)), inputs, ("src", "edge"))
+    return Call(lambda: made(Sum, graph, graph.n_dst, True, *graph.scales(reducer)), inputs)
 
 
 def _extremum_of_products(graph, message, reducer):
@@ -163,12 +153,11 @@ def _attend(graph, message, reducer):
         raise ShapeError(f"fn.attend: {shapes} are not {needed}")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
     fused = message.edge is None and graph.edge_weight is None
-    if z.shape[1] < src.shape[1] and (graph.grid is not None or not fused):
-        z = inputs[0] = z * np.ones((1, src.shape[1], 1), z.dtype)  # a grid and functions take heads apart
     if not fused:
+        if z.shape[1] < src.shape[1]:
+            z = z * np.ones((1, src.shape[1], 1), z.dtype)
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
-    divides = "features" if message.dropout > 0 else "heads"  # a coefficient's coin goes by the number of its head
-    return Call(lambda g: made(Attend, g, *_options(g, message)), inputs, ("src", "src", "dst"), divides=divides)
+    return Call(lambda: made(Attend, graph, *_options(graph, message)), inputs, n_fetched=2)
 
 
 def _attend_linear(graph, message, reducer):
@@ -186,8 +175,8 @@ def _attend_linear(graph, message, reducer):
         options = message.slope, message.dropout, message.key
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
     shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
-    return Call(lambda g: made(Transformed, g, Attend(*_options(g, message)), shapes), [x, weight, src_weight, dst],
-                ("src", "weight", "weight", "dst"), divides=None)
+    return Call(lambda: made(Transformed, graph, Attend(*_options(graph, message)), shapes),
+                [x, weight, src_weight, dst])
 
 
 def _options(graph, message):
@@ -195,7 +184,6 @@ def _options(graph, message):
 
 
 def _function(graph, message, reducer):
-    graph.schedule  # noqa: B018 (made at its first use, by all ranks together: not inside of a cached_property's lock)
     name = getattr(message.function, "__name__", "message")
     counts = graph.pick_counts(reducer) if reducer in SUMS else None
     if counts is not None:
@@ -204,9 +192,8 @@ def _function(graph, message, reducer):
     operator = made(Custom, graph, message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
     inputs = graph.check(name, message.src, message.dst, message.edge)
     operator.probe(inputs)
-    places = tuple(place for place, of_place in zip(("src", "dst", "edge"), names) for _ in of_place)
     sinks = (*operator.sinks, *operator.reads) if grad_enabled() else ()
-    return Call(lambda g: operator, inputs, places, sinks, divides=None)
+    return Call(lambda: operator, inputs, len(names[0]), sinks)
 
 
 def one_dtype(message, **inputs):

@@ -12,7 +12,7 @@ from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.reverse import is_symmetric, out_edges
-from sarlite.sar.schedule.transport import NoFetch, Transport
+from sarlite.sar.schedule.transport import Fetch, NoFetch, Push, Transport
 
 
 class Schedule(NamedTuple):
@@ -100,8 +100,8 @@ class Schedule(NamedTuple):
         self.transport.profile.aggregates(self, arrays, d_arrays, phase)
         pieces = self._backward_pieces(arrays is not None)
         values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
-        fetching = NoFetch() if arrays is None else self.mode.fetch_again(self.transport, pieces, arrays, phase)
-        with self.mode.push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
+        fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
+        with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
             for piece, value in zip(pieces, values, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):
@@ -147,27 +147,22 @@ class Options(NamedTuple):
     mode: Any = "sar"  # a name in `MODES`, or an object like theirs
     prefetch: int = 1
     backward: str | None = None
-    columns: int = 1
     rows: str = "float32"
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
-        raise_together(comm, self._error(comm.size))
+        raise_together(comm, self._error())
 
-    def _error(self, size):
+    def _error(self):
         if not hasattr(self.mode, "lay_out") and self.mode not in MODES:
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
         if self.rows not in ROWS:
             return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROWS)}")
-        for name, least in (("prefetch", 0), ("columns", 1)):
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-                return ConfigError(f"{name} {value!r} is not a number >= {least}")
-        if size % self.columns:
-            return ConfigError(f"columns {self.columns} does not divide {size}, the number of ranks, "
-                               "which stand in rows of so many")
+        prefetch: Any = self.prefetch
+        if isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
+            return ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
         return None
 
     @property
@@ -186,8 +181,8 @@ class Options(NamedTuple):
 
     @property
     def apart(self):
-        """Whether each relation of several is exchanged by itself, though they have sources in common."""
-        return self.columns > 1 or self.backward == "fetch"
+        """True if each relation of several has a fetch of its own, though relations have sources in common."""
+        return self.backward == "fetch"
 
     @property
     def made_mode(self):
@@ -195,7 +190,7 @@ class Options(NamedTuple):
         return MODES[self.mode] if isinstance(self.mode, str) else self.mode
 
 
-def make(comm, found, options, profile, dst_ids=None, state=None):
+def make(comm, found, options, profile, dst_ids=None):
     """Return a Schedule of the edges that `needs.find` has found. Collective.
 
     Parameters
@@ -207,10 +202,8 @@ def make(comm, found, options, profile, dst_ids=None, state=None):
     profile : Profile
     dst_ids : (n_dst,) int64
         Global ids of this rank's destination rows; None of relations.
-    state : CommState, optional
-        See `Transport`.
     """
-    mode, transport = options.made_mode, Transport(comm, options.prefetch, profile, state)
+    mode, transport = options.made_mode, Transport(comm, options.prefetch, profile)
     made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode, rows=options.rows)
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made

@@ -26,7 +26,7 @@ class CommState:
         Threads of transfers that are not over: those that take part in every broadcast, and those that wait for peers'
         messages.
     channels : list of Communicator
-        The channels of messages, also those of groups of the communicator's ranks.
+        The channels of messages.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -34,16 +34,15 @@ class CommState:
         self.failure: str | None = None
         self.broadcasting: list[Any] = []
         self.fetching: list[Any] = []
-        self.channels: list[Any] = []
+        self.channels = [comm.channel(name) for name in ("fetch", "push")]
 
     @classmethod
     def of(cls, comm: Any) -> "CommState":
         """Return the state of a communicator, made at the first call. Collective then."""
-        return comm.channel("fetch").__dict__.setdefault("_state", cls(comm))
-
-    def join(self, *channels: Any) -> None:
-        """Let `recover` drain these channels too."""
-        self.channels.extend(channel for channel in channels if channel not in self.channels)
+        kept = comm.channel("fetch").__dict__
+        if "_state" not in kept:
+            kept["_state"] = cls(comm)
+        return kept["_state"]
 
     def check(self) -> None:
         """Raise a PeerError after a failure."""

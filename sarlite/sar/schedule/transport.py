@@ -25,22 +25,21 @@ class Transport:
     prefetch : int
         Peers' rows fetched ahead of the rows in use; 0 starts no thread.
     profile : Profile
-    state : CommState, optional
-        Of the communicator that `comm` is a group of.
 
     Attributes
     ----------
     fetch_comm, push_comm : Communicator
+    state : CommState
+        The communicator's.
     """
 
-    def __init__(self, comm, prefetch, profile, state=None):
+    def __init__(self, comm, prefetch, profile):
         if prefetch and comm.size > 1 and not comm.threaded:
             if comm.rank == 0:
                 warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
             prefetch = 0
         self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
-        self.prefetch, self.profile, self.state = prefetch, profile, state or CommState.of(comm)
-        self.state.join(self.fetch_comm, self.push_comm)
+        self.prefetch, self.profile, self.state = prefetch, profile, CommState.of(comm)
 
     def new_tag(self):
         """Return the tag of one aggregation's messages, the same on all ranks."""

@@ -3,9 +3,8 @@
 A mode is a value; a new one is a file here and a line in `MODES`.
 
     lay_out(needs, prefetch) -> Plan     the pieces, forward and backward
-    fetch, fetch_again, push             the classes that bring the rows of forward pieces, bring them again for
-                                         backward pieces (case 2), and send their gradients; of `transport` or
-                                         `broadcast`
+    fetch                                the class that brings the rows of forward pieces: `transport.Fetch` or
+                                         `broadcast.Broadcasts`
     keeps                                whether what the operator returns of each forward piece is kept for backward,
                                          so that nothing is fetched again; then backward takes the forward pieces, the
                                          own tile last

@@ -11,7 +11,6 @@ from sarlite.sar.schedule.broadcast import Broadcasts
 from sarlite.sar.schedule.modes.sequential import n_parts
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Arrival, Piece, Plan
-from sarlite.sar.schedule.transport import Fetch, Push
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,6 @@ class Broadcast:
     backward_rows: int = 4096
 
     fetch: ClassVar[Any] = Broadcasts
-    fetch_again: ClassVar[Any] = Fetch
-    push: ClassVar[Any] = Push
     keeps: ClassVar[bool] = False
     reverses: ClassVar[bool] = True
     in_step: ClassVar[bool] = True

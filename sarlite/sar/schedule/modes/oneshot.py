@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
-from sarlite.sar.schedule.transport import Fetch, Push
+from sarlite.sar.schedule.transport import Fetch
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,6 @@ class OneShot:
     name: str = "oneshot"
 
     fetch: ClassVar[Any] = Fetch
-    fetch_again: ClassVar[Any] = Fetch
-    push: ClassVar[Any] = Push
     keeps: ClassVar[bool] = True
     reverses: ClassVar[bool] = False
     in_step: ClassVar[bool] = False

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from sarlite.sar.schedule.needs import Needs
 from sarlite.sar.schedule.pieces import Plan
-from sarlite.sar.schedule.transport import Fetch, Push
+from sarlite.sar.schedule.transport import Fetch
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Sequential:
     backward_rows: int = 4096
 
     fetch: ClassVar[Any] = Fetch
-    fetch_again: ClassVar[Any] = Fetch
-    push: ClassVar[Any] = Push
     reverses: ClassVar[bool] = False
     in_step: ClassVar[bool] = False
 
