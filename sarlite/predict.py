@@ -20,8 +20,10 @@ from sarlite.tape.numerics import using
 from sarlite.tasks import link_splits
 from sarlite.tasks.link_data import known_links, without_links
 from sarlite.tasks.link_edges import Linked
+from sarlite.tasks.pair_task import PairTask
 from sarlite.tasks.recommend import ranks, top
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
+from sarlite.tasks.task_table import TASKS
 from sarlite.train import __main__ as command
 from sarlite.train import checkpoint, predictions, propagated, resume
 from sarlite.train import config as training
@@ -33,7 +35,7 @@ from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
 from sarlite.train.options import MODEL_OPTIONS
 from sarlite.train.predictions import Asked
-from sarlite.train.run import new_model
+from sarlite.train.run import new_model, task_of
 from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output
 
@@ -122,7 +124,8 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
     options = together(comm, lambda: _options(config, meta))
     run = together(comm, lambda: settings(options))
-    together(comm, lambda: predictions.check_paths(config, options.task) if comm.rank == 0 else None)
+    form = TASKS[options.task].form_name(options.task)
+    together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
     kinds = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
@@ -132,7 +135,7 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, options, meta, part, n_train))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
-    if part.task == "link":
+    if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
         part = part._replace(graph=of.nodes)
         together(comm, lambda: _check_several(config, of))
@@ -156,13 +159,13 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
             (wanted,) = wanted
-            arrays = [array[wanted.rows] for array in _arrays(config, options.task, found)]
+            arrays = [array[wanted.rows] for array in _arrays(config, form, found)]
         elif config.rank:
             arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
             _tell_ranks(comm, arrays[0][:, 1])
         else:
-            wanted, arrays = _scored(comm, config, wanted, _arrays(config, options.task, found))
-    predictions.write(comm, config, options.task, wanted, arrays, of, meta.get("class_names"))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found))
+    predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
 
 
 def _check_several(config, of):
@@ -278,7 +281,7 @@ def _check_data(config, options, meta, part, n_train):
                               f"{lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
-    classes = None if part.task == "link" else part.n_classes  # of which links and their labels know nothing
+    classes = part.n_classes if TASKS[part.task].reads_labels else None
     there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -304,15 +307,21 @@ def _computed(comm, config, run, part, tensors, meta):
                                rows, training.seed)
         shown.show_all()
         x = shown.x
-    runs = model.encoder if part.task == "link" and (config.links is None or config.rank) else model
+    of_pairs = _of_pairs(run, part)
+    runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = runs.eval()(graph, x)
         # scores are as many as pairs, and rows as wide as --link-width
-        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if part.task == "link" else n_out)
+        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
         return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+
+
+def _of_pairs(run, part):
+    """Return True if the run predicts pairs of nodes: links, or labels of edges."""
+    return issubclass(task_of(run, part), PairTask)
 
 
 class _Layers:
@@ -341,14 +350,14 @@ class _Layers:
         return output if self._kept is None else self._kept
 
 
-def _arrays(config, task, found):
+def _arrays(config, form, found):
     """What goes into each of `predictions.paths`."""
-    if task == "link" and config.links is not None:
+    if form == "link" and config.links is not None:
         return [found[:, 0]]
-    if config.embeddings is not None or task == "regress":
+    if config.embeddings is not None or form == "regress":
         return [found]
-    probabilities = (ops.softmax(Tensor(found), 1) if task == "classify" else ops.sigmoid(Tensor(found))).data
-    labels = found.argmax(1) if task == "classify" else (found > 0).astype(np.uint8)
+    probabilities = (ops.softmax(Tensor(found), 1) if form == "classify" else ops.sigmoid(Tensor(found))).data
+    labels = found.argmax(1) if form == "classify" else (found > 0).astype(np.uint8)
     return [labels, probabilities]
 
 

@@ -13,7 +13,7 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
-from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
+from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
 
@@ -349,7 +349,7 @@ def _splits(edges, told, seed):
         return DrawnSplits(one, other, seed)
     if one is None:
         one, other = np.stack(edges.ends, 1), other[edges.places]
-    return ToldSplits(comm, edges.nodes.n_nodes, one, other)
+    return ListedSplits(comm, edges.nodes.n_nodes, one, other)
 
 
 def _messages(found, splits, knowns, seed, disjoint):

@@ -50,7 +50,7 @@ class DrawnSplits(NamedTuple):
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
-class ToldSplits:
+class ListedSplits:
     """Splits as pairs of nodes have them; pairs that are not listed are of training. Construction and calls are
     collective.
 
@@ -180,7 +180,7 @@ def _of_table(val, test, spec, ends):
         pairs, values = _by_time(told.source, pairs, values, val, test)
     else:
         # refuses a pair of two splits, one of which may be train
-        ToldSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
+        ListedSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
     return pairs - first, values
 
 

@@ -62,7 +62,7 @@ class RowNumbers:
 SAMPLERS = ("uniform", "per-source", "in-batch")
 
 
-class Told(NamedTuple):
+class ListedTails(NamedTuple):
     """Tails by head: ids and row numbers, of local row i from starts[i] to starts[i + 1]."""
 
     starts: Array
@@ -162,7 +162,7 @@ class Negatives:
         found = found[~self._are_own(*found.T)]
         shuffled = splitmix64(found[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
         heads, tails = found[np.lexsort((shuffled, found[:, 0]))].T
-        return Told(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
+        return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _put_told(self, out, own, heads, n):
         """Put what is told of heads into `out`, and return the places that are left."""

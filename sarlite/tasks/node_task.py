@@ -69,5 +69,9 @@ class NodeTask(Task):
         return cls(name, training.loss, training.metric, label_inputs=shown)
 
     @classmethod
+    def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
+        return n_outputs if training.label_inputs else 0
+
+    @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
         return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.remote, **options)

@@ -169,6 +169,11 @@ class Task:
         return Targets()
 
     @classmethod
+    def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
+        """Return the number of columns that the model reads beside the features."""
+        return 0
+
+    @classmethod
     def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
         """Return the model of a run. `encoder(n_out)` makes the run's model of `nodes` with rows of width `n_out`."""
         return encoder(n_outputs, run.batches)

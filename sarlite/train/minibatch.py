@@ -37,7 +37,7 @@ def batches(comm: Any, run: Any, part: Any, task: Any, model: Any, features: Any
         As of NeighborLoader, RowLoader, or message_flow; message flow of a model that asks for no layers.
     """
     if run.training.mfg:
-        more = part.n_classes if run.training.label_inputs else 0
+        more = task.n_more_inputs(run.training, part.n_classes)
         with no_grad():
             n_layers = together(comm, lambda: count_layers(model, part.graph, _zeros(features, more)))
         return flows(part, n_layers, features)

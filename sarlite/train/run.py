@@ -121,14 +121,15 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
 def new_model(comm, run, part, rng):
     """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
-    n_in, n_out = widths(part.rows), part.n_classes
-    n_in = n_in + n_out if run.training.label_inputs else n_in
+    task, n_in, n_out = task_of(run, part), widths(part.rows), part.n_classes
+    n_more = task.n_more_inputs(run.training, n_out)
+    n_in = n_in + n_more if n_more else n_in
     nodes = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are no nodes
 
     def encoder(width, batches=None):
         return make_model(run.model, n_in, width, rng, nodes, batches)
 
-    return together(comm, lambda: task_of(run, part).make_model(encoder, run, nodes, n_out, rng))
+    return together(comm, lambda: task.make_model(encoder, run, nodes, n_out, rng))
 
 
 def task_of(run, part):

@@ -21,7 +21,7 @@ from sarlite.types import Array
 _PIECE = 1 << 18
 
 
-class Riders:
+class PiggybackReduce:
     """A few numbers of each rank that ride along in an allreduce that takes place anyway, and are added over ranks.
 
     So ranks agree, at no message more, on what each rank alone may notice: a signal, a clock.
@@ -73,7 +73,7 @@ class TrainingStep:
     ----------
     n_steps : int
         The global step: how many steps were taken. Set it to go on from there.
-    riders : Riders
+    riders : PiggybackReduce
         What ranks tell each other beside the loss.
     lr : float
         The learning rate of the last step.
@@ -89,7 +89,7 @@ class TrainingStep:
         self.clip_norm = None if clip_norm is None else number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.riders, self.n_steps, self.lr, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0, 0.0
+        self.buffers, self.riders, self.n_steps, self.lr, self.own_seconds = kernels.Buffers(), PiggybackReduce(), 0, 0.0, 0.0
 
     def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
                  loss: Loss = ops.cross_entropy) -> float:
