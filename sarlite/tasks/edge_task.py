@@ -9,7 +9,10 @@ from sarlite.tasks.task import Targets, Task, one_of
 
 
 class EdgeTask(PairTask):
-    """Labels of pairs: the rows of the `LinkGraph` that `link_data.labelled_links` makes. Parameters as of `GraphTask`."""
+    """Labels of pairs of nodes: the rows of the `LinkGraph` that `link_data.labelled_links` makes.
+
+    Parameters as of `GraphTask`.
+    """
 
     def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
         super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)

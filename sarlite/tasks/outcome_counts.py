@@ -57,7 +57,8 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
                                              for values in series(output, targets)])
 
 
-def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> OutcomeCounts:
+def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
+                     edges: Array) -> OutcomeCounts:
     """Return the counts of a histogram with one named series a name."""
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))
