@@ -43,7 +43,7 @@ def worker(args):
 
     def run():
         for batch in loader:
-            step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, loss)
+            step(batch, loss)
 
     memory = Memory()
     harness.print_measurement(harness.timed(run, args.repeats), memory, batches=len(loader))

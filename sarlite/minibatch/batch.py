@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -19,6 +19,37 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
+
+
+class TrainingBatch(Protocol):
+    """What one step computes.
+
+        loss = ops.cross_entropy(model(batch.graph, batch.x), batch.labels, batch.rows, batch.n_global)
+
+    Attributes
+    ----------
+    graph : Graph, or another graph
+        The layers: what the model is called with. The output has its `n_dst` destination rows.
+    x : Tensor, or dict of Tensor by node type
+        Input rows.
+    labels : (n_dst, ...) array
+        Targets.
+    rows : (n_dst,) bools, slice, or (k,) row numbers
+        This rank's rows of the output that count.
+    n_global : int
+        Number of rows that count, over all ranks.
+    """
+
+    @property
+    def graph(self) -> Any: ...
+    @property
+    def x(self) -> Any: ...
+    @property
+    def labels(self) -> Any: ...
+    @property
+    def rows(self) -> Any: ...
+    @property
+    def n_global(self) -> int: ...
 
 
 class Batch:

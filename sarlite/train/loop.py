@@ -229,7 +229,7 @@ class Trainer:
         step, there = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
             with using(self.numerics):
-                loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
+                loss = step(batch, self.loss)
         self.own_seconds.append(there - begin + step.own_seconds)
         return loss
 

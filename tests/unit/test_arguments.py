@@ -7,6 +7,7 @@ from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import message_flow
+from sarlite.minibatch.batch import FullBatch
 from sarlite.models import GAT, GCN, RGCN, SAGE, SIGN, GATConv, GATv2Conv
 from sarlite.progress import Progress
 from sarlite.tape import ops
@@ -249,7 +250,7 @@ def test_rows_are_a_mask_a_slice_or_numbers(rows):
     for chosen in (rows, np.array([1, 3])):
         random = rng()
         model = GCN(3, 2, rng=random)
-        losses.append(TrainingStep(model, adam(nn.flatten(model)), random, Solo())(GRAPH, Tensor(X), LABELS, chosen, 2))
+        losses.append(TrainingStep(model, adam(nn.flatten(model)), random, Solo())(FullBatch(GRAPH, Tensor(X), LABELS, chosen, 2)))
     assert losses[0] == losses[1]
 
 
@@ -277,10 +278,10 @@ def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(
         before, given = model.state_dict(), {"x": X, "labels": LABELS, "rows": [0, 2], "loss": ops.cross_entropy}
         here = {**given, **(wrong if comm.rank else {})}
         with pytest.raises((SarliteError, ZeroDivisionError), match=message):
-            step(part, Tensor(here["x"]), here["labels"], here["rows"], 4, here["loss"])
+            step(FullBatch(part, Tensor(here["x"]), here["labels"], here["rows"], 4), here["loss"])
         for name, array in model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
-        return step(part, Tensor(X), LABELS, [0, 2], 4) > 0  # and it goes on
+        return step(FullBatch(part, Tensor(X), LABELS, [0, 2], 4)) > 0  # and it goes on
 
     assert threads.run(2, work) == [True, True]
 

@@ -10,8 +10,8 @@ from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.tasks.link_edges import Ends
 from sarlite.tasks import recommend
+from sarlite.tasks.link_edges import Ends
 from sarlite.train import checkpoint, config, run
 from tests.helpers.data_files import write_saved
 from tests.helpers.linked import N, part
