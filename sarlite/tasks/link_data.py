@@ -153,8 +153,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     Returns
     -------
     Links
-        `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))` takes it, with model an
-        `nn.LinkPredictor` whose decoder was made with as many outputs as there are classes, labels or values.
+        For `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The model is an
+        `nn.LinkPredictor` whose decoder has one output for each class, label or value.
 
     Raises
     ------

@@ -14,7 +14,7 @@ CountRows = Callable[[Array, Array], Array]
 
 
 class OutcomeCounts(NamedTuple):
-    """What is counted of the best model's rows.
+    """Counts of the best model's rows.
 
     Attributes
     ----------

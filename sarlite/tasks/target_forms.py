@@ -22,7 +22,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """What the targets of rows are.
+    """Form of the targets of rows.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class TargetForm:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return what is counted of the best model's rows, or None. Collective."""
+        """Return the counts of the best model's rows that a run's page shows, or None. Collective."""
         raise NotImplementedError
 
 

@@ -50,12 +50,12 @@ class ConstantRows:
 
 
 class Targets:
-    """Targets of a run: how they differ from the labels that the data set has for nodes.
+    """Targets of a run, which replace the labels that the data set has for nodes.
 
     Parameters
     ----------
     identity : dict
-        What tells these targets from others, for the identity of a run's data.
+        Entries that the targets add to the identity of a run's data, which a resumed run compares.
     apply : callable
         part -> the part with the task's graph, targets and splits. Collective.
     """
@@ -67,16 +67,16 @@ class Targets:
 class Task:
     """Targets of rows, the loss, and the metric that evaluation reports of each split.
 
-    A subclass says which rows have targets. All methods have a default but `loader`, so a subclass writes what differs.
+    A subclass names its graphs in `graph_types`. It writes `of_run` and `make_loader`, and each method that differs.
 
     Parameters
     ----------
     form : TargetForm
         What the targets are.
     loss : str, optional
-        Of `LOSSES[form.name]`, by default the first. The mean over rows, and over columns of numbers and labels.
+        Key of `LOSSES[form.name]`, by default the first. The loss is a mean over rows, and over columns of numbers.
     metric : str, optional
-        Of `METRICS[form.name]`, by default the first. The best epoch is found by the metric of the validation split.
+        Key of `METRICS[form.name]`, by default the first. The metric of the validation split decides the best epoch.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Task:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return what is counted of the best model's rows, or None. Collective."""
+        """Return the counts of the best model's rows that a run's page shows, or None. Collective."""
         return self.form.outcome_counts(targets, rows, comm, n_classes, class_names)
 
     # ---- what a run of the command line asks
@@ -185,7 +185,7 @@ class Task:
 
     @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, Any]:
-        """Return what a run reports beside the data, by key of `--json`; `counts` are all ranks' rows by split."""
+        """Return further entries of a run's report. `counts` are the numbers of all ranks' rows by split."""
         return {}
 
 

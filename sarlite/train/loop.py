@@ -62,9 +62,8 @@ class Trainer:
         full batch is.
     scoring : loader, or Batch, optional
         Source of the batches that `evaluate` goes over, of the same graph, x and labels, with each row of the splits
-        once.
-        A loader starts anew each time, with the same seeds and picks. By default the whole graph, which makes batch
-        norms' moments exact where `batches` are a loader's (`nn.exact_moments`).
+        once. A loader starts anew each time, with the same seeds and picks. By default the full batch, which makes the
+        moments of batch norms exact if `batches` is a loader (`nn.exact_moments`).
     schedule : callable
         Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
@@ -82,16 +81,15 @@ class Trainer:
     Attributes
     ----------
     own_seconds : array of float
-        How long each step took this rank until it had its gradients, from the end of the step before on.
+        Seconds of each step until this rank had its gradients, counted from the end of the step before.
 
     Raises
     ------
     SarliteError
-        On every rank together, naming the argument: x or labels have not the graph's rows, x has not as many features
-        as the model `takes` (if it says so), labels are no classes, a
-        split is none of the above, no rank has a training row, or another argument is not what is said here; the ranks'
-        x differ in width or dtype, or their models in a replicated parameter. In a step, where the model's output does
-        not fit.
+        On every rank together. An argument is wrong, such as x or labels without a row for each of the graph's rows, x
+        of another width than the model's `takes`, or targets that are not the task's; no rank has a training row; or
+        the ranks differ in the width or dtype of x, or in a replicated parameter. A step raises it if the model's
+        output does not fit. The error names the argument.
     """
 
     def __init__(self, graph: Any, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
