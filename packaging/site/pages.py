@@ -40,7 +40,7 @@ REFERENCE = {  # page: title, modules or names
     "optim": ("Optimizers and schedules", ["sarlite.optim"]),
     "training": ("Training", ["sarlite.Trainer", "sarlite.train.stopping.Best", "sarlite.train.step", "sarlite.tasks.node_task",
                               "sarlite.tasks.edge_task", "sarlite.tasks.link_task", "sarlite.tasks.graph_task",
-                              "sarlite.tasks.losses", "sarlite.tasks.shown_labels", "sarlite.tasks.link_data",
+                              "sarlite.tasks.task_losses", "sarlite.tasks.shown_labels", "sarlite.tasks.link_data",
                               "sarlite.train.checkpoint"]),
     "minibatch": ("Minibatches", ["sarlite.minibatch"]),
     "data": ("Data sets", ["sarlite.data", "sarlite.data.names", "sarlite.data.format", "sarlite.data.spec"]),

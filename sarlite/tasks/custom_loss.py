@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 from sarlite.minibatch.batch import FullBatch
 from sarlite.tape import Tensor
 from sarlite.tasks.link_loader import resampled
-from sarlite.tasks.losses import mean_over_rows
 from sarlite.tasks.target_forms import ClassForm, Splits
 from sarlite.tasks.task import Task
+from sarlite.tasks.task_losses import mean_over_rows
 from sarlite.types import Array
 
 

@@ -7,10 +7,10 @@ from sarlite.comm import Communicator
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import FixedBatch, FullBatch
-from sarlite.tasks.losses import LOSSES, Loss
 from sarlite.tasks.metrics import LOWER, METRICS, Metric
 from sarlite.tasks.outcome_counts import OutcomeCounts
 from sarlite.tasks.target_forms import Splits, TargetForm
+from sarlite.tasks.task_losses import LOSSES, Loss
 from sarlite.types import Array
 
 

@@ -13,9 +13,9 @@ from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.schedule import ROWS
 from sarlite.tape.numerics import NUMERICS
-from sarlite.tasks.losses import LOSSES
 from sarlite.tasks.metrics import EVERY
 from sarlite.tasks.negatives import SAMPLERS
+from sarlite.tasks.task_losses import LOSSES
 from sarlite.tasks.task_table import TASKS
 from sarlite.train.graphs import GraphOptions
 from sarlite.train.link_options import LinkOptions

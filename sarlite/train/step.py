@@ -16,7 +16,7 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.numerics import by_numerics
 from sarlite.tape.reduce import surely_finite
 from sarlite.tape.rows import row_numbers
-from sarlite.tasks.losses import Loss
+from sarlite.tasks.task_losses import Loss
 from sarlite.types import Array
 
 _PIECE = 1 << 18

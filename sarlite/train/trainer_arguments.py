@@ -10,8 +10,8 @@ from sarlite.tape.exact import Exact
 from sarlite.tape.numerics import NUMERICS
 from sarlite.tape.recording import grad_enabled
 from sarlite.tape.rows import row_numbers
-from sarlite.tasks.losses import Loss
 from sarlite.tasks.task import Task
+from sarlite.tasks.task_losses import Loss
 from sarlite.train.step import not_finite
 
 

@@ -10,7 +10,7 @@ from sarlite.errors import CheckpointError, DataError
 from sarlite.minibatch.batch import FullBatch
 from sarlite.models import GCN
 from sarlite.tape import Tensor, ops
-from sarlite.tasks.losses import mean_over_rows
+from sarlite.tasks.task_losses import mean_over_rows
 from sarlite.train import checkpoint
 from sarlite.train.step import TrainingStep
 from tests.helpers.owned_rows import (

@@ -68,7 +68,7 @@ ANNOTATED = {
     "sarlite.tasks.shown_labels": ("ShownLabels",),
     "sarlite.train.smoothing": ("after_training",),
     "sarlite.train.step": ("TrainingStep",),
-    "sarlite.tasks.losses": ("mean_over_rows",),
+    "sarlite.tasks.task_losses": ("mean_over_rows",),
     "sarlite.data": ("Dataset", "Part", "divided", "load"),
     "sarlite.data.ranks": ("together", "suits"),
     "sarlite.data.tables": ("NodeTable", "EdgeTable"),
