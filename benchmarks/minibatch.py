@@ -29,7 +29,7 @@ from sarlite import nn, optim
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import GAT, SAGE
 from sarlite.profile import Memory
-from sarlite.tape import shapes
+from sarlite.tape.recording import Observer, observed
 from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
 
@@ -81,14 +81,28 @@ def worker(args):
 def work(model, batch):
     """Return the `flops` of a step's products, and the rows that it reads at random, `gathers` (how many, bytes of
     one)."""
-    records = shapes.measure(lambda: model(batch, batch.x))
-    products = [record for record in records if record.name in ("matmul", "matmul_by_head")]
-    sums = [record for record in records if record.name == "aggregate"]
-    gathers = [(batch.n_src, batch.x.data[:1].nbytes)]
-    for record, graph in zip(sums, batch.layers(len(sums))):
-        row_bytes = record.dtype.itemsize * math.prod(record.shape[1:])
-        gathers.append((graph.n_edges * (2 if record.backward_flops else 1), row_bytes))
-    return {"flops": sum(record.flops + record.backward_flops for record in products), "gathers": gathers}
+    seen = Applications()
+    with observed(seen):
+        model(batch, batch.x)
+    gathers, flops, sums = [(batch.n_src, batch.x.data[:1].nbytes)], 0, []
+    for name, inputs, params, needs, result in seen.applications:
+        if name in ("matmul", "matmul_by_head"):  # forward, and a product for each factor's gradient
+            flops += 2 * math.prod(result.shape) * inputs[0].shape[-1] * (1 + sum(needs[: params.get("factors")]))
+        elif name == "aggregate":
+            sums.append((result.dtype.itemsize * math.prod(result.shape[1:]), any(needs)))
+    for (row_bytes, goes_back), graph in zip(sums, batch.layers(len(sums))):
+        gathers.append((graph.n_edges * (2 if goes_back else 1), row_bytes))
+    return {"flops": flops, "gathers": gathers}
+
+
+class Applications(Observer):
+    """Notes the applications of primitives."""
+
+    def __init__(self):
+        self.applications = []
+
+    def applied(self, application):
+        self.applications.append(application)
 
 
 def limit_ms(row, rates):

@@ -14,15 +14,15 @@ HALO = ("src_ids", "send_rows")  # of a peer's block and step
 
 def hold(options):
     """On every rank: load, and print what is held as a line of JSON on rank 0."""
+    from sarlite.cli import config
+    from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch
     from sarlite.profile import Memory, trim
-    from sarlite.train import config
     from sarlite.train.load import load
-    from sarlite.train.settings import graph_of, source_of
 
     comm, memory = launch.connect(), Memory()
     resolved = config.resolve(options)
-    part = load(comm, source_of(resolved, None), graph_of(resolved), Path(options["run_dir"]))
+    part = load(comm, source_of(resolved), graph_of(resolved), Path(options["run_dir"]))
     peak = memory.peak()
     trim()
     held = Memory().base - memory.base

@@ -2,6 +2,7 @@
 
 from sarlite.models.appnp import APPNP
 from sarlite.models.gat import GAT, GATConv
+from sarlite.models.gat_forms import EdgeGATConv, PaperGATConv
 from sarlite.models.gatv2 import GATv2, GATv2Conv
 from sarlite.models.gcn import GCN, GCNConv
 from sarlite.models.gcnii import GCNII
@@ -17,5 +18,5 @@ MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT, "gatv2": GATv2, "gin": GIN, "gcn
           "sgc": SGC, "sign": SIGN}
 RELATIONAL = {"rgcn": RGCN, "rgat": RGAT}
 
-__all__ = ["APPNP", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS",
-           "PNA", "PNAConv", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]
+__all__ = ["APPNP", "EdgeGATConv", "GAT", "GATConv", "GATv2", "GATv2Conv", "GCN", "GCNConv", "GCNII", "GIN", "GINConv", "MODELS",
+           "PNA", "PNAConv", "PaperGATConv", "RELATIONAL", "RGAT", "RGATConv", "RGCN", "RGCNConv", "SAGE", "SAGEConv", "SGC", "SIGN"]

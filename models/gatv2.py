@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, nn
-from sarlite.models.gat import GAT, joined
+from sarlite.models.gat import GAT
+from sarlite.models.heads import joined
 from sarlite.nn import Dropout, Linear, Parameter, glorot
 
 

@@ -238,16 +238,3 @@ int64_t sar_buffers_fresh(const struct sar_buffers *b) { return b->n_fresh; }
 
 /* Bytes of large blocks, in use and idle. */
 int64_t sar_buffers_bytes(const struct sar_buffers *b) { return b->top - b->begin; }
-
-/* Of these, bytes of idle blocks. */
-int64_t sar_buffers_idle(struct sar_buffers *b)
-{
-    int64_t bytes = 0;
-    pthread_mutex_lock(&b->lock);
-    for (struct header *h = b->idle; h; h = h->next) bytes += (int64_t)h->size;
-    pthread_mutex_unlock(&b->lock);
-    return bytes;
-}
-
-/* From now on blocks for more than so many bytes stand in the range. */
-void sar_buffers_set_large(struct sar_buffers *b, int64_t bytes) { b->large = ((size_t)bytes + 2 * LINE - 1) / LINE * LINE; }

@@ -49,8 +49,6 @@ void sar_buffers_close(struct sar_buffers *b);
 void sar_buffers_end(void *capsule);
 int64_t sar_buffers_fresh(const struct sar_buffers *b);
 int64_t sar_buffers_bytes(const struct sar_buffers *b);
-int64_t sar_buffers_idle(struct sar_buffers *b);
-void sar_buffers_set_large(struct sar_buffers *b, int64_t bytes);
 
 int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, const uint32_t *restrict key);
 int sar_narrow_forward(uint16_t *restrict out, const float *restrict x, const float *restrict scale, int64_t n_rows,

@@ -5,31 +5,16 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from sarlite.errors import ConfigError
 
-Options = Mapping[str, tuple[Any, Any, str]]  # option: default, type or choices, help
-
 
 def flag(option: str) -> str:
     """Return the flag of an option, "--batch-size" of "batch_size"."""
     return "--" + option.replace("_", "-")
-
-
-def add_options(group: Any, options: Options, metavars: Mapping[str, str],
-                shown: Callable[[str, Any], str] | None = None) -> None:
-    """Add options to a parser or a group of one; `shown` tells the default of an option at the end of its help."""
-    shown = shown or (lambda name, default: "" if default is None else f"[{default}]")
-    for name, (default, kind, text) in options.items():
-        keywords: dict[str, Any] = {"choices": kind}
-        if kind is bool:
-            keywords = {"action": argparse.BooleanOptionalAction}
-        elif not isinstance(kind, tuple):
-            keywords = {"type": kind, "metavar": metavars.get(name, "N" if kind is int else kind.__name__.upper())}
-        group.add_argument("--" + name, help=f"{text} {shown(name, default)}".rstrip(), **keywords)
 
 
 SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "weight-decay", "dataset": "data",
@@ -173,7 +158,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, pages: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
-        self._pages = pages
+        self._pages, self.help_flag = pages, "--help"
         super().__init__(**{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
         version = getattr(sys.modules["sarlite"], "__version__", "")
         self.add_argument("--version", action="version", version=f"sarlite {version}")
@@ -193,7 +178,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        hint = f"{self.prog} --help lists all"
+        hint = f"{self.prog} {self.help_flag} lists all"
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
             known = [word.strip("' ") for word in choice[2].split(",")]

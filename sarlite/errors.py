@@ -7,6 +7,7 @@ import importlib
 import math
 import operator
 import os
+import re
 import signal
 import stat
 import sys
@@ -30,8 +31,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 
 
+_LONG_WORD = re.compile(r"(\S{150})\S{200,}(\S{50})")
+
+
 class SarliteError(Exception):
-    """Base of sarlite's own exceptions.
+    """Base of sarlite's own exceptions. A word of 400 characters or more in the message loses its middle.
 
     Parameters
     ----------
@@ -43,7 +47,7 @@ class SarliteError(Exception):
     """
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
-        super().__init__(message)
+        super().__init__(_LONG_WORD.sub(r"\1...\2", message) if isinstance(message, str) else message)
         self.argument, self.hints = argument, tuple(hints)
 
 

@@ -10,7 +10,7 @@ from sarlite.command import suggestion
 from sarlite.errors import CheckpointError, ConfigError, number, whole
 from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
-from sarlite.tape.numerics import power
+from sarlite.numerics import power
 from sarlite.types import Array
 
 Decay = float | Callable[[str], float]  # of all parameters, or by name

@@ -1,7 +1,8 @@
 """Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of its layers."""
 
-import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,22 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels, nn
+from sarlite.cli import config, resume
+from sarlite.cli.combinations import Run, refuse
+from sarlite.cli.config import naming_flags, resolve
+from sarlite.cli.option import option, options_of
+from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
+from sarlite.cli.run import new_model, task_of
+from sarlite.cli.settings import settings
+from sarlite.cli.train import main_on_ranks
 from sarlite.comm import together
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.engine import as_array
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
+from sarlite.tape.tensor import as_array
 from sarlite.tasks import link_splits
 from sarlite.tasks.link_data import known_links, without_links
 from sarlite.tasks.link_edges import Linked
@@ -24,76 +33,84 @@ from sarlite.tasks.pair_task import PairTask
 from sarlite.tasks.recommend import ranks, top
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.task_table import TASKS
-from sarlite.train import __main__ as command
-from sarlite.train import checkpoint, predictions, propagated, resume
-from sarlite.train import config as training
-from sarlite.train.combinations import Run, refuse
-from sarlite.train.config import naming_flags
+from sarlite.train import checkpoint, predictions, propagated
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
-from sarlite.train.options import MODEL_OPTIONS
 from sarlite.train.predictions import Asked
-from sarlite.train.run import new_model, task_of
-from sarlite.train.settings import settings
 from sarlite.train.trainer_arguments import check_output
 
-OWN: dict[str, tuple[Any, Any, str]] = {
-    "checkpoint": (None, str, "checkpoint of a run of sarlite.train, with the model and all options"),
-    "nodes": (None, str, "nodes to predict, in this order: an id of the data on each line, or .npy [all nodes]"),
-    "links": (None, str, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in "
-                         "this order; CSV, .npy or .parquet"),
-    "top": (None, int, "for a run with --task link: the K likeliest destinations of each node, without links of the "
-                       "data"),
-    "rank": (None, bool, "beside each score of --links, write the rank of the destination among all nodes that the "
-                         "data do not link to the source [no]"),
-    "known": (None, bool, "let links of the data be among --top, and count with --rank [no]"),
-    "embeddings": (None, int, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities "
-                              "yet"),
-    "out": (None, str, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes "
-                       "in FILE.labels.npy; an old file is replaced"),
-    "weights": ("best", ("best", "last"), "parameters of the best epoch, or of the last epoch"),
-}
-_METAVARS = {"checkpoint": "FILE", "nodes": "FILE", "links": "FILE", "top": "K", "embeddings": "LAYER", "out": "FILE"}
-TAKEN = ("data", "model", "edge-weights", "edge-features", "mode", "prefetch", "partition", "order",
-         "balance", "threads", "ranks", "stall-timeout", "propagated", "progress", "verify")  # fmt: skip
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What is predicted, and where it is written."""
+
+    checkpoint: str = option(None, "checkpoint of a run of sarlite.train, with the model and all options",
+                             metavar="FILE")
+    out: str = option(
+        None, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
+        "FILE.labels.npy; an old file is replaced", metavar="FILE")
+    nodes: str | None = option(None, "nodes to predict, in this order: an id of the data on each line, or .npy",
+                               metavar="FILE", otherwise="all nodes")
+    links: str | None = option(
+        None, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in this order; "
+        "CSV, .npy or .parquet", metavar="FILE")
+    top: int | None = option(
+        None, "for a run with --task link: the K likeliest destinations of each node, without links of the data",
+        metavar="K")
+    rank: bool | None = option(
+        None, "beside each score of --links, write the rank of the destination among all nodes that the data do not "
+        "link to the source", otherwise="no")
+    known: bool | None = option(None, "let links of the data be among --top, and count with --rank", otherwise="no")
+    embeddings: int | None = option(
+        None, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet",
+        metavar="LAYER")
+    weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Training options of the command line, by name, which stand over the options in the checkpoint."""
+
+    def __post_init__(self) -> None:
+        if not self.out.endswith((".npy", *result_table.SUFFIXES)):
+            raise ConfigError(f"--out {self.out}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
+                              "its format")
+        if self.out.endswith(".parquet"):
+            needs("pyarrow", f"--out {self.out}")
+        if self.embeddings is not None and self.embeddings < 1:
+            raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
+        if self.top is not None and self.top < 1:
+            raise ConfigError(f"--top {self.top}: at least 1 destination")
+        if self.rank and self.links is None:
+            raise ConfigError("--rank means nothing without --links")
+        if self.known and self.top is None and not self.rank:
+            raise ConfigError("--known means nothing without --top or --rank")
+
+
+TAKEN = ("data", "model", "edge_weights", "edge_features", "mode", "prefetch", "partition", "order", "balance",
+         "threads", "ranks", "stall_timeout", "propagated", "progress", "verify")  # fmt: skip
 """Options of `sarlite.train` that this command has too. The checkpoint has the options of data and model."""
-_KEPT = (*resume.LASTING, *MODEL_OPTIONS, "data")
+_FROM_CHECKPOINT = {"data", *options_of(ModelOptions),
+                    *(name for name, option in OPTIONS.items() if option.on_resume == "fixed")}
 
 
-def parse(argv=None):
-    """Return the options: `OWN`, the options of `sarlite.train`, and as `given` the options of the command line.
+def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
+    """Return the options of a run without a checkpoint, and of this command.
 
     Raises
     ------
     ConfigError
         An unknown flag, a bad value, or a file that is not named.
     """
-    own, given = training.parse_further(
-        argv, OWN, _METAVARS, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
+    own, given = config.parse_further(
+        argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
         usage="%(prog)s --checkpoint FILE --out FILE.csv [options]", description=__doc__)
-    if not own["out"].endswith((".npy", *result_table.SUFFIXES)):
-        raise ConfigError(f"--out {own['out']}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
-                          "its format")
-    if own["out"].endswith(".parquet"):
-        needs("pyarrow", f"--out {own['out']}")
-    if own["embeddings"] is not None and own["embeddings"] < 1:
-        raise ConfigError(f"--embeddings {own['embeddings']}: layers count from 1")
-    if own["top"] is not None and own["top"] < 1:
-        raise ConfigError(f"--top {own['top']}: at least 1 destination")
-    if own["rank"] and own["links"] is None:
-        raise ConfigError("--rank means nothing without --links")
-    if own["known"] and own["top"] is None and not own["rank"]:
-        raise ConfigError("--known means nothing without --top or --rank")
     needs("safetensors", "a checkpoint")
-    resolved = vars(training.resolve(given))
-    given.pop("threads", None)  # which may differ between ranks
-    return argparse.Namespace(**resolved, **own, given=given)
+    same_on_ranks = {name: value for name, value in given.items() if name != "threads"}
+    return config.resolve(given), replace(own, given=same_on_ranks)
 
 
 @naming_flags
-def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
+def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
 
     Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
@@ -123,37 +140,39 @@ def predict(comm, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     prefixes = ("best.", "model.") if config.weights == "best" else ("model.",)
     tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
     options = together(comm, lambda: _options(config, meta))
+    task = options.training.task
     run = together(comm, lambda: settings(options))
-    form = TASKS[options.task].form_name(options.task)
+    form = TASKS[task].form_name(task)
     together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
-    kinds = Run.of({**vars(options), "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
+    kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
-    graph = prefetched(comm, run.graph, options)._replace(backward="push")  # no plan of the reversed edges is made
+    graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
+    graph = graph._replace(backward="push")  # no plan of the reversed edges is made
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
-    together(comm, lambda: _check_data(config, options, meta, part, n_train))
+    together(comm, lambda: _check_data(config, run, meta, part, n_train))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
         part = part._replace(graph=of.nodes)
         together(comm, lambda: _check_several(config, of))
-    if options.task == "link":
+    if task == "link":
         splits = run.links.splits(of)
         told = link_splits.digest(comm, *splits)
-        together(comm, lambda: _check_links(config, meta, told, of.several))
+        together(comm, lambda: _check_links(config, run, meta, told, of.several))
         filtered = (config.top is not None or config.rank) and not config.known
         known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
         part = part._replace(graph=without_links(of, *splits, run.training.seed))
     if config.links is not None:
-        with_negatives = options.task == "link" and not config.rank
+        with_negatives = task == "link" and not config.rank
         wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
         own = of.ends if config.top is not None else of.ends[:1]
         wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
-    with errors_of(options.model), using(named(run.training.numerics, comm)), no_grad():
+    with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
         model, found = _computed(comm, config, run, part, tensors, meta)
         if config.top is not None:
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
@@ -232,19 +251,19 @@ def _tell(comm, among, numbers):
 def _options(config, meta):
     """The options of the run that wrote the checkpoint, under those of the command line."""
     resume.check_run(config.checkpoint, meta)
-    before = {name: value for name, value in meta["options"].items() if name in _KEPT}
+    before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
     model = config.given.get("model", before.get("model"))
     if model != before.get("model") and not resume.same_class(before.get("model"), model):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
-    options = training.resolve(config.given, before=before, checkpoint=config.checkpoint)
-    options.task = meta.get("task", "classify")
-    labelled = options.edge_labels is not None
+    task = meta.get("task", "classify")
+    options = resolve(config.given, before=before, checkpoint=config.checkpoint).replace(task=task)
+    labelled = options.links.edge_labels is not None
     for name in ("links", "top", "rank"):
-        if getattr(config, name) and options.task != "link" and not (labelled and name == "links"):
-            of = f"{options.task}, of edges' labels" if labelled else options.task
+        if getattr(config, name) and task != "link" and not (labelled and name == "links"):
+            of = f"{task}, of edges' labels" if labelled else task
             value = "" if name == "rank" else f" {getattr(config, name)}"
             raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
-    if (labelled or options.task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
+    if (labelled or task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
         wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
         raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
     if config.links is not None and config.nodes is not None:
@@ -260,24 +279,24 @@ def _as_trained(values, meta):
     return values._replace(**own, reason=reason)
 
 
-def _check_links(config, meta, told, several):
+def _check_links(config, run, meta, told, several):
     """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
     have other relations, which the decoder's rows are of."""
     there, here = meta["data"].get("relations"), ", ".join(several) if several else None
     if there != here:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
-                              f"{config.data} have {here}")
+                              f"{run.source.spec} have {here}")
     if meta["data"].get("links") != told:
         raise CheckpointError(f"checkpoint {config.checkpoint}: the splits in its files of --link-val, --link-test or "
                               "--link-split have changed")
 
 
-def _check_data(config, options, meta, part, n_train):
+def _check_data(config, run, meta, part, n_train):
     """Raise where the model does not fit the data; data without labels fit any number of classes."""
-    if options.label_inputs and not (n_train and part.n_classes):
+    if run.training.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
-                              f"as --label-inputs {options.label_inputs} said, but --data {options.data} have "
+                              f"as --label-inputs {run.training.label_inputs} said, but --data {run.source.spec} have "
                               f"{lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
@@ -286,7 +305,7 @@ def _check_data(config, options, meta, part, n_train):
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
         said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {options.data} "
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {run.source.spec} "
                               f"have {told}")
 
 
@@ -363,7 +382,7 @@ def _arrays(config, form, found):
 
 def main(argv=None):
     """Predict as the command line says; return the exit status, or exit with it."""
-    return command.main(argv, parse, lambda: predict)
+    return main_on_ranks(argv, parse, lambda: predict)
 
 
 if __name__ == "__main__":

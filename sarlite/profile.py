@@ -28,10 +28,6 @@ class Profile:
         Peers whose rows are held now, and the most that were held at once. A part of a peer's rows counts as a part.
     on_progress : callable or None
         Called at every exchange; the command line's watchdog listens.
-    listener : object or None
-        A trial of a run's costs listens. `listener.counts(phase, within, sent, received)` hears of all that is counted,
-        `listener.aggregates(schedule, arrays, d_arrays, phase, within)` of every pass over a schedule that begins:
-        arrays that are fetched, gradients that are pushed, or None; `within` is the phase that stands in, or None.
     trace : Trace or None
         Gets the spans; without a trace no spans are recorded.
     """
@@ -39,7 +35,6 @@ class Profile:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
         self.on_progress: Callable[[], None] | None = None
-        self.listener: Any = None
         self.trace: Trace | None = None
         self._phase: str | None = None  # of all threads but those that have begun one of their own
         self._own, self._thread = threading.local(), threading.get_ident()
@@ -57,8 +52,6 @@ class Profile:
         """Count bytes under a phase; those that are sent go in equal shares `to` these peers."""
         if self.on_progress is not None:
             self.on_progress()
-        if self.listener is not None:
-            self.listener.counts(phase, self._within(), sent, received)
         with self._lock:
             counted = self._within() or phase
             self.sent_bytes[counted] += sent
@@ -66,11 +59,6 @@ class Profile:
             peers = tuple(to)
             for peer in peers:
                 self.sent_to[counted, peer] += sent // len(peers)
-
-    def aggregates(self, schedule: Any, arrays: Any, d_arrays: Any, phase: str) -> None:
-        """Tell whoever listens that a pass over a schedule begins, which counts its bytes under `phase`."""
-        if self.listener is not None:
-            self.listener.aggregates(schedule, arrays, d_arrays, phase, self._within())
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

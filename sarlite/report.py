@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarlite.charts import Bars, Lines, Matrix, Timeline
+from sarlite.cli.config import read_toml
+from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
+from sarlite.cli.run_report import duration
 from sarlite.command import Parser, readable
 from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
 from sarlite.files import write_whole
-from sarlite.train.config import read_toml
-from sarlite.train.folder import CONFIG, METRICS, SCHEMA, SUMMARY
-from sarlite.train.report import duration
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d0d4d9; --dim: #656c76;

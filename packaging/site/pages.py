@@ -27,7 +27,7 @@ CONTENTS = {  # heading: pages
     "Guides": ["tables", "training", "links", "graph-tasks", "python", "interop", "which-mode", "schedules", "cost", "numerics", "narrow",
                "oracle"],
     "Reference": ["reference/commands", "data", "reference/python"],
-    "Inside": ["architecture", "promises"],
+    "Inside": ["sar-from-scratch", "architecture", "promises"],
     "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
@@ -51,7 +51,7 @@ REFERENCE = {  # page: title, modules or names
     "oracle": ("The oracle", ["sarlite.oracle"]),
     "errors": ("Errors", ["sarlite.errors"]),
 }  # fmt: skip
-COMMANDS = {"train": "sarlite.train.__main__", "data": "sarlite.data.__main__", "predict": "sarlite.predict",
+COMMANDS = {"train": "sarlite.cli.train", "data": "sarlite.data.__main__", "predict": "sarlite.predict",
             "smooth": "sarlite.smooth", "estimate": "sarlite.estimate", "report": "sarlite.report", "info": "sarlite.info",
             "oracle": "sarlite.oracle.__main__"}  # fmt: skip
 
@@ -153,18 +153,18 @@ def commands():
     """Return the page of the commands: what their parsers print."""
     text = "# Commands\n\nEach command is also a script: `python -m sarlite.train` is `sarlite-train`.\n"
     for name, module in COMMANDS.items():
-        said = help_of(module)
+        said = help_of(module, flag="--help-all" if name == "train" else "--help")
         text += f"\n## sarlite-{name}\n\n```text\n{said}```\n"
         for word in re.findall(r"^    ([a-z]+)  ", said, re.M):
             text += f"\n### sarlite-{name} {word}\n\n```text\n{help_of(module, word)}```\n"
     return text
 
 
-def help_of(module, *words):
-    """Return what a command's `--help` prints."""
+def help_of(module, *words, flag="--help"):
+    """Return the help that a command prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        importlib.import_module(module).main([*words, "--help"])
+        importlib.import_module(module).main([*words, flag])
     return out.getvalue()
 
 

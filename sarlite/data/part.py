@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import Dataset
-from sarlite.data.mapped import BFLOAT16, copied, is_whole_map
+from sarlite.data.mapped import BFLOAT16, copied
 from sarlite.data.tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
@@ -66,8 +66,6 @@ class Part:
     def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
         """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own, or
         float32 where that is bfloat16.
-
-        Without `features` none is read: zeros of their shape stand there that take no memory.
         """
         own = self._target
         return Rows(own.features(dtype, features), *(own.read(name) for name in ("labels", *SPLITS)))
@@ -78,11 +76,6 @@ class Part:
         found = {name: own.features(dtype, features)
                  for name, own in self.nodes.items() if own.table.features is not None}
         return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
-
-    def in_memory(self, dtype: DType | None = None) -> bool:
-        """Tell whether features of `dtype` would be views of the data set's own, which is in memory."""
-        tables = [own.table.features for own in self.nodes.values() if own.table.features is not None]
-        return all(not is_whole_map(x) and x.dtype == np.dtype(dtype or x.dtype) for x in tables)
 
     def node_ids(self) -> Array:
         """Return the original ids of the target's rows, (n_rows,) int64."""
@@ -134,7 +127,10 @@ class NodePart:
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
-        """Return the features' rows, of bfloat16 as float32, or without `read` zeros of their shape without memory."""
+        """Return the rows of the features, as float32 if they are stored as bfloat16.
+
+        Without `read` return zeros of their shape, which take no memory.
+        """
         x = self.table.features
         assert x is not None
         dtype = dtype or (np.float32 if x.dtype == BFLOAT16 else x.dtype)

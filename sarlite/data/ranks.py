@@ -146,7 +146,7 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
     """Return the data set, or the directory where all ranks find it; `held` keeps both."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
-    if partition not in ("stored", *METHODS) and not Path(partition).exists():
+    if partition not in ("stored", *METHODS) and not os.path.exists(partition):
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
         dataset = load(spec, verify=verify, **expected, **changes)

@@ -1,9 +1,9 @@
 """Data sets by name: one string says which reader or generator, where, and with which options."""
 
 import importlib.metadata
+import os
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sarlite.command import suggestion
@@ -250,7 +250,7 @@ def native_directory(spec: AnyPath) -> str | None:
 def source_path(spec: AnyPath) -> str | None:
     """Return the file or directory that a spec names, if it is there."""
     form, path, _ = _parse(str(spec))
-    return path if path is not None and Path(path).exists() else None
+    return path if path is not None and os.path.exists(path) else None
 
 
 def _parse(spec):
@@ -264,16 +264,16 @@ def _parse(spec):
             raise ConfigError(f"data set {spec!r}: no path after {form}:")
         return form, path, _options(form, words, {**_READERS[form][1]})
     close = suggestion(form, (*_READERS, *_GENERATORS))
-    if colon and close and not Path(spec).exists():
+    if colon and close and not os.path.exists(spec):
         raise ConfigError(f"data set {spec!r}: no form {form}:{close}")
     path, words = _path_and_words(spec)
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):
         raise _no_directory(spec, path)
     return None, path, _options("a directory", words, {})
 
 
 def _no_directory(spec, path):
-    if Path(path).exists():
+    if os.path.exists(path):
         known = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
         return DataError(f"data set {spec!r}: {path} is a file; where it {known}:{spec} reads it")
     if "/" not in path and ":" in path:
@@ -287,7 +287,7 @@ def _forms():
 
 
 def _path_and_words(text):
-    if Path(text).exists():  # a path may hold commas
+    if os.path.exists(text):  # a path may hold commas
         return text, []
     path, *words = text.split(",")
     return path, words
@@ -300,8 +300,8 @@ def _options(form, words, known):
         if word == "features=normalize":
             key, value = "normalize", "true"
         if key not in known:
-            raise ConfigError(f"data set option {key!r}: unknown for {form}; "
-                              f"known are {', '.join(known)}{suggestion(key, known)}"
+            raise ConfigError(f"data set option {key!r}: unknown for {form}"
+                              + (suggestion(key, known) or f"; known are {', '.join(known)}")
                               + ("" if "=" in word else "; a file of tables:FILE.toml names columns with commas"))
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")

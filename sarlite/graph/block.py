@@ -9,6 +9,8 @@ from sarlite import kernels
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are made at their first use and kept."""
 
+PIECE_EDGES = 1 << 16
+"""Least number of edges of a piece that `Edges.pieces` cuts from a block."""
 
 LONG = 1 << 14
 """Edges of a column above which float32 loses digits that a sum of its gradients must have."""
@@ -34,17 +36,14 @@ class Edges:
         Global node id of each column.
     offset : int
         Number of columns in the part's blocks before this one, so that offset + column is unique over them.
-    source : int or "all"
-        The rank that owns the columns; "all" where the local rows are followed by every peer's.
+    source : int
+        The rank that owns the columns, or the first of several ranks.
     n_src, n_edges : int
     lasting : bool
         Whether transposes are kept outside of a step's buffers; a batch's transposes go with the batch.
-    piece_edges : int
-        The least edges of a piece.
     """
 
     numbers, lasting = None, True
-    piece_edges = 1 << 16
 
     @property
     def n_src(self):
@@ -126,7 +125,7 @@ class Edges:
 
         One value an edge of a piece then takes no more memory than one value a node.
         """
-        step = max(self.piece_edges, self.n_src)
+        step = max(PIECE_EDGES, self.n_src)
         if self.n_edges <= step:
             return [self]
         cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))
@@ -168,9 +167,9 @@ class Block(Edges):
 
     Parameters
     ----------
-    order : (EdgeOrder, int), optional
-        The order of the part's blocks, and the number of this block in it. Without an order the block's edges are all
-        of the part's.
+    order : (EdgeOrder, list of int), optional
+        The order of the part's edges, and the numbers in it of the sets of edges that this block has. Without an order
+        the block's edges are all of the part's.
     numbers, src_ids, n_dst, rows, offset, source, lasting
         See `Edges`.
     """
@@ -201,8 +200,12 @@ class EdgeOrder:
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
-    def positions(self, k, dtype):
-        """Return (n_edges,) the place of each edge of block `k`."""
+    def positions(self, members, dtype):
+        """Return (n_edges,) the place of each edge of some blocks, ascending for several blocks."""
+        places = [self._positions(k, dtype) for k in members]
+        return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
+
+    def _positions(self, k, dtype):
         if self._starts is None:  # no cached_property: its lock would be held while thread ranks wait for each other
             self._starts = list(self._each_start())
         indptr = self.blocks[k][1]
@@ -228,7 +231,7 @@ class RowRange(Edges):
         self.indptr, self.indices = block.indptr[a : b + 1] - self.edges.start, block.indices[self.edges]
         self.rows = np.arange(a, b, dtype=block.indices.dtype) if block.rows is None else block.rows[a:b]
         self.n_dst, self.src_ids, self.offset, self.source = block.n_dst, block.src_ids, block.offset, block.source
-        self.lasting, self.piece_edges = block.lasting, block.piece_edges
+        self.lasting = block.lasting
 
     @cached_property
     def eid(self):
@@ -245,7 +248,6 @@ class ColumnRange(Edges):
         self.block, self.range = block, slice(a, b)
         self.n_dst, self.src_ids = block.n_dst, block.src_ids[a:b]
         self.offset, self.source = block.offset + a, block.source
-        self.piece_edges = block.piece_edges
 
     @cached_property
     def n_edges(self):

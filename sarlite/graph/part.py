@@ -79,7 +79,7 @@ class EdgesByOwner(NamedTuple):
     lasting : bool
         Whether the blocks stay; a batch's blocks do not.
     grouped : bool
-        Whether a row's edges stand in the order of their parts, so that the edges' places need not be kept. In a batch
+        True if a row's edges stand in the order of their parts, so that the edges' places need not be kept. In a batch
         they stand otherwise.
     """
 
@@ -89,57 +89,70 @@ class EdgesByOwner(NamedTuple):
     lasting: bool = True
     grouped: bool = True
 
-    def blocks(self, rank, ends, src_ids, offsets, dtype):
-        """Return a Block for each range of each part's columns.
+    def blocks(self, groups, ends, src_ids, offsets, dtype):
+        """Return a Block for each range of each group's columns.
 
-        Blocks of `rank` have all destination rows, the other blocks the rows that have edges.
+        The blocks of the first group have all destination rows, the other blocks the rows that have edges.
 
         Parameters
         ----------
-        rank : int
-        ends : list, a part, of lists of int
-            Where the ranges of its columns end; one range ends at their number.
+        groups : list of list of int
+            The parts of each group, each part in one group.
+        ends : list, a group, of lists of int
+            Of a group of one part, where the ranges of its columns end, each of which is a block; one range ends at the
+            number of columns. Of several parts, which make one block, where the columns of each part end.
         src_ids : list of (n_src,) int64, one a block
         offsets : list of int
             Columns before each block's.
         dtype : dtype of the indices
         """
-        whole, csrs, found, places = self.edges, [], [], []
-        for q, where, columns in self._divided(ends):
-            csrs.append(_rows_with_edges(whole.indptr, where, keep_all=q == rank))
-            found.append((q, columns.astype(dtype, copy=False)))
-            places.append(None if self.grouped or len(ends) == 1 else where.astype(dtype))
-        numbers = _as(whole.numbers, dtype)
-        order = EdgeOrder(whole.n_dst, csrs) if len(csrs) > 1 and self.grouped else None
-        blocks = [Block(indptr, columns, ids, whole.n_dst, rows if rows is None else rows.astype(dtype),
-                        order=order and (order, k), numbers=numbers, offset=offset, source=q, lasting=self.lasting)
-                  for k, ((rows, indptr), (q, columns), ids, offset) in enumerate(zip(csrs, found, src_ids, offsets))]
+        whole, csrs, columns, places, members = self.edges, [], [], [], []
+        for k, (group, at) in enumerate(zip(groups, ends)):
+            for where, of_range in self._ranges(group, at):
+                csrs.append(_rows_with_edges(whole.indptr, where, keep_all=k == 0))
+                columns.append(of_range.astype(dtype, copy=False))
+                places.append(None if self.grouped or len(self.where) == 1 else where.astype(dtype))
+                members.append(group)
+        order, numbers = self._order(csrs, members), _as(whole.numbers, dtype)
+        blocks = [Block(indptr, own, ids, whole.n_dst, rows if rows is None else rows.astype(dtype), order=order(k),
+                        numbers=numbers, offset=offset, source=members[k][0], lasting=self.lasting)
+                  for k, ((rows, indptr), own, ids, offset) in enumerate(zip(csrs, columns, src_ids, offsets))]
         for block, where in zip(blocks, places):
             if where is not None:
                 block.positions = where
         return blocks
 
-    def _divided(self, ends):
-        """Yield (part, places, columns) of the edges from each range, columns counted from the range's first."""
-        for q, (where, columns, at) in enumerate(zip(self.where, self.columns, ends)):
-            if len(at) == 1:
-                yield q, where, columns
-                continue
-            for a, b in zip([0, *at], at):
-                chosen = np.flatnonzero((columns >= a) & (columns < b))
-                yield q, where[chosen], columns[chosen] - columns.dtype.type(a)
+    def _order(self, csrs, members):
+        """Return a function from a block's number to the order of the part's edges and the block's numbers in it."""
+        if not self.grouped or len(csrs) == 1:
+            return lambda k: None
+        if len(csrs) < len(self.where):  # a block has several parts
+            parts = [_rows_with_edges(self.edges.indptr, where, keep_all=False) for where in self.where]
+            order = EdgeOrder(self.edges.n_dst, parts)
+            return lambda k: (order, members[k])
+        by_source = sorted(range(len(csrs)), key=lambda k: (members[k], k))
+        order = EdgeOrder(self.edges.n_dst, [csrs[k] for k in by_source])
+        return lambda k: (order, [by_source.index(k)])
 
-    def merged(self, src_ids, offsets, dtype):
-        """Return one Block of all edges, with the columns of all parts: part q's columns begin at offsets[q]."""
-        if len(self.where) == 1:
-            (block,) = self.blocks(0, [[len(src_ids)]], [src_ids], offsets, dtype)
-            block.source = "all"
-            return block
-        indices = np.empty(len(self.edges.indices), dtype)
-        for where, columns, offset in zip(self.where, self.columns, offsets):
-            indices[where] = columns + dtype.type(offset)
-        numbers = _as(self.edges.numbers, dtype)
-        return Block(self.edges.indptr, indices, src_ids, numbers=numbers, source="all", lasting=self.lasting)
+    def _ranges(self, group, ends):
+        """Yield (places, columns) of a group's edges from each range, columns counted from the range's first."""
+        if len(group) > 1:
+            yield self._merged(group, [0, *ends[:-1]])
+            return
+        where, columns = self.where[group[0]], self.columns[group[0]]
+        if len(ends) == 1:
+            yield where, columns
+            return
+        for a, b in zip([0, *ends], ends):
+            chosen = np.flatnonzero((columns >= a) & (columns < b))
+            yield where[chosen], columns[chosen] - columns.dtype.type(a)
+
+    def _merged(self, group, starts):
+        """Return (places, columns) of the edges from several parts, the places ascending."""
+        places = np.concatenate([self.where[q] for q in group])
+        order = np.argsort(places, kind="stable")
+        columns = np.concatenate([self.columns[q] + self.columns[q].dtype.type(start) for q, start in zip(group, starts)])
+        return places[order], columns[order]
 
 
 def _as(array, dtype):

@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 from sarlite import nn
 from sarlite.errors import ConfigError
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.apply import apply
+from sarlite.tape.primitives import primitive
 
 
 class TorchModule(torch.nn.Module):
@@ -168,4 +168,4 @@ def _vjp(g, needs, residuals, holder):
                  for leaf, needed, grad in zip(leaves, needs, grads))
 
 
-primitive("torch", _forward, _vjp, owned=Owned.NO)
+primitive("torch", _forward, _vjp)

@@ -27,7 +27,7 @@ from sarlite.kernels.attention import (
     attend_finish,
     row_dot,
 )
-from sarlite.kernels.buffers import LARGE, Buffers, outside_buffers, watched_buffers
+from sarlite.kernels.buffers import Buffers, outside_buffers
 from sarlite.kernels.cache import Lines
 from sarlite.kernels.exact import (
     exact_attend,
@@ -66,7 +66,6 @@ __all__ = [
     "Buffers",
     "ACTIVATIONS",
     "Dropout",
-    "LARGE",
     "Lines",
     "Mask",
     "Normal",
@@ -112,7 +111,6 @@ __all__ = [
     "threads",
     "transpose",
     "outside_buffers",
-    "watched_buffers",
     "wide",
     "widen",
 ]

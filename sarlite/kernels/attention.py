@@ -5,7 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import ShapeError
+from sarlite.kernels.narrow import widen
 from sarlite.kernels.native import (
+    BFLOAT16,
     FLOATS,
     ROWS,
     call,
@@ -20,6 +22,9 @@ from sarlite.kernels.native import (
     team,
     wide,
 )
+
+WIDENED_ROWS = 4096
+"""Rows of a bfloat16 gradient that are made float32 at a time."""
 
 
 class Dropout(NamedTuple):
@@ -152,8 +157,9 @@ def attend_ends(dst, m, scale, g, out):
     ----------
     dst, m, scale : (n_dst, H) float32 or float64
         As given to `attend`, and as `attend_finish` leaves m and l.
-    g, out : (n_dst, H, D), dst's dtype
-        Gradient of the finished output, and the output: acc as `attend_finish` leaves it.
+    g, out : (n_dst, H, D), dst's dtype; g also uint16 as bfloat16
+        Gradient of the finished output, and the output: acc as `attend_finish` leaves it. delta is of the gradient that
+        edges gather: of a gradient that is not rounded the scores' gradients would not cancel.
 
     Returns
     -------
@@ -166,6 +172,12 @@ def attend_ends(dst, m, scale, g, out):
     check("dst", dst, dtype=FLOATS, shape=(None, None))
     check("m", m, dtype=dst.dtype, shape=dst.shape)
     check("scale", scale, dtype=dst.dtype, shape=dst.shape)
+    if getattr(g, "dtype", None) == BFLOAT16:
+        ends = np.empty((*dst.shape, 4), dst.dtype)
+        for a in range(0, len(dst), WIDENED_ROWS):
+            some = slice(a, a + WIDENED_ROWS)
+            ends[some] = attend_ends(dst[some], m[some], scale[some], widen(g[some]), out[some])
+        return ends
     check("g", g, dtype=dst.dtype, shape=(*dst.shape, None))
     check("out", out, dtype=dst.dtype, shape=g.shape)
     delta = np.empty_like(dst)

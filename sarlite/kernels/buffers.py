@@ -3,7 +3,6 @@
 import contextvars
 import ctypes
 import weakref
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -38,33 +37,9 @@ _set = _set_handler()
 _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", default=())
 
 
-LARGE = 1 << 18
-"""Bytes above which an array is large, where `set_large` says nothing else."""
-# The `Buffers` that are made in this context, where somebody watches.
-_watched: contextvars.ContextVar = contextvars.ContextVar("watched", default=None)
-
-
-@contextmanager
-def watched_buffers(others):
-    """Yield the set of all `Buffers` that are made meanwhile in this context, as long as these live.
-
-    Arrays that are made outside of these are made in the Buffers `others`.
-    """
-    made = weakref.WeakSet()
-    before = _watched.set((made, others))
-    try:
-        with others:
-            yield made
-    finally:
-        _watched.reset(before)
-
-
 def outside_buffers(function, *args, **options):
     """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
-    if _watched.get() is None:
-        return contextvars.Context().run(function, *args, **options)
-    with _watched.get()[1]:
-        return function(*args, **options)
+    return contextvars.Context().run(function, *args, **options)
 
 
 class Buffers:
@@ -94,8 +69,6 @@ class Buffers:
         self._handler = _capsule(self._buffers, "sar_buffers_end")
         closing = weakref.finalize(self, lib.sar_buffers_close, self._buffers)  # runs while `_handler` is still there
         closing.atexit = False
-        if _watched.get() is not None:
-            _watched.get()[0].add(self)
 
     def __enter__(self) -> "Buffers":
         _entered.set((*_entered.get(), (self._handler, _set(self._handler))))
@@ -122,11 +95,3 @@ class Buffers:
         """Bytes of large arrays, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)
 
-    @property
-    def n_idle(self) -> int:
-        """Of `n_bytes`, those that no array uses."""
-        return lib.sar_buffers_idle(self._buffers)
-
-    def set_large(self, n_bytes: int) -> None:
-        """From now on arrays above `n_bytes` are large, in place of `LARGE`."""
-        lib.sar_buffers_set_large(self._buffers, n_bytes)

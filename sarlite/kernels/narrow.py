@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
+from sarlite.kernels.rows import Rows
 
 SOME = 4096
 """Rows that are narrowed at a time where the result stands in x's memory."""
@@ -15,7 +16,7 @@ def narrow(x, scale=None, over=False):
 
     Parameters
     ----------
-    x : (n, ...) float32
+    x : (n, ...) float32 array, or Rows
     scale : (n,) float32, optional
         Default 1. A product is a float32 first.
     over : bool
@@ -30,6 +31,8 @@ def narrow(x, scale=None, over=False):
     -----
     O(n * F) time.
     """
+    if isinstance(x, Rows):
+        x = x.array()
     check_rows("x", x, dtype=np.float32, out=over)
     check("scale", scale, dtype=np.float32, shape=(len(x),), optional=True)
     if not over:
@@ -48,16 +51,18 @@ def _narrow(x, scale):
 
 
 def widen(x):
-    """Return bfloat16 rows as float32, which is exact.
+    """Return rows of bfloat16 as float32, which is exact; return rows of another dtype as they are.
 
     Parameters
     ----------
-    x : (n, ...) uint16
+    x : (n, ...) uint16, or array of another dtype
 
     Returns
     -------
-    (n, ...) float32
+    (n, ...) float32, new; or `x`
     """
+    if getattr(x, "dtype", None) != BFLOAT16:
+        return x
     check("x", x, dtype=BFLOAT16)
     out = np.empty(x.shape, np.float32)
     call("sar_widen_forward", out, x, x.size)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
+from sarlite.kernels.narrow import widen
 from sarlite.kernels.native import (
     FLOATS,
     INDEXES,
@@ -126,8 +127,8 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64, or None
-    x : (n_src, ...) float32 or float64
-    out : (n_out, ...), x's dtype and trailing shape
+    x : (n_src, ...) float32, float64, or uint16 as bfloat16
+    out : (n_out, ...), x's dtype, or float32 of bfloat16, and trailing shape
         Updated. The caller makes it; where arg is -1 the value does not matter.
     arg : indices' dtype, out's shape
         Updated. -1: no candidate yet.
@@ -150,6 +151,7 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     -----
     O(n_edges * F) time. How the edges are split into blocks or ordered does not change the result.
     """
+    x = widen(x)
     check_rows("x", x)
     n_dst, end = check_csr(indptr, indices, x)
     check("out", out, dtype=x.dtype, shape=(None, *x.shape[1:]), out=True)

@@ -11,8 +11,8 @@ from sarlite.minibatch.layers import batch_rows, layer_graph
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
-from sarlite.tape.engine import as_array
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 
 
 def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:

@@ -110,8 +110,6 @@ class Caches:
         The features of all columns, where those of halo rows are kept.
     tables : list of Table, one a layer
         Halo rows, by their numbers.
-    pushed : dict of int to (list by rank of int, tuple of int, dtype)
-        How many rows this rank pushed last, by layer; and a row's shape and dtype.
     dated : bool
         Whether the steps in which rows were made go with them.
     """
@@ -123,8 +121,8 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
-        self._narrow = part.graph.schedule.rows != "float32"
-        self._x, self.pushed, self.dated = x, dict[int, tuple[list[int], Any, Any]](), settings.push == "demand"
+        self._narrow = part.graph.schedule.row_format.is_narrow
+        self._x, self.dated = x, settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()
         self._empty()
@@ -211,9 +209,7 @@ class Caches:
         with self._profile.span("push", layer=layer):
             asked = self._asked.get(step + self.settings.delay)
             messages = self._senders[layer].messages(step, rows, h, asked and asked[layer])
-            counts = [len(slots) for slots, _, _ in messages]
-            self.pushed[layer] = counts, h.shape[1:], h.dtype
-            self.rows_pushed[layer] += sum(counts)
+            self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
             self.bytes_pushed += self._pusher.submit(step, layer, messages)
             self._pending.add((step, layer))
 
@@ -344,4 +340,4 @@ class CachedLayer(Picks):
     def _of_all(self, layer):
         """The graph of a layer whose halo rows are sources as the others."""
         rows = np.concatenate([self.rows, layer.halo])
-        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst], number=layer.number)
+        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

@@ -131,10 +131,10 @@ def _out_of(part, layer, typed, source, sets, lasting):
         plan, transport, order = one_block(part, picked, own, lasting), part.alone, ()
     else:
         found = _needs(part, layer, typed, source, picked, own, halo, lasting)
-        plan, transport = there.mode.lay_out(found, there.transport.prefetch), there.transport
+        plan, transport = there.mode.plan(found, there.transport.prefetch), there.transport
         shares = share(halo, part.owners(halo - part.n_local))
         order = np.concatenate([shares[q] for q in found.order])
-    schedule = Schedule(plan, transport, there.mode, rows=there.rows, over=layer.number)
+    schedule = Schedule(plan, transport, there.mode, row_format=there.row_format)
     n, graphs = len(part.types), list[PickedGraph]()
     for place, (k, found) in enumerate(zip(sets, picked)):
         edges, sizes = part.sets[k], None

@@ -26,8 +26,8 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import check_range
 from sarlite.sar.schedule.ahead import ahead
-from sarlite.tape.engine import as_array
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 

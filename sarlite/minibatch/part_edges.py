@@ -16,7 +16,7 @@ from sarlite.sar.graph.node_type import NodeType
 from sarlite.sar.graph.weights import check_negative, positive, row_sums
 from sarlite.sar.operators.relations import sets_of
 from sarlite.sar.schedule.transport import Transport
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 
@@ -118,7 +118,7 @@ class PartEdges:
                  for plan in self._plans]
         self.asked = [np.concatenate([own[q] + first for own, first in zip(asked, self.first)]) for q in range(size)]
         self.n_halo = int(self.halo_starts[-1])
-        self.peerless = not any(plan is not None and not plan.alone for plan in self._plans)
+        self.peerless = not any(plan is not None and not plan.single_block for plan in self._plans)
         self.ids = own_ids[0] if len(own_ids) == 1 and self.peerless else self._all_ids(own_ids)
         n_columns, self.cut = self.n_local + self.n_halo, local and not self.peerless
         most = max([n_columns, *(own.n_edges for out in self.relations for own in out)])
@@ -203,7 +203,7 @@ class PartEdges:
     def _csr(self, graph, source):
         """(indptr, indices) of a relation's edges; where there are no peers, and one type, the graph's own arrays."""
         indptr, first = np.concatenate([[0], np.cumsum(graph.in_degrees)]), self._dtype.type(self.first[source])
-        if graph.plan.alone:
+        if graph.plan.single_block:
             indices = graph.blocks[0].indices.astype(self._dtype, copy=False)
             return indptr, indices + first if first else indices
         columns = {id(block): np.arange(first, first + block.n_src, dtype=self._dtype) for block in graph.plan.blocks}

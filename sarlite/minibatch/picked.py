@@ -11,6 +11,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.block import Bundle, Edges
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
+from sarlite.numerics import rank_invariant
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.sar.graph.relational import RelationalLayer
@@ -19,7 +20,6 @@ from sarlite.sar.schedule.pieces import Piece, Plan
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.tape.numerics import known
 from sarlite.types import Array, DType
 
 
@@ -78,20 +78,17 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     lasting : bool
         Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of
         its destinations.
-    number : int
-        The layer's, where there is no schedule.
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
                  schedule: Schedule | None = None, *, place: int = 0, halo: Any = (),
-                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False,
-                 number: int = 0) -> None:
+                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
         Picks.__init__(self, edges, picked, rows, dst_rows)
         part, graph, self.place, self.mistakable = edges.part, edges.graph, place, edges.graph.mistakable
         if schedule is None:
             there = graph.schedule
             schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode,
-                                rows=there.rows, over=number)
+                                row_format=there.row_format)
         self.relation = graph.relation
         own, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
@@ -101,7 +98,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         self._all_sizes = sizes or own
         sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))
         self.estimate = Estimate(edges, picked, dst_rows, sources, columns, loops, exact=lasting,
-                                 alone=schedule.plan.alone)
+                                 alone=schedule.plan.single_block)
         if lasting:  # outside of a step's buffers
             self.src_ids, self.dst_ids, self.in_degrees  # noqa: B018 (made at the first use)
 
@@ -110,13 +107,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         """The sets of edges of all blocks."""
         return list(self.plan.blocks)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        trial = self.profile.listener
-        return super().sizes if trial is None else trial.sizes_of(self.schedule.over)
-
     def dst(self, h: Any) -> Any:
-        if isinstance(h, Tensor) and known(len(h) > self.n_dst, True):
+        if isinstance(h, Tensor) and rank_invariant(len(h) > self.n_dst, True):
             return destinations(h, self.n_dst)
         return super().dst(h)
 
@@ -229,7 +221,7 @@ class Estimate:
         if not self._alone:
             return self._edges.part.has_loops
         alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
-        return known(alone, self._edges.part.has_loops)
+        return rank_invariant(alone, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return what a sum multiplies destinations and sources by, each (n,) float64 or None."""
@@ -345,7 +337,7 @@ class PickedRelations(RelationalLayer):
 
     def dst(self, h: Any) -> dict[str, Any]:
         n_dst = {name: len(self.dst_ids[name]) for name in h}
-        return {name: destinations(x, n_dst[name]) if known(len(x) > n_dst[name], True) else x for name, x in h.items()}
+        return {name: destinations(x, n_dst[name]) if rank_invariant(len(x) > n_dst[name], True) else x for name, x in h.items()}
 
     @property
     def all_blocks(self) -> list[Edges]:

@@ -304,11 +304,6 @@ def _packed(step, layer, messages, comm):
     return _Job(step, layer, dtype, shape, packed, sum(map(len, packed)) - len(packed[comm.rank]))
 
 
-def message_bytes(n: int, dated: bool, dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a message of n rows of this dtype and row shape; `dated` tells whether it has their steps."""
-    return _sections(n, dated, dtype, shape)[-1][1]
-
-
 def _check_same(heads):
     """Raise ShapeError, the same on every rank, unless all ranks push the same job."""
     step, layer, kind = heads[0][:3]

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.tape.engine import Tensor, apply, written_over
-from sarlite.tape.numerics import by_numerics
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.numerics import by_numerics
+from sarlite.tape.apply import apply, written_over
+from sarlite.tape.primitives import primitive
+from sarlite.tape.tensor import Tensor
 
 
 class Statistics(NamedTuple):
@@ -35,7 +36,7 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
     x : Tensor (n, n_feat)
     kind : {"identity", "relu", "elu"}
     statistics : Statistics, optional
-        Where they are computed from x and x needs a gradient, the backward pass is collective.
+        Where they are computed from x and x wants a gradient, the backward pass is collective.
     gamma, beta : Tensor (n_feat,), optional
     mask : kernels.Mask, optional
     overwrite : bool
@@ -52,32 +53,32 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
     return written_over(x, out) if isinstance(x, Tensor) and out._data is x._data else out
 
 
-def _forward(needs, x, gamma, beta, ids, kind, alpha, statistics, key, p, overwrite):
+def _forward(wants_grad, x, gamma, beta, ids, kind, alpha, statistics, key, p, overwrite):
     x = np.ascontiguousarray(x)
     ids = None if ids is None else np.ascontiguousarray(ids)
     elu = kind == "elu"
     # beta's gradient, the sum of dy, does not need x
-    keeps = (elu and any(needs)) or (statistics is not None and (needs[0] or needs[1]))
+    keeps = (elu and any(wants_grad)) or (statistics is not None and (wants_grad[0] or wants_grad[1]))
     out = x if overwrite and not keeps and x.base is None and x.flags.writeable else np.empty(x.shape, x.dtype)
     normal, mask = _normal(statistics, gamma), _mask(ids, key, p)
     kernels.activate(x, out, kind=kind, alpha=alpha, normal=normal, beta=beta, mask=mask)
-    if not any(needs):
+    if not any(wants_grad):
         return out, ()
     kept = (x if keeps else None, out if kind == "relu" else None, gamma if keeps else None, beta if elu else None)
     return out, (*kept, ids)
 
 
-def _vjp(g, needs, residuals, kind, alpha, statistics, key, p, overwrite):
+def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
     x, out, gamma, beta, ids = residuals
     g = np.ascontiguousarray(g)
-    dx = None if not needs[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)
+    dx = None if not wants_grad[0] else g if g.flags.writeable else np.empty(g.shape, g.dtype)
 
     def pull(**outputs):
         kernels.activate_backward(g, kind=kind, alpha=alpha, normal=_normal(statistics, gamma), beta=beta,
                                   mask=_mask(ids, key, p), x=x, out=out, **outputs)
 
-    d_beta, d_gamma = activation_sums(pull, g, dx, x, statistics, needs[1] or needs[2]).astype(g.dtype)
-    return dx, d_gamma if needs[1] else None, d_beta if needs[2] else None, None
+    d_beta, d_gamma = activation_sums(pull, g, dx, x, statistics, wants_grad[1] or wants_grad[2]).astype(g.dtype)
+    return dx, d_gamma if wants_grad[1] else None, d_beta if wants_grad[2] else None, None
 
 
 @by_numerics
@@ -104,4 +105,4 @@ def _mask(ids, key, p):
     return None if ids is None else kernels.Mask(ids, key, p)
 
 
-primitive("activate", _forward, _vjp, owned=Owned.YES)
+primitive("activate", _forward, _vjp)

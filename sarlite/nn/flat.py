@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
 from sarlite.nn.module import Module, Parameter
-from sarlite.tape import numerics
 from sarlite.types import Array
 
 

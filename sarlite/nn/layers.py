@@ -18,9 +18,9 @@ from sarlite.nn.random import Random
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, ops
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import as_array
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.pairwise import operands
+from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array, DType
 
 

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sarlite.errors import CheckpointError, ConfigError, ShapeError
-from sarlite.tape.engine import Tensor
+from sarlite.tape.summands import RowGradient
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 M = TypeVar("M", bound="Module")
@@ -61,16 +62,14 @@ class Parameter(Tensor):
         """`grad`, for who leaves rows that are not `touched` as they are."""
         return _grad.__get__(self)
 
-    @property
-    def takes_row_gradients(self) -> bool:
-        """Whether gradients of some rows may be added as such."""
-        return self.touched is not None
-
-    def add_rows(self, rows: Array, g: Array) -> None:
-        """Add gradients of some rows, each once."""
-        assert self.touched is not None
-        self.gradient[rows] += g
-        self.touched.append(rows)
+    def add_rows(self, gradient: RowGradient) -> None:
+        """Add the gradient of some rows to `grad`, and note which rows they are."""
+        if self.touched is None:
+            super().add_rows(gradient)
+        else:
+            by_row = gradient.by_row()
+            self.gradient[by_row.index] += by_row.g
+            self.touched.append(by_row.index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays

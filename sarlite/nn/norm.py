@@ -11,10 +11,10 @@ from sarlite.errors import ConfigError, whole
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.arguments import floating, rows_of
 from sarlite.nn.module import Module, Parameter
+from sarlite.numerics import by_numerics
 from sarlite.tape import Tensor, ops
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import as_array
-from sarlite.tape.numerics import by_numerics
+from sarlite.tape.pairwise import operands
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array, DType
 
 R = TypeVar("R")

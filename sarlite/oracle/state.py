@@ -12,8 +12,8 @@ from sarlite.oracle import dialects
 from sarlite.oracle.models import parts
 from sarlite.types import Array
 
-KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "GATv2Conv": "gatv2", "RGCNConv": "rgcn",
-         "BatchNorm": "batch_norm"}
+KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": "gat", "PaperGATConv": "gat",
+         "GATv2Conv": "gatv2", "RGCNConv": "rgcn", "BatchNorm": "batch_norm"}
 
 
 class Piece(NamedTuple):

@@ -11,7 +11,7 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.weights import check_range, degrees, positive
 from sarlite.sar.operators import fn
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array, DType
 
 

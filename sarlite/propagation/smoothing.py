@@ -12,11 +12,11 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError, DataError, ShapeError, whole
+from sarlite.numerics import reductions
 from sarlite.propagation.operator import NORMALIZATIONS, Propagation
 from sarlite.sar.graph.graph import Graph
-from sarlite.tape import reduce
-from sarlite.tape.engine import as_array
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 TOLERANCE = 1e-4
@@ -108,7 +108,7 @@ class CorrectAndSmooth:
         dtype, and one allreduce of two numbers. Memory: four arrays of the probabilities' size beside them. Scores are
         no probabilities: rows need not sum to 1. """
         z, rows, y = together(graph.comm, lambda: _checked(graph, probabilities, labels, train))
-        sums = np.array([reduce.share(np.abs(y - z[rows]).astype(np.float64)), len(rows)])
+        sums = np.array([reductions.share(np.abs(y - z[rows]).astype(np.float64)), len(rows)])
         total, count = graph.comm.allreduce(sums)
         if not count:
             raise DataError("correct and smooth: no rank has a training row, so there are no errors to spread")
@@ -150,7 +150,7 @@ def _clipped(low, high):
 
 def _scales(spread, sigma):
     """(n, 1): sigma / |row|_1; 1 where this is above 1000, or the norm is 0."""
-    norms = reduce.total(np.abs(spread), 1, keepdims=True)
+    norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 

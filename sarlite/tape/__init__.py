@@ -1,9 +1,10 @@
-"""A small reverse-mode tape over NumPy arrays."""
+"""A small reverse-mode tape over NumPy arrays: a table primitive -> vjp, and an engine that knows no operator."""
 
 from sarlite.tape import ops
-from sarlite.tape.engine import Tensor, apply
+from sarlite.tape.apply import apply
 from sarlite.tape.gradcheck import gradcheck
-from sarlite.tape.primitives import PRIMITIVES, Owned, primitive
+from sarlite.tape.primitives import PRIMITIVES, primitive
 from sarlite.tape.recording import no_grad
+from sarlite.tape.tensor import Tensor
 
-__all__ = ["PRIMITIVES", "Owned", "Tensor", "apply", "gradcheck", "no_grad", "ops", "primitive"]
+__all__ = ["PRIMITIVES", "Tensor", "apply", "gradcheck", "no_grad", "ops", "primitive"]

@@ -4,13 +4,15 @@ import math
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.errors import ShapeError
-from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import div
+from sarlite.numerics import reductions
+from sarlite.tape.apply import apply
 from sarlite.tape.elementwise import unary
-from sarlite.tape.engine import Operand, Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.tape.pairwise import div
+from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import of_axes, reshape, transpose
+from sarlite.tape.tensor import Operand, Tensor
 from sarlite.types import Array, Axis
 
 # ---- sums
@@ -21,11 +23,11 @@ def _restore(g, axis, keepdims):
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
-def _sum(needs, x, axis, keepdims):
-    return reduce.total(x, axis, keepdims), (x.shape,)
+def _sum(wants_grad, x, axis, keepdims):
+    return reductions.total(x, axis, keepdims), (x.shape,)
 
 
-def _sum_vjp(g, needs, residuals, axis, keepdims):
+def _sum_vjp(g, wants_grad, residuals, axis, keepdims):
     return (np.broadcast_to(_restore(g, axis, keepdims), residuals[0]),)
 
 
@@ -39,14 +41,13 @@ def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Average over an axis, a tuple of axes, or all."""
-    return div(sum(x, axis, keepdims), reduce.count(x, axis))
+    return div(sum(x, axis, keepdims), reductions.count(x, axis))
 
 
 primitive(
     "cumsum",
-    lambda needs, x, axis: (reduce.running(x, axis), ()),
-    lambda g, needs, residuals, axis: (np.flip(reduce.running(np.flip(g, axis), axis), axis),),
-    owned=Owned.YES,
+    lambda wants_grad, x, axis: (reductions.running(x, axis), ()),
+    lambda g, wants_grad, residuals, axis: (np.flip(reductions.running(np.flip(g, axis), axis), axis),),
 )
 
 
@@ -60,36 +61,36 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 def _var(x, axis, keepdims, ddof):
     """Return (variance, mean with its axes kept, divisor)."""
-    mean = reduce.mean(x, axis, keepdims=True)
-    n, centred = reduce.count(x, axis), x - mean
+    mean = reductions.mean(x, axis, keepdims=True)
+    n, centred = reductions.count(x, axis), x - mean
     divisor = np.float64(n - ddof if n > ddof else 0)  # NumPy's 0, by which one may divide
-    return (reduce.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
+    return (reductions.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
 
 
-def _var_forward(needs, x, axis, keepdims, ddof):
+def _var_forward(wants_grad, x, axis, keepdims, ddof):
     out, mean, divisor = _var(x, axis, keepdims, ddof)
-    return out, (x, mean, divisor) if needs[0] else ()
+    return out, (x, mean, divisor) if wants_grad[0] else ()
 
 
-def _var_vjp(g, needs, residuals, axis, keepdims, ddof):
+def _var_vjp(g, wants_grad, residuals, axis, keepdims, ddof):
     x, mean, divisor = residuals
     return ((x - mean) * (_restore(g, axis, keepdims) * (2 / float(divisor) if divisor else math.nan)),)
 
 
-def _std_forward(needs, x, axis, keepdims, ddof):
+def _std_forward(wants_grad, x, axis, keepdims, ddof):
     out, mean, divisor = _var(x, axis, keepdims, ddof)
     out = np.sqrt(out)
-    return out, (x, mean, divisor, out) if needs[0] else ()
+    return out, (x, mean, divisor, out) if wants_grad[0] else ()
 
 
-def _std_vjp(g, needs, residuals, axis, keepdims, ddof):
+def _std_vjp(g, wants_grad, residuals, axis, keepdims, ddof):
     x, mean, divisor, out = residuals
     slope = np.divide(g, out * float(divisor), out=np.zeros_like(g), where=out != 0)
     return ((x - mean) * _restore(slope, axis, keepdims),)
 
 
-primitive("var", _var_forward, _var_vjp, owned=Owned.YES)
-primitive("std", _std_forward, _std_vjp, owned=Owned.YES)
+primitive("var", _var_forward, _var_vjp)
+primitive("std", _std_forward, _std_vjp)
 
 
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
@@ -108,18 +109,18 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 def _enter(name, arg):
     """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
 
-    def forward(needs, x, axis, keepdims):
+    def forward(wants_grad, x, axis, keepdims):
         at = arg(x, axis=axis, keepdims=True)
         out = np.take_along_axis(x, at, axis)
-        return out if keepdims else out.squeeze(axis), (at if needs[0] else None, x.shape)
+        return out if keepdims else out.squeeze(axis), (at if wants_grad[0] else None, x.shape)
 
-    def vjp(g, needs, residuals, axis, keepdims):
+    def vjp(g, wants_grad, residuals, axis, keepdims):
         at, shape = residuals
         dx = np.zeros(shape, g.dtype)
         np.put_along_axis(dx, at, _restore(g, axis, keepdims), axis)
         return (dx,)
 
-    primitive(name, forward, vjp, owned=Owned.YES)
+    primitive(name, forward, vjp)
 
 
 _enter("max", np.argmax)
@@ -171,21 +172,21 @@ def log_softmax_of(x, axis):
     """x - log sum exp x, of an ndarray."""
     z = x - top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, of no values
-        return z - numerics.log(reduce.total(numerics.exp(z), axis, keepdims=True))
+        return z - numerics.log(reductions.total(numerics.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
     """exp x / sum exp x, of an ndarray."""
     e = numerics.exp(x - top(x, axis))
-    return e / reduce.total(e, axis, keepdims=True)
+    return e / reductions.total(e, axis, keepdims=True)
 
 
 def _log_softmax_vjp(g, out, axis):
-    return g - numerics.exp(out) * reduce.total(g, axis, keepdims=True)
+    return g - numerics.exp(out) * reductions.total(g, axis, keepdims=True)
 
 
 def _softmax_vjp(g, out, axis):
-    return out * (g - reduce.total(g * out, axis, keepdims=True))
+    return out * (g - reductions.total(g * out, axis, keepdims=True))
 
 
 unary("log_softmax", log_softmax_of, _log_softmax_vjp, keep="out")
@@ -202,21 +203,21 @@ def softmax(x: Operand, axis: int = -1) -> Tensor:
     return apply("softmax", x, axis=axis)
 
 
-def _logsumexp(needs, x, axis, keepdims):
+def _logsumexp(wants_grad, x, axis, keepdims):
     largest = top(x, axis)
     largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
     with np.errstate(divide="ignore"):  # log 0, of -inf alone
-        out = numerics.log(reduce.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
-    return out if keepdims else np.squeeze(out, axis), (x if needs[0] else None,)
+        out = numerics.log(reductions.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
+    return out if keepdims else np.squeeze(out, axis), (x if wants_grad[0] else None,)
 
 
-def _logsumexp_vjp(g, needs, residuals, axis, keepdims):
+def _logsumexp_vjp(g, wants_grad, residuals, axis, keepdims):
     e = numerics.exp(residuals[0] - top(residuals[0], axis))
-    sums = reduce.total(e, axis, keepdims=True)
+    sums = reductions.total(e, axis, keepdims=True)
     return (e * (_restore(g, axis, keepdims) / np.where(sums == 0, 1, sums)),)
 
 
-primitive("logsumexp", _logsumexp, _logsumexp_vjp, owned=Owned.YES)
+primitive("logsumexp", _logsumexp, _logsumexp_vjp)
 
 
 def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, numerics
 from sarlite.errors import ConfigError
-from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import plain
-from sarlite.tape.engine import Operand, Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.numerics import reductions
+from sarlite.tape.apply import apply
+from sarlite.tape.pairwise import plain
+from sarlite.tape.primitives import primitive
+from sarlite.tape.tensor import Operand, Tensor
 
 
 def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
@@ -20,14 +21,14 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
     `keep` is "x", "out" or "none".
     """
 
-    def forward(needs, x, **params):
+    def forward(wants_grad, x, **params):
         out = np.asarray(f(x, **params))
-        return out, ({"x": x, "out": out, "none": None}[keep] if needs[0] else None,)
+        return out, ({"x": x, "out": out, "none": None}[keep] if wants_grad[0] else None,)
 
-    def vjp(g, needs, residuals, **params):
+    def vjp(g, wants_grad, residuals, **params):
         return (dx(g, *residuals, **params),)
 
-    primitive(name, forward, vjp, owned=Owned.YES)
+    primitive(name, forward, vjp)
 
     def operation(x: Operand) -> Tensor:
         return apply(name, x)
@@ -132,7 +133,7 @@ _FAR = 1e4
 
 def _relu(x):
     """x, but 0 where x <= 0: NaN stays, and -0.0 becomes 0.0, as in `np.maximum(x, 0)`."""
-    if not reduce.is_float(x) or not x.ndim:
+    if not reductions.is_float(x) or not x.ndim:
         return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
     out = np.empty(rows.shape, x.dtype)
@@ -145,7 +146,7 @@ def _relu_vjp(g, out):
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):
         dx = g * mask
-        return dx if reduce.surely_finite(dx) else np.where(mask, g, 0)
+        return dx if reductions.surely_finite(dx) else np.where(mask, g, 0)
 
 
 def _elu(x, alpha):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from sarlite.tape.backward import pull
-from sarlite.tape.engine import Tensor
 from sarlite.tape.recording import no_grad
+from sarlite.tape.tensor import Tensor
 
 
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1e-6, rtol: float = 1e-6,

@@ -5,15 +5,17 @@ of the mean over all ranks. """
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.tape import numerics, reduce
-from sarlite.tape.arithmetic import div, mul, pair
+from sarlite.numerics import reductions
+from sarlite.tape.apply import apply
 from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
-from sarlite.tape.primitives import Owned, primitive
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.pairwise import div, mul, pair
+from sarlite.tape.primitives import primitive
+from sarlite.tape.row_index import row_numbers
 from sarlite.tape.shaping import take
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array
 
 PART_VALUES = 1 << 15
@@ -30,7 +32,9 @@ def _at(labels, rows):
 def _reduced(losses, weight, divisor):
     """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
-    return losses if divisor is None else np.asarray(reduce.share(losses.astype(np.float64)) / divisor, losses.dtype)
+    if divisor is None:
+        return losses
+    return np.asarray(reductions.share(losses.astype(np.float64)) / divisor, losses.dtype)
 
 
 def _factor(g, weight, divisor):
@@ -39,16 +43,16 @@ def _factor(g, weight, divisor):
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
 
-def _cross_entropy(needs, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
+def _cross_entropy(wants_grad, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
     chosen = labels if rows is None else labels[rows]
     losses = np.empty(len(chosen), logits.dtype)
     for part in _parts(len(chosen), logits, part_values):
         log_p = log_softmax_of(_picked(logits, rows, part), -1)
         losses[part] = -log_p[np.arange(len(log_p)), chosen[part]]
-    return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if needs[0] else ()
+    return _reduced(losses, weight, divisor), (logits, labels, rows, weight) if wants_grad[0] else ()
 
 
-def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
+def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUES):
     logits, labels, rows, weight = residuals
     chosen, factor = labels if rows is None else labels[rows], _factor(g, weight, divisor)
     apart = rows is None or (np.diff(rows) > 0).all() or len(np.unique(rows)) == len(rows)
@@ -62,7 +66,7 @@ def _cross_entropy_vjp(g, needs, residuals, divisor, part_values=PART_VALUES):
         elif apart:
             d[rows[part]] = np.add(d_rows, 0, out=d_rows)  # -0.0 becomes 0.0, as where rows are added up
         else:  # on some ranks maybe, so nothing that all ranks do together
-            reduce.add_equal_rows(d, rows, d_rows)
+            reductions.add_equal_rows(d, rows, d_rows)
     return d, None, None, None
 
 
@@ -76,21 +80,21 @@ def _picked(logits, rows, part):
     return logits[part if rows is None else rows[part]]
 
 
-def _nll(needs, log_p, labels, rows, weight, divisor):
-    kept = (labels, rows, weight, log_p.shape, log_p.dtype) if needs[0] else ()
+def _nll(wants_grad, log_p, labels, rows, weight, divisor):
+    kept = (labels, rows, weight, log_p.shape, log_p.dtype) if wants_grad[0] else ()
     return _reduced(-log_p[_at(labels, rows)], weight, divisor), kept
 
 
-def _nll_vjp(g, needs, residuals, divisor):
+def _nll_vjp(g, wants_grad, residuals, divisor):
     labels, rows, weight, shape, dtype = residuals
     where = _at(labels, rows)
     d = np.zeros(shape, dtype)
-    reduce.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
+    reductions.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
     return d, None, None, None
 
 
-primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp, owned=Owned.YES)
-primitive("nll", _nll, _nll_vjp, owned=Owned.YES)
+primitive("cross_entropy", _cross_entropy, _cross_entropy_vjp)
+primitive("nll", _nll, _nll_vjp)
 
 
 def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
@@ -152,7 +156,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     weights = _weights(x, chosen, rows, weight, row_weight)
     divisor = None if reduction == "none" else 1
     if reduction == "mean":
-        own = len(chosen) if weights is None else float(reduce.total(weights.astype(np.float64)))
+        own = len(chosen) if weights is None else float(reductions.total(weights.astype(np.float64)))
         divisor = (own if count is None else float(count)) or 1
     return apply(name, x, labels, rows, weights, divisor=divisor)
 
@@ -202,7 +206,7 @@ _bce_with_logits = pair(
     lambda g, x, t: g * (sigmoid_of(x) - t),
     lambda g, x, t: -g * x,
     any,
-    lambda needs: needs[0],
+    lambda wants_grad: wants_grad[0],
 )
 _squared_error = pair(
     "squared_error",
@@ -224,8 +228,8 @@ _absolute_error = pair(
 
 primitive(
     "share",
-    lambda needs, x: (np.asarray(reduce.share(x), x.dtype), (x.shape,)),
-    lambda g, needs, residuals: (np.broadcast_to(g, residuals[0]),),
+    lambda wants_grad, x: (np.asarray(reductions.share(x), x.dtype), (x.shape,)),
+    lambda g, wants_grad, residuals: (np.broadcast_to(g, residuals[0]),),
 )
 
 

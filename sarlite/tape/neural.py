@@ -6,41 +6,43 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import reduce
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Tensor, apply
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.numerics import reductions
+from sarlite.tape.apply import apply
+from sarlite.tape.pairwise import operands
+from sarlite.tape.primitives import primitive
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 # ---- layer norm
 
 
-def _layer_norm(needs, x, gamma, beta, eps):
-    mean = reduce.mean(x, -1, keepdims=True)
+def _layer_norm(wants_grad, x, gamma, beta, eps):
+    mean = reductions.mean(x, -1, keepdims=True)
     centred = x - mean
-    inv_std = 1 / np.sqrt(reduce.mean(centred * centred, -1, keepdims=True) + eps)
+    inv_std = 1 / np.sqrt(reductions.mean(centred * centred, -1, keepdims=True) + eps)
     out = centred * inv_std * gamma + beta
-    kept = (x, mean, inv_std) if needs[0] or needs[1] else (None, None, None)
-    return out, (*kept, gamma if needs[0] else None)
+    kept = (x, mean, inv_std) if wants_grad[0] or wants_grad[1] else (None, None, None)
+    return out, (*kept, gamma if wants_grad[0] else None)
 
 
-def _layer_norm_vjp(g, needs, residuals, eps):
+def _layer_norm_vjp(g, wants_grad, residuals, eps):
     x, mean, inv_std, gamma = residuals
     over_rows = tuple(range(g.ndim - 1))
-    d_beta = reduce.total(g, over_rows) if needs[2] else None
-    if not (needs[0] or needs[1]):
+    d_beta = reductions.total(g, over_rows) if wants_grad[2] else None
+    if not (wants_grad[0] or wants_grad[1]):
         return None, None, d_beta
     normal = (x - mean) * inv_std
-    d_gamma = reduce.total(g * normal, over_rows) if needs[1] else None
-    return _layer_norm_dx(g * gamma, normal, inv_std) if needs[0] else None, d_gamma, d_beta
+    d_gamma = reductions.total(g * normal, over_rows) if wants_grad[1] else None
+    return _layer_norm_dx(g * gamma, normal, inv_std) if wants_grad[0] else None, d_gamma, d_beta
 
 
 def _layer_norm_dx(g, normal, inv_std):
     """dx = (g - mean(g) - normal * mean(g normal)) / std."""
-    return inv_std * (g - reduce.mean(g, -1, keepdims=True) - normal * reduce.mean(g * normal, -1, keepdims=True))
+    mean_g, mean_gn = (reductions.mean(a, -1, keepdims=True) for a in (g, g * normal))
+    return inv_std * (g - mean_g - normal * mean_gn)
 
 
-primitive("layer_norm", _layer_norm, _layer_norm_vjp, owned=Owned.YES)
+primitive("layer_norm", _layer_norm, _layer_norm_vjp)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Tensor:
@@ -67,15 +69,15 @@ def _masked(x, ids, key, p):
     return out
 
 
-def _dropout(needs, x, ids, key, p):
-    return _masked(x, ids, key, p), (ids if needs[0] else None,)
+def _dropout(wants_grad, x, ids, key, p):
+    return _masked(x, ids, key, p), (ids if wants_grad[0] else None,)
 
 
-def _dropout_vjp(g, needs, residuals, key, p):
+def _dropout_vjp(g, wants_grad, residuals, key, p):
     return _masked(g, *residuals, key, p), None
 
 
-primitive("dropout", _dropout, _dropout_vjp, owned=Owned.YES)
+primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.tape import arithmetic, axes, elementwise, product, shaping
-from sarlite.tape.engine import Tensor, as_array
+from sarlite.tape import axes, elementwise, pairwise, product, shaping
+from sarlite.tape.table_rows import TableRows
+from sarlite.tape.tensor import Tensor, as_array
 
 
 def _power(a, b):
@@ -30,18 +31,18 @@ def _take(a, indices, axis=None):
 
 
 UFUNCS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add, np.subtract: arithmetic.sub, np.multiply: arithmetic.mul, np.divide: arithmetic.div,
-    np.power: _power, np.maximum: arithmetic.maximum, np.minimum: arithmetic.minimum, np.matmul: product.matmul,
-    np.greater: arithmetic.greater, np.greater_equal: arithmetic.greater_equal, np.less: arithmetic.less,
-    np.less_equal: arithmetic.less_equal, np.equal: arithmetic.equal, np.not_equal: arithmetic.not_equal,
-    np.bitwise_and: arithmetic.bitwise_and, np.bitwise_or: arithmetic.bitwise_or, np.invert: arithmetic.invert,
+    np.add: pairwise.add, np.subtract: pairwise.sub, np.multiply: pairwise.mul, np.divide: pairwise.div,
+    np.power: _power, np.maximum: pairwise.maximum, np.minimum: pairwise.minimum, np.matmul: product.matmul,
+    np.greater: pairwise.greater, np.greater_equal: pairwise.greater_equal, np.less: pairwise.less,
+    np.less_equal: pairwise.less_equal, np.equal: pairwise.equal, np.not_equal: pairwise.not_equal,
+    np.bitwise_and: pairwise.bitwise_and, np.bitwise_or: pairwise.bitwise_or, np.invert: pairwise.invert,
     np.negative: elementwise.neg, np.absolute: elementwise.abs, np.sqrt: elementwise.sqrt, np.exp: elementwise.exp,
     np.expm1: elementwise.expm1, np.log: elementwise.log, np.log1p: elementwise.log1p, np.tanh: elementwise.tanh,
 }  # fmt: skip
 
 # function: (operation, the most positional arguments that mean the same to both, keywords that mean the same to both)
 FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
-    np.where: (arithmetic.where, 3, ()),
+    np.where: (pairwise.where, 3, ()),
     np.concatenate: (shaping.concat, 2, ("axis",)),
     np.stack: (shaping.stack, 2, ("axis",)),
     np.reshape: (shaping.reshape, 2, ()),
@@ -74,8 +75,8 @@ OF_VALUES: set[Any] = {
 }  # fmt: skip
 
 
-def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """What `ufunc(...)` with a tensor among its operands gives; `array <operator> tensor` comes here too."""
+def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    """Return ufunc(*inputs), where an input is a tensor. NumPy calls this for `array <operator> tensor` too."""
     if method != "__call__":
         return _refuse(f"{ufunc.__name__}.{method}")
     if options.get("out") is not None:
@@ -88,8 +89,8 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: 
     return UFUNCS[ufunc](*inputs)
 
 
-def array_function(self: Tensor, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What one of NumPy's other functions gives for arguments with a tensor among them."""
+def array_function(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return function(*args, **options) of NumPy, where an argument holds a tensor."""
     if function in OF_SHAPES or function in OF_VALUES:
         read = function in OF_VALUES
         return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
@@ -106,7 +107,7 @@ def _arrays(arguments, read=True):
 
 def _array(a, read):
     if isinstance(a, Tensor):
-        if a.rows is not None and not read:  # nobody reads the values, so one stands for all
+        if isinstance(a, TableRows) and not read:  # nobody reads the values, so one stands for all
             return np.broadcast_to(np.empty((), a.dtype), a.shape)
         return a.data if read else a._data
     return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a

@@ -1,50 +1,82 @@
 """The table of primitives, and the node that one application of a primitive leaves on the tape."""
 
-import enum
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from sarlite.numerics import current
 from sarlite.tape.recording import now, state
 
 
-class Owned(enum.Enum):
-    """Whose the arrays are that a vjp returns; see `engine`."""
-
-    NO = "they may be g, or share memory with each other or with what others hold"
-    YES = "each is new, and no two share memory"
-    AS_G = "each is new, g itself, or a view of g; views do not overlap, but g itself may come more than once"
-
-
 class Primitive(NamedTuple):
-    """A row of the table.
+    """A row of the table: a pair of functions over arrays.
 
-    `adds` tells that vjp takes `into`: for each sink None, or an array to which vjp adds and which it returns.
-    `takes_rows` tells that forward may be given `kernels.Rows` in place of an array; forward does not write to their
-    table. """
+    Attributes
+    ----------
+    forward : callable
+        forward(wants_grad, *arrays, **params) returns (output, residuals). `wants_grad[i]` is True if input i wants a
+        gradient, so that a primitive keeps only the residuals that it will use.
+    vjp : callable or None
+        vjp(g, wants_grad, residuals, **params) returns a gradient for each input: an array, a `Summand`, or None. A
+        vjp may overwrite g if g is writable. None for a primitive without gradient.
+    """
 
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
-    owned: Owned = Owned.NO
-    adds: bool = False
-    takes_rows: bool = False
 
 
 PRIMITIVES: dict[str, Primitive] = {}
+"""The table primitive -> vjp."""
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""Dense operations by name: what the operators and methods of `Tensor` call."""
 
 
-def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None, *, owned: Owned = Owned.NO,
-              adds: bool = False, takes_rows: bool = False) -> None:
-    """Enter a primitive into the table."""
+def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None) -> None:
+    """Enter a primitive into the table.
+
+    Parameters
+    ----------
+    name : str
+    forward, vjp : callable
+        See `Primitive`.
+
+    Raises
+    ------
+    ValueError
+        If the table has a primitive of this name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import PRIMITIVES, Tensor, apply, primitive
+    >>> def forward(wants_grad, x):
+    ...     return x**3, (x,)
+    >>> def vjp(g, wants_grad, residuals):
+    ...     return (3 * g * residuals[0]**2,)
+    >>> primitive("cube", forward, vjp)
+    >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    >>> apply("cube", x).sum().backward()
+    >>> x.grad
+    array([ 3., 12.])
+    >>> del PRIMITIVES["cube"]
+    """
     if name in PRIMITIVES:
         raise ValueError(f"primitive {name!r} is defined twice")
-    PRIMITIVES[name] = Primitive(forward, vjp, owned, adds, takes_rows)
+    PRIMITIVES[name] = Primitive(forward, vjp)
 
 
 class Changes:
-    """How often the values of a tensor were changed. Its views, and what `detach` returns, share the count.
+    """Count of the changes of a tensor's values, which the tensor's views and detached tensors share.
 
-    `lost` tells whether the values are gone, as a primitive's result was written over them.
+    Attributes
+    ----------
+    count : int
+    shape : tuple of int
+        The shape of the tensor, for error messages.
+    lost : bool
+        True if a primitive's result was written over the values.
     """
 
     __slots__ = ("count", "shape", "lost")
@@ -53,49 +85,65 @@ class Changes:
         self.count, self.shape, self.lost = count, shape, False
 
     def check(self) -> None:
-        """Raise RuntimeError where the values are gone."""
+        """Raise RuntimeError if the values are gone."""
         if self.lost:
             raise RuntimeError(f"the values of a tensor of shape {self.shape} are gone: another operation's result was "
                                "written over them, as add_to= and overwrite= do. Use that result, or leave these out")
 
 
 class Node:
-    """One recorded application: what its vjp needs, and where its gradients go.
+    """One recorded application of a primitive: what its vjp needs, and where its gradients go.
 
     Attributes
     ----------
     sinks : list of Node, Tensor (a leaf) or None
+        Where the gradient of each input goes.
+    wants_grad : tuple of bool
+        True for each input that has a sink.
     volatile : bool
-        A residual may depend on remote rows.
+        True if a residual may depend on remote rows.
     changes : Changes
-        The result's.
+        The changes of the result.
     read : tuple of (Changes, int)
         The changes of each tensor whose values the vjp will read, and their count when the node was recorded.
     replicated : bool
-        As the result is.
-    numerics : numerics, or None
-        Those of the forward pass, which the vjp has too.
+        True if all ranks hold the same result.
+    numerics : Numerics or None
+        The numerics of the forward pass, which the vjp uses too.
+    time : int
+        When the node was recorded; see `recording.now`.
     """
 
-    __slots__ = ("name", "sinks", "needs", "residuals", "params", "time", "volatile", "changes", "read", "replicated",
-                 "numerics", "__weakref__")
+    __slots__ = ("name", "sinks", "wants_grad", "residuals", "params", "time", "volatile", "changes", "read",
+                 "replicated", "numerics", "__weakref__")
 
-    def __init__(self, name, sinks, needs, residuals, params, volatile, changes, read, replicated=False):
-        self.name, self.sinks, self.needs, self.changes, self.read = name, sinks, needs, changes, read
-        self.residuals, self.params, self.volatile = residuals, params, volatile
-        self.replicated, self.numerics, self.time = replicated, state.numerics, now()
+    def __init__(self, name: str, sinks: list[Any], wants_grad: tuple[bool, ...], residuals: Sequence[Any],
+                 params: dict[str, Any], *, volatile: bool, changes: Changes, read: tuple[tuple[Changes, int], ...],
+                 replicated: bool) -> None:
+        self.name, self.sinks, self.wants_grad, self.changes, self.read = name, sinks, wants_grad, changes, read
+        self.residuals: Sequence[Any] | None = residuals
+        self.params: dict[str, Any] | None = params
+        self.volatile, self.replicated = volatile, replicated
+        self.numerics, self.time = current(), now()
 
-    def pull(self, g, into):
-        """Return a gradient for each sink; `into(sink)` is an array that may be added to, or None."""
+    def vjp(self, cell: list[np.ndarray]) -> Sequence[Any]:
+        """Return a gradient for each sink. The gradient of the result is taken out of `cell`, so that the vjp alone
+        holds it.
+        """
         self.check()
-        entry = PRIMITIVES[self.name]
-        options = {"into": [into(sink) for sink in self.sinks]} if entry.adds else {}
-        numerics = _UNSEEN if self.numerics is None else self.numerics.backward(self)
-        with watched("backward", self.name, self.params), numerics:
-            return entry.vjp(g, self.needs, self.residuals, **options, **self.params)
+        function = PRIMITIVES[self.name].vjp
+        assert function is not None and self.params is not None
+        return function(cell.pop(), self.wants_grad, self.residuals, **self.params)
 
-    def check(self):
-        """Raise RuntimeError where the vjp would not find what forward left."""
+    @contextmanager
+    def backward_context(self) -> Iterator[None]:
+        """Enter the numerics of the forward pass, where observers see the vjp."""
+        numerics = nullcontext() if self.numerics is None else self.numerics.backward(self)
+        with watched("backward", self.name, self.params), numerics:
+            yield
+
+    def check(self) -> None:
+        """Raise RuntimeError if the vjp would not find what forward left."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); "
                                "its first call takes retain_graph=True")
@@ -106,19 +154,16 @@ class Node:
                     f"version {count}, and is at {changes.count}. Call backward() before a step, a load or a new `data`"
                 )
 
-    def release(self):
+    def release(self) -> None:
         """Let go of all that may hold arrays. The node cannot be used again."""
         self.residuals = self.params = None
         self.read = ()
 
 
-_UNSEEN = nullcontext()
-
-
-def watched(way, name, params):
+def watched(way: str, name: str, params: dict[str, Any] | None) -> AbstractContextManager[Any]:
     """Return the contexts of all observers around one call; `way` is "forward" or "backward"."""
     if not state.observers:
-        return _UNSEEN
+        return nullcontext()
     with ExitStack() as stack:
         for observer in state.observers:
             stack.enter_context(getattr(observer, way)(name, params))

@@ -4,47 +4,39 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.tape import reduce
-from sarlite.tape.arithmetic import operands
-from sarlite.tape.engine import Operand, Tensor, apply, written_over
-from sarlite.tape.primitives import Owned, primitive
+from sarlite.numerics import reductions
+from sarlite.tape.apply import apply, written_over
+from sarlite.tape.pairwise import operands
+from sarlite.tape.primitives import primitive
 from sarlite.tape.shaping import reshape
+from sarlite.tape.summands import ProductGradient
+from sarlite.tape.table_rows import in_table
+from sarlite.tape.tensor import Operand, Tensor
 
 # ---- a @ b, and c + a @ b
 
 
-def dense(x):
-    """x as an array; of `kernels.Rows` a copy of the rows."""
-    return x.array() if isinstance(x, kernels.Rows) else x
-
-
-def _matmul(needs, a, b, *added, factors=2):
-    c = dense(added[0]) if added else None
+def _matmul(wants_grad, a, b, *added, factors=2):
+    c = added[0] if added else None
     into = c if c is None or (c.base is None and c.flags.writeable and c.flags.c_contiguous) else c.copy()
-    matrices = a.ndim == b.ndim == 2 and a.dtype == b.dtype
-    if isinstance(b, kernels.Rows) or (isinstance(a, kernels.Rows) and not matrices):
-        a, b = dense(a), dense(b)
-    return reduce.product(a, b, into=into), (a if needs[1] else None, b if needs[0] else None, a.shape, b.shape)
+    kept = a if wants_grad[1] else None, b if wants_grad[0] else None
+    return reductions.product(a, b, into=into), (*kept, a.shape, b.shape)
 
 
-def _matmul_vjp(g, needs, residuals, into, factors=2):
+def _matmul_vjp(g, wants_grad, residuals, factors=2):
     a, b, shape_a, shape_b = residuals
-    passed = [g] * len(needs[2:])
+    passed = [g] * len(wants_grad[2:])
     g = np.ascontiguousarray(g)
-    adds = len(shape_b) == 2 and into[0] is not None and into[0].flags.c_contiguous
-    da = None
-    if needs[0]:
-        da = reduce.unbroadcast(reduce.product(g, b, trans_b=True, into=into[0] if adds else None), shape_a)
-    if not needs[1]:
-        return da, None, *passed
     if len(shape_b) == 2:
-        return da, reduce.product_over_rows(a, g), *passed
-    return da, reduce.unbroadcast(reduce.product(a.swapaxes(-1, -2), g), shape_b), *passed
+        da = ProductGradient(g, b) if wants_grad[0] else None
+        return da, reductions.product_over_rows(a, g) if wants_grad[1] else None, *passed
+    da = reductions.unbroadcast(reductions.product(g, b, trans_b=True), shape_a) if wants_grad[0] else None
+    db = reductions.unbroadcast(reductions.product(a.swapaxes(-1, -2), g), shape_b) if wants_grad[1] else None
+    return da, db, *passed
 
 
-primitive("matmul", _matmul, _matmul_vjp, owned=Owned.AS_G, adds=True, takes_rows=True)
+primitive("matmul", _matmul, _matmul_vjp)
 
 
 def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
@@ -78,7 +70,12 @@ def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
         return reshape(column, column.shape[:-1])
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"cannot multiply shapes {a.shape} and {b.shape}")
-    return apply("matmul", a, b)
+    return apply("matmul", _in_table(a, b), b)
+
+
+def _in_table(a, b):
+    """Return a as rows of its table where one product can read the rows there."""
+    return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
 def _add_product(c, a, b):
@@ -86,26 +83,26 @@ def _add_product(c, a, b):
     fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
     if not fits or not a.dtype == b.dtype == c.dtype:
         raise ShapeError(f"cannot add to (shape, dtype) {found[0]} the product of {found[1]} and {found[2]}")
-    out = apply("matmul", a, b, c, factors=2)
+    out = apply("matmul", _in_table(a, b), b, c, factors=2)
     return written_over(c, out) if out._data is c._data else out
 
 
 # ---- a matrix for each head
 
 
-def _by_head(needs, x, w):
+def _by_head(wants_grad, x, w):
     x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
-    return reduce.product_by_head(x, w), (x if needs[1] else None, w if needs[0] else None)
+    return reductions.product_by_head(x, w), (x if wants_grad[1] else None, w if wants_grad[0] else None)
 
 
-def _by_head_vjp(g, needs, residuals):
+def _by_head_vjp(g, wants_grad, residuals):
     x, w = residuals
     g = np.ascontiguousarray(g)
-    dx = reduce.product_by_head(g, w, trans_b=True) if needs[0] else None
-    return dx, reduce.product_by_head_over_rows(x, g) if needs[1] else None
+    dx = reductions.product_by_head(g, w, trans_b=True) if wants_grad[0] else None
+    return dx, reductions.product_by_head_over_rows(x, g) if wants_grad[1] else None
 
 
-primitive("matmul_by_head", _by_head, _by_head_vjp, owned=Owned.YES)
+primitive("matmul_by_head", _by_head, _by_head_vjp)
 
 
 def matmul_by_head(x: Any, w: Any) -> Tensor:
@@ -135,14 +132,15 @@ def matmul_by_head(x: Any, w: Any) -> Tensor:
 # ---- Einstein's notation
 
 
-def _einsum(needs, *arrays, terms, out):
-    kept = [a if any(needs[:i] + needs[i + 1 :]) else None for i, a in enumerate(arrays)]
-    return reduce.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
+def _einsum(wants_grad, *arrays, terms, out):
+    kept = [a if any(wants_grad[:i] + wants_grad[i + 1 :]) else None for i, a in enumerate(arrays)]
+    return reductions.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
 
 
-def _einsum_vjp(g, needs, residuals, terms, out):
+def _einsum_vjp(g, wants_grad, residuals, terms, out):
     arrays, shapes = residuals
-    return [_einsum_gradient(g, i, arrays, shapes[i], terms, out) if need else None for i, need in enumerate(needs)]
+    return [_einsum_gradient(g, i, arrays, shapes[i], terms, out) if wanted else None
+            for i, wanted in enumerate(wants_grad)]
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
@@ -154,7 +152,7 @@ def _einsum_gradient(g, i, arrays, shape, terms, out):
     known = set(out).union(*(terms[k] for k in others))
     found = "".join(letter for letter in terms[i] if letter in known)
     subscripts = ",".join([out, *(terms[k] for k in others)])
-    d = reduce.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
+    d = reductions.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
     summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in known)
     return np.broadcast_to(np.expand_dims(d, summed), shape)
 

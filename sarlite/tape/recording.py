@@ -16,7 +16,6 @@ class _State(threading.local):
     retained = False
     observers: tuple["Observer", ...] = ()
     readers: tuple["Reads", ...] = ()
-    numerics: Any = None  # see `numerics`
 
 
 state = _State()
@@ -70,7 +69,7 @@ class Application(NamedTuple):
     name: str
     inputs: tuple
     params: dict
-    needs: tuple
+    wants_grad: tuple
     result: Any
 
 

@@ -7,12 +7,13 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.tape.arithmetic import astype
-from sarlite.tape.engine import Operand, Tensor, apply, as_array
-from sarlite.tape.numerics import known
-from sarlite.tape.primitives import Owned, primitive
-from sarlite.tape.reduce import is_float, scatter_rows
-from sarlite.tape.row_gradient import RowGradient
+from sarlite.numerics import rank_invariant
+from sarlite.numerics.reductions import is_float, scatter_rows
+from sarlite.tape.apply import apply
+from sarlite.tape.pairwise import astype
+from sarlite.tape.primitives import primitive
+from sarlite.tape.summands import RowGradient, SliceGradient
+from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array, Axis
 
 # ---- shapes: nothing but shapes is kept
@@ -20,15 +21,13 @@ from sarlite.types import Array, Axis
 
 primitive(
     "reshape",
-    lambda needs, x, shape: (x.reshape(shape), (x.shape,)),
-    lambda g, needs, residuals, shape: (g.reshape(residuals[0]),),
-    owned=Owned.AS_G,
+    lambda wants_grad, x, shape: (x.reshape(shape), (x.shape,)),
+    lambda g, wants_grad, residuals, shape: (g.reshape(residuals[0]),),
 )
 primitive(
     "transpose",
-    lambda needs, x, axes: (x.transpose(axes), ()),
-    lambda g, needs, residuals, axes: (g.transpose(np.argsort(axes)),),
-    owned=Owned.AS_G,
+    lambda wants_grad, x, axes: (x.transpose(axes), ()),
+    lambda g, wants_grad, residuals, axes: (g.transpose(np.argsort(axes)),),
 )
 
 
@@ -80,17 +79,15 @@ def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 # ---- slices and joins
 
 
-def _getitem(needs, x, index):
+def _getitem(wants_grad, x, index):
     return x[index], (x.shape,)
 
 
-def _getitem_vjp(g, needs, residuals, index):
-    dx = np.zeros(residuals[0], g.dtype)
-    dx[index] = g
-    return (dx,)
+def _getitem_vjp(g, wants_grad, residuals, index):
+    return (SliceGradient(index, g, residuals[0]),)
 
 
-primitive("getitem", _getitem, _getitem_vjp, owned=Owned.YES)
+primitive("getitem", _getitem, _getitem_vjp)
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -105,7 +102,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))):
             raise TypeError(f"cannot index a Tensor with a {type(part).__name__} here; use take()")
     everything = parts and all(_is_all(part, n) for part, n in zip(parts, x.shape)) and len(parts) <= x.ndim
-    if known(everything, False):  # another tape would add up gradients in another order
+    if rank_invariant(everything, False):  # another tape would add up gradients in another order
         return x
     return apply("getitem", x, index=index)
 
@@ -114,15 +111,15 @@ def _is_all(part, n):
     return isinstance(part, slice) and part.indices(n) == (0, n, 1)
 
 
-def _concat(needs, *arrays, axis):
+def _concat(wants_grad, *arrays, axis):
     return np.concatenate(arrays, axis), (tuple(a.shape[axis] for a in arrays),)
 
 
-def _concat_vjp(g, needs, residuals, axis):
+def _concat_vjp(g, wants_grad, residuals, axis):
     return np.split(g, np.cumsum(residuals[0])[:-1], axis)
 
 
-primitive("concat", _concat, _concat_vjp, owned=Owned.AS_G)
+primitive("concat", _concat, _concat_vjp)
 
 
 def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
@@ -168,16 +165,16 @@ def gather_rows(x, index):
     return out.reshape((*index.shape, *x.shape[1:]))
 
 
-def _take(needs, x, index):
-    return gather_rows(x, index) if is_float(x) else x[index], (index if needs[0] else None, x.shape)
+def _take(wants_grad, x, index):
+    return gather_rows(x, index) if is_float(x) else x[index], (index if wants_grad[0] else None, x.shape)
 
 
-def _take_vjp(g, needs, residuals):
+def _take_vjp(g, wants_grad, residuals):
     index, shape = residuals
     return RowGradient(index.reshape(-1), g.reshape(index.size, *shape[1:]), shape[0]), None
 
 
-primitive("take", _take, _take_vjp, owned=Owned.YES)
+primitive("take", _take, _take_vjp)
 
 
 def take(x: Tensor | Array, index: Operand) -> Tensor:
@@ -214,16 +211,16 @@ def _checked(index, n):
     return index if array.dtype in (np.int32, np.int64) else astype(index, np.int64)
 
 
-def _scatter_add(needs, x, index, n_rows):
+def _scatter_add(wants_grad, x, index, n_rows):
     rows = x.reshape(index.size, *x.shape[index.ndim :])
-    return scatter_rows(rows, index.reshape(-1), n_rows), (index if needs[0] else None,)
+    return scatter_rows(rows, index.reshape(-1), n_rows), (index if wants_grad[0] else None,)
 
 
-def _scatter_add_vjp(g, needs, residuals, n_rows):
+def _scatter_add_vjp(g, wants_grad, residuals, n_rows):
     return gather_rows(g, residuals[0]), None
 
 
-primitive("scatter_add", _scatter_add, _scatter_add_vjp, owned=Owned.YES)
+primitive("scatter_add", _scatter_add, _scatter_add_vjp)
 
 
 def scatter_add(x: Any, index: Any, n_rows: int) -> Tensor:

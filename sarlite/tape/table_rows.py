@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from sarlite.kernels import Rows
-from sarlite.tape.engine import Tensor
 from sarlite.tape.primitives import Changes
 from sarlite.tape.recording import now
+from sarlite.tape.tensor import Tensor
 from sarlite.types import Array
 
 
 class TableRows(Tensor):
-    """The tensor table[numbers].
+    """The tensor table[numbers], which wants no gradient.
 
-    A primitive that `takes_rows` reads the rows in the table; any other primitive gets a copy. Where somebody makes the
-    tensor a leaf, which requires a gradient, every primitive gets a copy.
+    Products and sums read the rows in the table (`in_table`); any other operation reads a copy. Measured on minibatches
+    of GraphSAGE and GAT: copies for all operations take 16 to 18 % more memory, and 0 to 3 % more time.
 
     Parameters
     ----------
@@ -28,17 +28,19 @@ class TableRows(Tensor):
         operation reads the copy.
     """
 
-    __slots__ = ("_rows", "_made", "_make", "_whole")
+    __slots__ = ("_rows", "_made", "_make", "_whole", "_standing")
 
     def __init__(self, rows: Rows, make: Callable[[], Array]) -> None:
         self._rows, self._make = rows, make
         self._made: Array | None = None
         self._whole: TableRows | None = None  # the TableRows whose first rows these are
+        self._standing: Tensor | None = None
         self.constant = self.volatile = self.requires_grad = self.replicated = False
         self._changes, self.grad, self.node, self.time = Changes(rows.shape), None, None, now()
 
     @property
-    def rows(self) -> Rows | None:  # type: ignore[override]
+    def rows(self) -> Rows | None:
+        """The rows in their table; None once operations read a copy."""
         copied = self._made is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
@@ -85,3 +87,16 @@ class TableRows(Tensor):
 
     def __len__(self) -> int:
         return self.shape[0]
+
+
+def in_table(x: Any) -> Any:
+    """Return `TableRows` as a tensor whose data are `kernels.Rows`, and anything else as it is.
+
+    Only a primitive whose kernels take `kernels.Rows` may be given the result. Every call returns the same tensor, so
+    that an operation can see that two inputs are one.
+    """
+    if not isinstance(x, TableRows) or x.rows is None:
+        return x
+    if x._standing is None:
+        x._standing = Tensor(x.rows)
+    return x._standing

@@ -23,7 +23,7 @@ class GraphTask(Task):
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
-        return run.graphs.read_out(encoder(run.graphs.width), n_outputs, rng, run.model.dtype)
+        return run.graphs.read_out(encoder(run.graphs.readout_width), n_outputs, rng, run.model.dtype)
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.minibatch.part_edges import share
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.tasks.negatives import Candidates
 from sarlite.types import Array
 

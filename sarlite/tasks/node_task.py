@@ -74,4 +74,5 @@ class NodeTask(Task):
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
-        return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.remote, **options)
+        return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
+                              sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)

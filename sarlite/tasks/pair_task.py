@@ -30,11 +30,12 @@ class PairTask(Task):
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
-        return run.links.decoded(encoder(run.links.width, run.batches), rng, run.model.dtype, nodes, n_outputs)
+        return run.links.decoded(encoder(run.links.link_width, run.batches), rng, run.model.dtype, nodes, n_outputs)
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
-        return LinkLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.remote, **options)
+        return LinkLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
+                          sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
 
     @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, Any]:

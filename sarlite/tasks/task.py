@@ -160,7 +160,7 @@ class Task:
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> "Task":
-        """Return the task of a run, of its `settings.Training` and number of outputs."""
+        """Return the task of a run, of its `TrainingOptions` and number of outputs."""
         raise NotImplementedError
 
     @classmethod
@@ -180,7 +180,7 @@ class Task:
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
-        """Return the loader of a run's minibatches, of its `settings.Batches`. Collective."""
+        """Return the loader of a run's minibatches, of its `MinibatchOptions`. Collective."""
         raise NotImplementedError
 
     @classmethod

@@ -46,7 +46,7 @@ class Source(NamedTuple):
     dtype : str, optional
         Of features and values on edges; by default as stored.
     features : bool
-        Whether features are read. Else zeros of their shape stand there, which take no memory.
+        True if features are read. Otherwise zeros of their shape stand in their place, which take no memory.
     self_loops : bool
         Add the self loops that are missing.
     graphs : bool
@@ -97,9 +97,6 @@ class Shard(NamedTuple):
         The node type that has labels.
     class_names : list of str, optional
         Of the classes, where labels were words.
-    standing : bool
-        Whether the features stood in memory before `memory` began to count, as those of a generated data set on one
-        rank.
     """
 
     graph: Any
@@ -112,7 +109,6 @@ class Shard(NamedTuple):
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
-    standing: bool = False
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -151,13 +147,13 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         return part
 
 
-def prefetched(comm: Communicator, graph: Options, options: Any) -> Options:
+def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
     """Return how a graph is computed with; where the options of a run do not say how many peers' rows are fetched
     ahead, as many as hide something. Collective.
     """
-    if options.prefetch is not None:
-        return graph
-    return graph._replace(prefetch=default_prefetch(comm, options.threads or default_threads(comm)))
+    if prefetch is not None:
+        return graph._replace(prefetch=prefetch)
+    return graph._replace(prefetch=default_prefetch(comm, threads or default_threads(comm)))
 
 
 def kind(comm: Communicator, spec: str) -> str:
@@ -185,7 +181,7 @@ def _read(comm, source, scratch, seconds, what):
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
-                               class_names=dataset.class_names, standing=part.in_memory(source.dtype))
+                               class_names=dataset.class_names)
         values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
                                                    source.spec)) for relation, own in part.relations.items()}
         node_type = NODE if graphs else dataset.target

@@ -13,11 +13,11 @@ from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, raise_together, whole
 from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.engine import as_array
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
+from sarlite.tape.tensor import as_array
 from sarlite.tasks.custom_loss import CustomLoss
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.task import Task

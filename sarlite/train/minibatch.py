@@ -10,7 +10,7 @@ from sarlite.comm import together
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
 from sarlite.tape import Tensor, no_grad
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 
 SPLITS = ("train", "val", "test")
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
@@ -62,12 +62,11 @@ def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
 def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
     """Return the task's loaders of minibatches, or loaders of rows if the model needs no neighbours. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
-    common = {"batch_size": asked.size, "seed": run.training.seed}
-    own = {name: getattr(asked, name) for name in ("sampler", "sample_ahead", "batches")}
-    own = {name: value for name, value in own.items() if value is not None}
+    common = {"batch_size": asked.batch_size, "seed": run.training.seed}
+    divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
     if rows_alone:
-        return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **own)}
-    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **own)
+        return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **divided)}
+    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided)
     if asked.eval_fanouts is None:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0

@@ -24,7 +24,6 @@ from sarlite.minibatch import NeighborLoader
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.options import KEYWORDS
 
 _MOST_LINES = 20
 _SARLITE = str(Path(nn.__file__).parents[1]) + os.sep
@@ -74,7 +73,7 @@ def model_class(spec: str) -> Any:
     if not colon or not path.endswith(".py"):
         raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
                           f"{suggestion(spec, known)}", "model")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise _refused(spec, f"no file {path}")
     found = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert found is not None and found.loader is not None  # it ends in .py
@@ -102,7 +101,7 @@ class ModelSpec(NamedTuple):
         As for `model_class`.
     cls : class
     options : dict
-        What is told of `options.MODEL_OPTIONS`.
+        Keyword arguments of the class.
     dtype : str
     """
 
@@ -114,7 +113,7 @@ class ModelSpec(NamedTuple):
 
 def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
                batches: Any = None) -> Any:
-    """Return cls(n_in, n_out, rng=..., dtype=..., and the options that are told), once it works on a small graph.
+    """Return cls(n_in, n_out, rng=..., dtype=..., **spec.options), once it works on a small graph.
 
     Parameters
     ----------
@@ -125,7 +124,7 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
     graph : Graph, or NodeType, optional
         This rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A
         relational class is given it after n_out.
-    batches : settings.Batches, optional
+    batches : cli.options.MinibatchOptions, optional
         What the model will train on; by default the whole graph.
 
     Raises
@@ -136,12 +135,12 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
     taken = inspect.signature(spec.cls).parameters
     any_name = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     for name in spec.options:
-        if KEYWORDS.get(name, name) not in taken and not any_name:
+        if name not in taken and not any_name:
             raise ConfigError(f"{name}: the model {spec.spec} takes no {name}", name)
     missing = [name for name in ("rng", "dtype") if name not in taken and not any_name]
     if missing:
         raise _refused(spec.spec, f"the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
-    keywords = {KEYWORDS.get(name, name): value for name, value in spec.options.items()}
+    keywords = {**spec.options}
     if isinstance(graph, Graph) and graph.edge_features is not None and "edge_features" in taken:
         keywords["edge_features"] = graph.edge_features.shape[1]
     with errors_of(spec.spec):

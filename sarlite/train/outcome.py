@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.tape.numerics import using
+from sarlite.numerics import using
 from sarlite.tasks.outcome_counts import SummedCounts
 from sarlite.train.stopping import Best
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
 from sarlite.data import scratch as scratches
@@ -19,7 +20,6 @@ from sarlite.data.writer import META, meta_hash, write_meta
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import sync_folder
 from sarlite.propagation import Propagation
-from sarlite.tape import numerics
 from sarlite.train.identity import difference
 
 ARGUMENT = "propagated"

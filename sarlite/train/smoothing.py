@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 
 from sarlite.data import node_rows
+from sarlite.numerics import using
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import Tensor, no_grad, ops
-from sarlite.tape.numerics import using
-from sarlite.train.folder import PREDICTIONS
 from sarlite.types import Array
 
 
-def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Path) -> dict[str, Any]:
+def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, path: Path) -> dict[str, Any]:
     """Correct and smooth the best model's output, and write what comes out into the run's folder. Collective.
 
     The smoothed scores are kept where the validation accuracy is not lower than before; else the model's probabilities
@@ -37,7 +36,7 @@ def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, folder: Pa
         logits = trainer.predict()
     probabilities, scores, before, after = smoothed(trainer, smooth, logits)
     kept = before["val_accuracy"] is None or after["val_accuracy"] >= before["val_accuracy"]
-    node_rows.write(trainer.comm, folder / PREDICTIONS, graph.dst_ids, scores if kept else probabilities, graph.n_nodes)
+    node_rows.write(trainer.comm, path, graph.dst_ids, scores if kept else probabilities, graph.n_nodes)
     return {**after, "kept": bool(kept)}
 
 

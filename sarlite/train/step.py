@@ -10,12 +10,12 @@ from sarlite import kernels, nn
 from sarlite.comm import Communicator
 from sarlite.errors import DataError, number, raise_together
 from sarlite.minibatch.batch import TrainingBatch
+from sarlite.numerics import by_numerics
+from sarlite.numerics.reductions import surely_finite
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
-from sarlite.tape.numerics import by_numerics
-from sarlite.tape.reduce import surely_finite
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.tasks.task_losses import Loss
 from sarlite.types import Array
 

@@ -4,12 +4,12 @@ from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
+from sarlite.numerics import NUMERICS
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.node_type import NodeType
 from sarlite.tape import Tensor
-from sarlite.tape.exact import Exact
-from sarlite.tape.numerics import NUMERICS
 from sarlite.tape.recording import grad_enabled
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from sarlite.tasks.task import Task
 from sarlite.tasks.task_losses import Loss
 from sarlite.train.step import not_finite

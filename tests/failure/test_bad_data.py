@@ -6,10 +6,10 @@ That two ranks of MPI tell a refusal once stands in test_train_failures.py.
 import numpy as np
 import pytest
 
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.data import format, load
 from sarlite.errors import SarliteError
-from sarlite.train import config, run
 
 DATA = "sbm:nodes=120,classes=3,features=8,degree=6"
 REFUSED = ["--model", "gcn", "--hidden", "4", "--epochs", "2"]

@@ -16,10 +16,10 @@ from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.models import APPNP, GAT, GCN, PNA, RGAT, RGCN, SAGE, SGC, SIGN, GATv2
 from sarlite.nn.decoders import DECODERS
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import ops
-from sarlite.tape.exact import named
-from sarlite.tape.numerics import using
 from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.link_data import labelled_links, split_links
 from sarlite.tasks.link_loader import LinkLoader

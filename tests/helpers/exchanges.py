@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Tensor, fn
-from sarlite.sar.aggregate import Operator
+from sarlite.sar.operators.edge_sums import FloatSum
 from sarlite.sar.schedule import modes
 from tests.helpers.strategies import Edges, random_edges, values
 
@@ -48,20 +48,42 @@ HOLDERS = {
 }
 
 
-class Noting(Operator):
-    """Computes nothing; notes the source of each block and its edges, forward and backward."""
+class Noting:
+    """An operator that computes nothing, and notes the edges of each block forward and backward.
 
-    def __init__(self, n_dst, case2, log):
-        self.n_dst, self.needs_rows, self.log = n_dst, case2, log
+    `under_way` is called after each backward block.
+    """
 
-    def end(self):
-        return np.zeros((self.n_dst, 1))
+    fetched, captured = ("rows",), ()
 
-    def forward(self, block, rows):
-        self.log.append(("forward", block.n_edges))
+    def __init__(self, n_dst, case2, log, under_way=lambda: None):
+        self.n_dst, self.case2, self.log, self.under_way = n_dst, case2, log, under_way
 
-    def backward(self, block, rows, kept, d_rows):
-        self.log.append(("backward", block.n_edges))
+    def needs_rows(self, context):
+        return self.case2
+
+    def forward(self, inputs, context):
+        return NotingPass(self, "forward")
+
+    def backward(self, residuals, g, context):
+        return NotingPass(self, "backward")
+
+
+class NotingPass:
+    def __init__(self, operator, phase):
+        self.operator, self.phase = operator, phase
+        self.sinks = [FloatSum((3,), np.dtype(np.float64))]
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows, sinks=None):
+        self.operator.log.append((self.phase, block.n_edges))
+        if self.phase == "backward":
+            self.operator.under_way()
+
+    def finish(self):
+        return (np.zeros((self.operator.n_dst, 1)), None) if self.phase == "forward" else []
 
 
 class Waiting:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
+from sarlite.cli import config
 from sarlite.data import format, load, pigo
 from sarlite.data.divide import divide
 from sarlite.data.summary import summary, summary_lines
 from sarlite.data.textfile import read_parts
-from sarlite.train import checkpoint, config
+from sarlite.train import checkpoint
 from tests.helpers import fuzz_runs, fuzz_tables
 
 ALL = ("train", "val", "test")

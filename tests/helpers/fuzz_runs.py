@@ -7,12 +7,13 @@ import json
 import numpy as np
 
 from sarlite import predict, report
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.data.names import Names
 from sarlite.oracle import check, replay, sarcase
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint
 
 ALL = ("train", "val", "test")
 DATA = "sbm:nodes=40,classes=3,features=4,degree=4"
@@ -56,7 +57,7 @@ def run_checkpoint(folder, rng):
                 run.train(Solo(), config.parse(words))
             else:
                 options = predict.parse(["--checkpoint", path, "--out", str(folder / "out.npy"), "--threads", "1", "--progress", "none"])
-                predict.predict(Solo(), options)
+                predict.predict(Solo(), *options)
 
     return read
 

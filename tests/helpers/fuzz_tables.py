@@ -7,10 +7,10 @@ import io
 import numpy as np
 
 from sarlite import predict
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
-from sarlite.train import config, run
 from tests.helpers import graph_sets
 from tests.helpers.data_files import RELATIONS as TOML
 
@@ -108,7 +108,7 @@ def links(folder, rng):
             else:
                 (folder / "c.safetensors").write_bytes(kept)
                 said = ["--checkpoint", str(folder / "c.safetensors"), "--links", str(folder / "val.csv"), "--out", str(folder / "out.csv")]
-                predict.predict(Solo(), predict.parse([*said, *QUIET]))
+                predict.predict(Solo(), *predict.parse([*said, *QUIET]))
 
     return read
 

@@ -1,8 +1,10 @@
 """A graph, and messages on it that run in pieces."""
 
 import numpy as np
+import pytest
 
 from sarlite import Graph, Tensor, fn, nn
+from sarlite.graph import block as blocks
 
 N_NODES, N_EDGES = 20, 400
 
@@ -14,10 +16,17 @@ def problem():
 
 
 def in_small_pieces(graph, n_edges=1):
-    """Return the graph, whose messages run over about as many edges at a time as there are columns, or `n_edges` where these are more."""
+    """Return the graph, whose blocks are cut into pieces of at least `n_edges` edges and as many edges as columns."""
     for block in graph.plan.blocks:
-        block.piece_edges = n_edges
+        block.pieces = cut(block, n_edges)
     return graph
+
+
+def cut(edges, n_edges):
+    """Return the pieces that `edges` has where `n_edges` stands for `PIECE_EDGES`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "PIECE_EDGES", n_edges)
+        return type(edges).pieces.func(edges)
 
 
 def run(graph, x, e, w, reducer):

@@ -1,7 +1,7 @@
 """Short runs of the training command on a small relational graph, in this process."""
 
+from sarlite.cli import config, run
 from sarlite.comm import Solo, threads
-from sarlite.train import config, run
 from tests.helpers.training_runs import metrics
 
 SPEC = "relational:nodes=300,edges=2000,classes=3,features=4,noise=2,train=0.3,seed=1"
@@ -12,8 +12,8 @@ def relational_run(run_dir, *flags, comm=None, bare=False):
     """Train and return each epoch's metrics; `bare` gives no flags but these and those of this process."""
     words = [*([] if bare else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
     options = config.parse([str(word) for word in words])
-    if options.ranks > 1:
-        threads.run(options.ranks, run.train, options)
+    if options.machine.ranks > 1:
+        threads.run(options.machine.ranks, run.train, options)
     else:
         run.train(comm or Solo(), options)
     return metrics(run_dir)

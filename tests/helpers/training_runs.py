@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sarlite.cli import config, run
 from sarlite.comm import Solo, threads
-from sarlite.train import config, run
 
 MODEL = """
 from dataclasses import dataclass
@@ -46,8 +46,8 @@ def train(run_dir, *flags, **options):
 def train_here(run_dir, *flags):
     """Train in this process, without the command's guard; `ranks` are threads."""
     options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
-    if options.ranks > 1:
-        threads.run(options.ranks, run.train, options)
+    if options.machine.ranks > 1:
+        threads.run(options.machine.ranks, run.train, options)
     else:
         run.train(Solo(), options)
     return metrics(run_dir)

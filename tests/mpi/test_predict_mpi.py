@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.errors import SarliteError
-from sarlite.train import config, run
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import SMALL
 

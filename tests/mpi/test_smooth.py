@@ -34,7 +34,7 @@ def test_it_is_one_ranks_and_bad_rows_are_refused_on_all(comm, tmp_path):
 
     def run(name):
         words = ["--data", folder / "data", "--predictions", folder / name, "--out", folder / "out.npy"]
-        smooth.smooth(comm, smooth.parse([*map(str, words), "--progress", "none", "--threads", "1", "--partition", "random"]))
+        smooth.smooth(comm, *smooth.parse([*map(str, words), "--progress", "none", "--threads", "1", "--partition", "random"]))
 
     run("z.npy")
     np.testing.assert_allclose(np.load(folder / "out.npy"), dense(Z, LABELS, TRAIN, WEIGHTS), rtol=1e-12, atol=1e-14)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from sarlite.train import config, run
+from sarlite.cli import config, run
 from tests.helpers.owned_rows import check_checkpoint
 from tests.helpers.training_runs import SMALL, metrics
 

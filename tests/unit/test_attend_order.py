@@ -9,6 +9,7 @@ from sarlite.comm import threads
 from sarlite.errors import ShapeError
 from sarlite.minibatch import HEC
 from sarlite.models import GAT
+from sarlite.sar.operators import evaluation
 from sarlite.sar.schedule.modes import MODES
 from sarlite.tape import ops
 from tests.helpers.batching import N_IN, N_OUT, loader_of, whole
@@ -82,7 +83,7 @@ def test_minibatches_in_both_orders(heads, n_ranks, remote, monkeypatch):
 
     found = []
     for first in (True, False):
-        monkeypatch.setattr(Graph, "attends_products", lambda self, *args, first=first: first)
+        monkeypatch.setattr(evaluation, "attends_products", lambda *args, first=first: first)
         found.append(threads.run(n_ranks, work))
     for batches in zip(*(zip(*ranks, strict=True) for ranks in found), strict=True):  # by order, then by rank
         (grads, logits), others = ([sum(rank[0] for rank in ranks), [rank[1] for rank in ranks]] for ranks in batches)
@@ -98,11 +99,12 @@ def test_which_order_is_taken():
         sizes = 61_000, 13_000, 130_000
 
     graph = Graph.from_edges(*EDGES)
-    assert graph.attends_products(x, 4, 32)  # sources and destinations are the same rows
+    assert evaluation.attends_products(graph, x, 4, 32)  # sources and destinations are the same rows
     graph.__class__ = Sized
-    assert not graph.attends_products(x, 4, 32) and graph.attends_products(x, 32, 4)  # sums of 32 x 128 values an edge
+    assert not evaluation.attends_products(graph, x, 4, 32)
+    assert evaluation.attends_products(graph, x, 32, 4)  # sums of 32 x 128 values an edge
     Sized.sizes = 61_000, 60_000, 130_000
-    assert graph.attends_products(x, 4, 32)
+    assert evaluation.attends_products(graph, x, 4, 32)
 
 
 def test_matmul_by_head_refuses():

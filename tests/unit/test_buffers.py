@@ -11,10 +11,10 @@ import threading
 import numpy as np
 import pytest
 
-from sarlite import Graph, Trainer, models, nn, optim
+from sarlite import Graph, Trainer, kernels, models, nn, optim
 from sarlite.comm import threads
 from sarlite.errors import SarliteError
-from sarlite.kernels import Buffers, outside_buffers, watched_buffers
+from sarlite.kernels import Buffers
 from sarlite.sar.schedule import messages, transport
 
 LARGE = 1 << 18
@@ -240,32 +240,13 @@ def test_leaving_where_nobody_entered_is_refused():
             contextvars.Context().run(other.__exit__)
 
 
-def test_what_is_large_can_be_said_and_what_is_idle_is_told():
-    others, further = Buffers(), Buffers()
-    with watched_buffers(others) as made:
-        buffers = Buffers()
-        with watched_buffers(further) as inside:
-            Buffers()
-    outside = Buffers()
-    assert set(made) == {buffers} and not inside and outside.n_bytes == 0
-    buffers.set_large(1000)
+def test_arrays_that_stay_are_made_outside_of_a_steps_memory():
+    buffers = Buffers()
     with buffers:
-        small, a, b = np.empty(1000, np.uint8), np.empty(1100, np.uint8), np.empty(5000, np.uint8)
-        assert buffers.n_idle == 0 and address(b) == address(a) + 1216 and buffers.n_bytes == 1216 + 5120
-        del a
-        assert buffers.n_idle == 1216 and buffers.n_bytes == 1216 + 5120 and small.size == 1000
-
-
-def test_who_watches_gets_other_arrays_too():
-    """Those outside of any buffers, and those that are made to stay inside of a step's."""
-    others = Buffers()
-    with watched_buffers(others):
-        a, buffers = np.empty(LARGE, np.float32), Buffers()
-        with buffers:
-            kept = outside_buffers(np.empty, LARGE, np.float32)
-            assert len(a) == len(kept) and others.n_bytes > 8 * LARGE and buffers.n_bytes == 0
-    b = np.empty(LARGE, np.float32)
-    assert others.n_bytes < 9 * LARGE and len(b) == len(a)
+        kept = kernels.outside_buffers(np.empty, LARGE, np.float32)
+        assert len(kept) == LARGE and buffers.n_bytes == 0
+        step = np.empty(LARGE, np.float32)
+    assert buffers.n_bytes >= step.nbytes
 
 
 def test_outside_nothing_changes():

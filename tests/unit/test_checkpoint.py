@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from sarlite import nn, optim
+from sarlite.cli import folder, resume
 from sarlite.comm import threads
 from sarlite.errors import CheckpointError, PeerError
-from sarlite.train import checkpoint, folder, resume, tensorfile
+from sarlite.train import checkpoint, tensorfile
 
 TENSORS = {"model.a": np.arange(60, dtype=np.float32).reshape(3, 20), "best.a": np.ones((3, 20), np.float32), "optimizer.n": np.int64(7)}
 METADATA = {"epoch": 3, "text": 'a "quoted" word', "best": {"epoch": 2, "scores": {"val_loss": None}}}

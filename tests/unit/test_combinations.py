@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from sarlite.cli import config
+from sarlite.cli.combinations import REFUSED, Run, only_needed, refuse
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.models import GAT, GCN, RGCN, SAGE, SGC
-from sarlite.train import config
-from sarlite.train.combinations import REFUSED, Run, only_needed, refuse
 
 BATCHES = {"batch_size": 8, "fanouts": [3, 3]}
 RELATIONAL = {"cls": RGCN, "relational": True}
 ROWS = {"cls": SGC, "relational": False}
 GRAPHS = {"cls": GCN, "relational": False, "graphs": True}
-VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "memory_limit": 9,
+VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "columns": 2,
           "label_inputs": 0.5, "propagated": "folder", "embeddings": 1, "fanouts": [3, 3], "eval_fanouts": [3], "batch_size": 8,
           "batches": "global", "readout": "sum", "readout_width": 8, "numerics exact": "exact", "task link": "link",
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
@@ -68,7 +68,7 @@ def case(option, other):
 @pytest.mark.parametrize("option, other, message", REFUSED, ids=lambda value: str(value)[:30])
 def test_each_row_refuses_a_run_in_its_words(option, other, message):
     options, rest = case(option, other)
-    known = Run({**vars(config.resolve({})), **options}, **rest)
+    known = Run({**config.resolve({}).values, **options}, **rest)
     words = re.split(r"\{\w+\}", message)
     with pytest.raises(ConfigError, match=".+".join(map(re.escape, words)).removeprefix(".+")) as found:
         refuse(known)
@@ -76,7 +76,7 @@ def test_each_row_refuses_a_run_in_its_words(option, other, message):
 
 
 def test_an_option_alone_is_let_through():
-    defaults = vars(config.resolve({}))
+    defaults = config.resolve({}).values
     for option in {option for option, _, _ in REFUSED} - {"model", "link_relation"}:
         with_picks = {"fanouts": [3, 3]} if option == "batch_size" else {}
         refuse(Run({**defaults, "model": "gat", **named(option), **with_picks}, cls=GAT, relational=False, task="classify"))
@@ -84,7 +84,7 @@ def test_an_option_alone_is_let_through():
 
 
 def test_what_means_nothing_is_forgotten_or_refused_where_it_was_given():
-    before = {**vars(config.resolve({})), "fanouts": [3], "remote": "hec", "hec_life": 3, "smooth_alpha": 0.5}
+    before = {**config.resolve({}).values, "fanouts": [3], "remote": "hec", "hec_life": 3, "smooth_alpha": 0.5}
     found = only_needed(before, {})
     assert {found[name] for name in ("remote", "hec_life", "smooth_alpha")} == {None} and found["fanouts"] is None
     assert only_needed({**before, "batch_size": 4}, {})["hec_life"] == 3
@@ -101,10 +101,10 @@ def test_a_decay_of_the_first_layer_means_nothing_without_a_decay(tmp_path):
         config.parse(["--weight-decay-on", "first"])
     with pytest.raises(ConfigError, match="weight-decay-on first means nothing without --weight-decay$"):
         config.resolve({}, {"weight-decay-on": "first", "weight_decay": 0.0})
-    assert config.parse(["--weight-decay-on", "all"]).weight_decay_on == "all"  # as an older run's config.toml has it
-    assert config.parse(["--weight-decay-on", "first", "--weight-decay", "0.1"]).weight_decay_on == "first"
+    assert config.parse(["--weight-decay-on", "all"]).training.weight_decay_on == "all"  # as an older run's config.toml has it
+    assert config.parse(["--weight-decay-on", "first", "--weight-decay", "0.1"]).training.weight_decay_on == "first"
     before = {"weight_decay_on": "first", "weight_decay": 0.1}
-    assert config.resolve({"resume": "a/c", "weight_decay": 0.0}, before=before).weight_decay_on is None
+    assert config.resolve({"resume": "a/c", "weight_decay": 0.0}, before=before).values["weight_decay_on"] is None
 
 
 def test_an_argument_is_told_by_its_flag_on_every_rank():
@@ -130,8 +130,8 @@ def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
     with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which no longer exists; --mode sar gives the same"):
         config.resolve({"resume": "a/c"}, before=before)
     found = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
-    assert (found.mode, found.hidden, hasattr(found, "halo"), hasattr(found, "columns")) == ("oneshot", 9, False, False)
-    assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch", "columns": 1}, before).mode == "sa"
+    assert (found.schedule.mode, found.model.hidden) == ("oneshot", 9) and not {"halo", "columns"} & found.values.keys()
+    assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch", "columns": 1}, before).schedule.mode == "sa"
     for name, value in (("halo", "recompute"), ("columns", 2)):
         with pytest.raises(ConfigError, match=f"unknown option '{name}'"):
             config.resolve({}, {name: value})

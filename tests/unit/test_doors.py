@@ -8,13 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+from sarlite.cli import config
 from sarlite.comm import Solo
 from sarlite.data import format, load
 from sarlite.data.__main__ import main as convert
 from sarlite.data.names import Names
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
-from sarlite.train import config, propagated
+from sarlite.train import propagated
 
 
 def with_fields(folder, change):

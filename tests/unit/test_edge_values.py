@@ -9,7 +9,7 @@ from sarlite.comm import threads
 from sarlite.data.part import Rows
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import message_flow
-from sarlite.models import APPNP, GAT, GCN, SAGE, GATConv, GATv2Conv, SAGEConv
+from sarlite.models import APPNP, GAT, GCN, SAGE, EdgeGATConv, GATv2Conv, SAGEConv
 from sarlite.oracle.arithmetic import Plain
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.reference import Reference
@@ -95,7 +95,7 @@ def test_weights_of_one_change_nothing_and_dropout_has_the_same_coins():
 
 
 def test_edge_features_join_the_scores():
-    conv = GATConv(N_IN, 3, 2, edge_features=3, rng=nn.Random(0), **F64)
+    conv = EdgeGATConv(N_IN, 3, 2, edge_features=3, rng=nn.Random(0), **F64)
     assert {name: p.shape for name, p in conv.named_parameters()}["attn_edge"] == (3, 2)
     p = {name: p.data for name, p in conv.named_parameters()}
     z = (FEATURES @ p["linear.weight"]).reshape(61, 2, 3)
@@ -199,7 +199,7 @@ class Both(nn.Module):
     """Weighted sums, attention with weights and features, and a message of its own."""
 
     def __init__(self, rng):
-        self.sage, self.gat = SAGEConv(5, 4, rng=rng, **F64), GATConv(4, 2, 2, edge_features=2, rng=rng, **F64)
+        self.sage, self.gat = SAGEConv(5, 4, rng=rng, **F64), EdgeGATConv(4, 2, 2, edge_features=2, rng=rng, **F64)
         self.gcn = nn.Linear(4, 3, rng=rng, **F64)
 
     def __call__(self, graph, h):
@@ -308,7 +308,7 @@ def test_what_is_no_edge_value_is_refused():
     with pytest.raises(ConfigError, match="max-pool takes no edge weights"):
         SAGEConv(N_IN, 2, aggregator="max-pool", rng=nn.Random(0), **F64)(weighted(), Tensor(FEATURES))
     with pytest.raises(ConfigError, match="see 3 edge features, but the graph has none"):
-        GATConv(N_IN, 2, 2, edge_features=3, rng=nn.Random(0), **F64)(graph, Tensor(FEATURES))
+        EdgeGATConv(N_IN, 2, 2, edge_features=3, rng=nn.Random(0), **F64)(graph, Tensor(FEATURES))
     with pytest.raises(DataError, match="1e.300 is no finite float32"):
         weighted(np.full(420, 1e300)).aggregate(fn.copy_src(Tensor(FEATURES.astype(np.float32))), "sum")
     z = Tensor(values(0, 61, 2, 3))

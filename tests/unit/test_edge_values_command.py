@@ -4,11 +4,12 @@
 import numpy as np
 import pytest
 
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint
 from tests.helpers.data_files import write_proteins
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import train_here

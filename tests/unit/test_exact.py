@@ -5,24 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, optim, predict
+from sarlite import Graph, HeteroGraph, Trainer, fn, kernels, nn, numerics, optim, predict
+from sarlite.cli import config, run
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GCN, SAGE
 from sarlite.nn.activate import activation_sums
 from sarlite.nn.norm import batch_moments
-from sarlite.sar.aggregate import Operator
+from sarlite.numerics import reductions
+from sarlite.numerics.exact_sum import Exact
 from sarlite.sar.graph.weights import row_sums
-from sarlite.sar.operators.attention import Attend
-from sarlite.sar.operators.custom import Custom
-from sarlite.sar.operators.exact_functions import AllEdges, ExactCustom
-from sarlite.sar.operators.extremum import Extremum
-from sarlite.sar.operators.made import EXACT
-from sarlite.sar.operators.sums import Sum
-from sarlite.tape import Tensor, numerics, ops, reduce
-from sarlite.tape.exact import Exact
-from sarlite.train import checkpoint, config, run
+from sarlite.sar.operators.edge_sums import EdgeSums, FloatSum
+from sarlite.sar.operators.exact_edge_sums import AllEdges, ExactEdgeSums, GridSum
+from sarlite.tape import Tensor, ops
+from sarlite.train import checkpoint
 from sarlite.train.step import gradient_norm
 from tests.helpers.exact_runs import CASES, N_CLASSES, N_FEAT, N_NODES, data, digest, graph_of, work
 from tests.helpers.training_runs import train_here
@@ -191,21 +188,26 @@ def _fast(function):
     return lambda self, *args, **options: function.__wrapped__(*args, **options)
 
 
-def _fast_operator(kind):
-    return {"operators": {**EXACT, kind: lambda numerics, n_terms, *arguments: kind(*arguments)}}
+ACCUMULATORS = {name for name in vars(ExactEdgeSums) if not name.startswith("_")} - {"over_all_edges"}
+
+
+def _fast_sums(*names):
+    """These accumulators as numerics "fast" has them."""
+    return {"sums": {name: getattr(EdgeSums, name) for name in names}}
 
 
 BROKEN = {
     # what is done fast: (a model, the dtype, the methods or operators in place)
-    "product": ("gcn", np.float32, {"product": _fast(reduce.product)}),
-    "product of float64": ("gcn", np.float64, {"product": _fast(reduce.product)}),
-    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
-    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reduce.product_over_rows)}),
+    "product": ("gcn", np.float32, {"product": _fast(reductions.product)}),
+    "product of float64": ("gcn", np.float64, {"product": _fast(reductions.product)}),
+    "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
+    "product over rows of float64": ("gcn", np.float64, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),
     "total": ("sage", np.float64, {"total": lambda self, x, axis=None, keepdims=False: _total(self, x, axis, keepdims)}),
     "activation": ("sage", np.float64, {"activation_sums": _activation_sums}),
     "moments": ("sage", np.float64, {"batch_moments": _fast(batch_moments)}),
-    "product by head": ("functions", np.float32, {"product_by_head": _fast(reduce.product_by_head)}),
-    "product by head over rows": ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reduce.product_by_head_over_rows)}),
+    "product by head": ("functions", np.float32, {"product_by_head": _fast(reductions.product_by_head)}),
+    "product by head over rows":
+        ("functions", np.float64, {"product_by_head_over_rows": _over_ranks(reductions.product_by_head_over_rows)}),
     "the largest": ("gat", np.float32, {"_max": lambda self, array, across: array}),
     "who sums gradients": ("gcn", np.float32, {"sums_follow": lambda self: True}),
     "picked rows": ("sage pool", np.float32, _elsewhere("scatter_rows")),
@@ -213,15 +215,16 @@ BROKEN = {
         ("exp", "gat"), ("log", "gat"), ("log1p", "sage pool"), ("expm1", "functions"), ("power", "gcn"))},
     "share": ("gcn", np.float64, {"share": _share}),
     "norm": ("gcn", np.float64, {"gradient_norm": _fast(gradient_norm)}),
-    "sums": ("sage", np.float32, _fast_operator(Sum)),
-    "sums of float64": ("sage", np.float64, _fast_operator(Sum)),
-    "extremum": ("sage pool", np.float32, _fast_operator(Extremum)),
-    "attention": ("gat", np.float32, _fast_operator(Attend)),
-    "relations": ("relations", np.float64, {"operators": {**EXACT, Custom: type("Apart", (ExactCustom,), {"join": Operator.join})}}),
-    "sums of relations": ("rgat", np.float32, _fast_operator(Attend)),
-    "sums of picks": ("minibatch gcn", np.float64, _fast_operator(Sum)),
-    "choices": ("minibatch gat", np.float64, {"known": lambda self, alone, anywhere: alone}),
-    "functions": ("functions", np.float32, {"operators": {**EXACT, Custom: type("Fast", (ExactCustom,), {"all_edges": FastEdges})}}),
+    "sums": ("sage", np.float32, _fast_sums("row_sum", "row_sum_like", "row_gradient", "scaled")),
+    "sums of float64": ("sage", np.float64, _fast_sums("row_sum", "row_sum_like", "row_gradient", "scaled")),
+    "extremum": ("sage pool", np.float32, _fast_sums("picked_gradient")),
+    "attention": ("gat", np.float32, _fast_sums("softmax_sum", "softmax_gradient")),
+    "relations": ("relations", np.float64, {"join": lambda self, others: FloatSum(self.shape, self.dtype)}),
+    "sums of relations": ("rgat", np.float32, _fast_sums("softmax_sum", "softmax_gradient")),
+    "sums of picks": ("minibatch gcn", np.float64, _fast_sums("row_sum", "row_sum_like", "row_gradient", "scaled")),
+    "choices": ("minibatch gat", np.float64, {"rank_invariant": lambda self, local, shared: local}),
+    "functions": ("functions", np.float32, {"sums": {
+        "all_edges": lambda self, *edges: FastEdges(self, *edges), "message_gradients": EdgeSums.message_gradients}}),
 }  # fmt: skip
 
 
@@ -230,15 +233,14 @@ HELD_OTHERWISE = {"choices": "the way that is left out is refused", "add_at": "w
 
 
 def test_each_reduction_is_broken_once():
-    broken = {method for _, _, methods in BROKEN.values() for method in methods}
+    broken = {method for _, _, methods in BROKEN.values() for method in methods} - {"sums", "join"}
     reductions = {name for name in vars(Exact) if name.islower() and not name.startswith("_")} - NO_REDUCTIONS - {"name"}
     assert reductions - broken == HELD_OTHERWISE.keys()
-    operators = {kind for _, _, methods in BROKEN.values() for kind, how in methods.get("operators", {}).items() if how is not EXACT[kind]}
-    assert operators == EXACT.keys()
+    assert {name for _, _, methods in BROKEN.values() for name in methods.get("sums", {})} == ACCUMULATORS
 
 
 def _total(self, x, axis, keepdims):
-    found = reduce.total.__wrapped__(x, axis, keepdims)
+    found = reductions.total.__wrapped__(x, axis, keepdims)
     over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
     return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
 
@@ -255,8 +257,13 @@ def test_degrees_of_weights_do_not_know_the_order_of_edges():
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set):
+def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set, monkeypatch):
     case, dtype, methods = BROKEN[name]
+    methods = dict(methods)
+    for accumulator, method in methods.pop("sums", {}).items():
+        monkeypatch.setattr(ExactEdgeSums, accumulator, method)
+    if join := methods.pop("join", None):
+        monkeypatch.setattr(GridSum, "join", join)
     broken = type("Broken", (Exact,), methods)
     found = hashes(case, dtype, WAYS[::-1], numerics=broken)
     first = next(found)
@@ -378,6 +385,6 @@ def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_pa
     for n_ranks in (1, 3):
         out = str(tmp_path / f"{n_ranks}.npy")
         given = predict.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
-        threads.run(n_ranks, predict.predict, given)
+        threads.run(n_ranks, predict.predict, *given)
         outputs.append(np.load(out).tobytes())
     assert outputs[0] == outputs[1]

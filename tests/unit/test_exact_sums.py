@@ -5,9 +5,9 @@ import pytest
 
 from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import Solo
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import Exact, named
 from sarlite.oracle import check
-from sarlite.tape.exact import Exact, named
-from sarlite.tape.numerics import using
 from tests.helpers.exact_runs import digest
 from tests.helpers.oracle_candidates import graph_run, graph_vjp
 

@@ -96,7 +96,7 @@ def test_the_commands_say_what_is_missing(tmp_path, package, extra, words, envir
 
 def test_without_any_extra(tmp_path):
     """The library, its models and threads as ranks."""
-    done = command(tmp_path, OPTIONAL, "-c", "import sarlite, sarlite.models, sarlite.train.run, sarlite.data\n"
+    done = command(tmp_path, OPTIONAL, "-c", "import sarlite, sarlite.models, sarlite.cli.run, sarlite.data\n"
                    "from sarlite.comm import launch, threads\n"
                    "assert threads.run(2, lambda comm: comm.size) == [2, 2] and launch.connect({}).size == 1")
     assert done == (0, "")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph
+from sarlite.cli.train import main
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.graph import fennel as streaming
@@ -12,7 +13,6 @@ from sarlite.graph.cluster import clusters
 from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.graph.generate import power_law
 from sarlite.graph.partition import partition, report
-from sarlite.train.__main__ import main
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ FLOORS = [
     {"errors", "keys", "profile", "types", "files", "lazy", "charts"},
     {"_native", "progress", "command"},
     {"kernels"},
+    {"numerics"},
     {"tape", "graph", "comm"},
     {"sar"},
     {"minibatch", "propagation"},
@@ -27,6 +28,7 @@ FLOORS = [
     {"data"},
     {"models", "tasks"},
     {"train", "oracle", "info"},
+    {"cli"},
     {"smooth", "predict", "estimate", "report", "interop"},
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
@@ -83,7 +85,7 @@ def test_imports_go_down():
     found = []
     for path, line, target in imports(PACKAGE, "sarlite"):
         part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if part != "__init__" and _breaks(part, target):
+        if part != "__init__" and path.name != "__main__.py" and _breaks(part, target):
             found.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
     assert not found, "\n".join(found)
 
@@ -99,10 +101,14 @@ def test_parts_do_not_import_the_whole_package():
     assert not found, "\n".join(found)
 
 
+IMPORT_FOR_TYPES = {"sar"}
+"""Packages whose imports under TYPE_CHECKING may still close a circle. Add no package to this list."""
+
+
 def _file_imports(name, path, files):
-    """The files that a file imports, also inside functions; not for types alone."""
+    """Return the files that a file imports: also inside functions, and for types unless the list above allows it."""
     tree, found = ast.parse(path.read_text(), str(path)), set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if _part(name) in IMPORT_FOR_TYPES else ():
         for field in ("body", "orelse"):
             if isinstance(getattr(node, field, None), list):
                 setattr(node, field, [inner for inner in getattr(node, field) if not _for_types(inner)])
@@ -145,7 +151,7 @@ def test_no_two_files_import_each_other():
 
 @pytest.mark.parametrize("lines, circle", [
     ("import sarlite.b", True), ("def f():\n    from sarlite import b", True), ("import os", False),
-    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sarlite import b", False),
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sarlite import b", True),
 ])  # fmt: skip
 def test_circles_are_found(lines, circle, tmp_path):
     (tmp_path / "a.py").write_text(lines)
@@ -156,7 +162,7 @@ def test_circles_are_found(lines, circle, tmp_path):
 
 
 @pytest.mark.parametrize("part, target, breaks", [
-    ("tape", "sarlite.kernels", False), ("graph", "sarlite.kernels", False), ("tape", "sarlite.tape.engine", False),
+    ("tape", "sarlite.kernels", False), ("graph", "sarlite.kernels", False), ("tape", "sarlite.tape.tensor", False),
     ("tape", "sarlite.nn", True), ("tape", "sarlite.comm", True), ("graph", "sarlite.sar.plan", True), ("sar", "sarlite.nn", True),
     ("nn", "sarlite.optim", True), ("kernels", "sarlite.tape", True), ("data", "sarlite.graph.edges", False),
     ("train", "sarlite.models", False), ("sar", "sarlite.models", True), ("nn", "numpy", False),

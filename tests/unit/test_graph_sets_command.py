@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sarlite import estimate
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import ConfigError, DataError
-from sarlite.train import config, run
 from tests.helpers.data_files import write_gz
 from tests.helpers.graph_sets import FEATURES, GRAPH_OF, LABELS, PAIRS, SIZES, N, write_tu
 from tests.helpers.predicting import predict_here
@@ -124,8 +124,7 @@ def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
         ("--normalize-features: of sets of graphs", ["--normalize-features"]),
         ("--remote hec: .* whole graphs, so nothing is sampled|--remote: batches of", ["--batch-size", 2, "--remote", "hec"]),
         ("--fanouts: batches of .* are whole graphs", ["--batch-size", 2, "--fanouts", "2,2,2"]),
-        ("--dry-run: the costs of sets", ["--dry-run"]),
-        ("--memory-limit: the costs of sets", ["--memory-limit", "1GiB"]), ("--model sgc: trains on features", ["--model", "sgc"]),
+        ("--model sgc: trains on features", ["--model", "sgc"]),
         ("readout", ["--readout", "median"]), ("--readout-width", ["--readout-width", 0]),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -133,7 +132,7 @@ def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     with pytest.raises(ConfigError, match="--readout: --data sbm:.* is no set of graphs"):
         train_here(tmp_path / "run", "--readout", "sum", "--epochs", 1)
     assert estimate.main(["--data", f"tu:{folder}", "--model", "gcn"]) == 2
-    assert "error: the costs of sets of graphs, as --data tu:" in capsys.readouterr().err
+    assert "error: --model gcn on graphs data has no formula" in capsys.readouterr().err
     trained(tmp_path / "run", folder)
     with pytest.raises(ConfigError, match="--embeddings: of sets of graphs"):
         predict_here(tmp_path / "run", tmp_path / "o.npy", "--embeddings", 1)

@@ -1,7 +1,6 @@
 """Relations: N ranks give the dense loop's answer, one fetch a source type, and bad graphs are refused (threads as ranks)."""
 
 import tracemalloc
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import RGAT, RGCN
 from sarlite.sar.operators.evaluation import EVALUATIONS, Sizes, costs
-from sarlite.tape import shapes
 from tests.helpers.exchanges import MODES, in_parts
 from tests.helpers.relational import (
     ABOUT,
@@ -243,14 +241,6 @@ def test_attention_inside_the_message_is_attention_over_transformed_rows():
             np.testing.assert_allclose(out, expected[ids["paper"]], rtol=1e-12, atol=1e-12)
             for name, d in d_own.items():
                 np.testing.assert_allclose(d, d_h[name][ids[name]], rtol=1e-12, atol=1e-12)
-
-
-def test_flops():
-    graph, x, weight = make(), Tensor(X["paper"]), Tensor(values(1, N_IN, 4))
-    n_edges = len(EDGES[CITES][0])
-    for evaluation, flops in (("inside", n_edges * 4 + 2 * 23 * N_IN * 4), ("first", n_edges * N_IN + 2 * 23 * N_IN * 4)):
-        run = partial(graph.aggregate, {CITES: fn.linear(x, weight)}, "mean", evaluation=evaluation)
-        assert sum(record.flops for record in shapes.measure(run)) == flops
 
 
 def test_sums_over_several_source_types_are_one_array():

@@ -9,15 +9,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from sarlite import Graph, Solo, Trainer, nn, optim
+from sarlite.cli import config
+from sarlite.cli.settings import settings
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GCN
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
-from sarlite.train import config, smoothing
+from sarlite.train import smoothing
 from sarlite.train.loop import Best
-from sarlite.train.settings import settings, smoothing_of
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT
 from tests.helpers.training_runs import SMALL, train_here
 
@@ -159,7 +160,7 @@ def test_after_training_the_best_model_is_smoothed_where_validation_does_not_los
     scores = CorrectAndSmooth(smooth_alpha=0.9)(run.graph, probabilities, LABELS, TRAIN)
     run.labels[VAL] = (scores if kept else probabilities)[VAL].argmax(1)  # so that one of them is right everywhere
     options = config.parse([*SMALL, "--correct-and-smooth", "--smooth-alpha", "0.9"])
-    found = smoothing.after_training(run, best, smoothing_of(options), tmp_path)
+    found = smoothing.after_training(run, best, options.smoothing.smoother(), tmp_path / "predictions.npy")
     assert found["kept"] is kept and (found["val_accuracy"] == 1) is kept
     assert found["test_accuracy"] == (scores[TEST].argmax(1) == LABELS[TEST]).mean()
     np.testing.assert_allclose(np.load(tmp_path / "predictions.npy"), scores if kept else probabilities, rtol=1e-12, atol=1e-14)

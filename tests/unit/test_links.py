@@ -255,8 +255,8 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
         made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val, links.test,
                        task=LinkTask(), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
         losses = [made.epoch(epoch) for epoch in range(4)]
-        ends = [graph.schedule.rows for graph in links.graph._slots]
-        return losses, links.graph.nodes.schedule.rows, links.graph.draw(0, links.train).nodes.schedule.rows, ends
+        ends = [graph.schedule.row_format.name for graph in links.graph._slots]
+        return losses, links.graph.nodes.schedule.row_format.name, links.graph.draw(0, links.train).nodes.schedule.row_format.name, ends
 
     narrow, wide = work(Solo(), "bfloat16"), work(Solo(), "float32")
     assert narrow[1:] == ("bfloat16", "bfloat16", ["float32", "float32"]) and wide[1] == "float32"

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from sarlite import nn
+from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.tasks import recommend
 from sarlite.tasks.link_edges import Ends
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint
 from tests.helpers.data_files import write_saved
 from tests.helpers.linked import N, part
 from tests.helpers.predicting import predict_here

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Tensor, Trainer, fn, nn, optim
+from sarlite.cli import config
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.minibatch.flow import count_layers
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
-from sarlite.train import config
 from tests.helpers.batching import LABELS, N_IN, N_OUT, SEEDS, Weighted, X, parts, whole
 from tests.helpers.strategies import values
 from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here

@@ -6,7 +6,7 @@ import pytest
 
 from sarlite import Graph, Tensor, gradcheck, nn
 from sarlite.errors import ConfigError
-from sarlite.models import APPNP, GAT, GCN, GCNII, GIN, MODELS, PNA, SAGE, SGC, SIGN, GATConv, GATv2, GCNConv, SAGEConv
+from sarlite.models import APPNP, GAT, GCN, GCNII, GIN, MODELS, PNA, SAGE, SGC, SIGN, GATConv, GATv2, GCNConv, PaperGATConv, SAGEConv
 from tests.helpers import references
 from tests.helpers.strategies import random_edges, values
 
@@ -77,7 +77,7 @@ def test_gat(residual, concat):
 @pytest.mark.parametrize("residual", [True, False])
 def test_gat_in_the_papers_form(residual, concat):
     """DistGNN-MB Eq. 2: weights of their own for destinations, one bias, relu before the scores."""
-    conv = GATConv(5, 3, 2, form="paper", concat=concat, residual=residual, rng=nn.Random(0), **F64)
+    conv = PaperGATConv(5, 3, 2, concat=concat, residual=residual, rng=nn.Random(0), **F64)
     p = parameters(conv)
     names = {"linear.weight", "linear_dst.weight", "update.bias", "attn_src", "attn_dst"}
     assert set(p) == names | ({"root.weight"} if residual else set())

@@ -9,8 +9,6 @@ from sarlite.errors import ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, message_flow
 from sarlite.models import GAT, GCN, SAGE
 from sarlite.tape import ops
-from tests.helpers import costing
-from tests.helpers.costing import RELATIONAL, check_bytes
 from tests.helpers.strategies import random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
@@ -157,15 +155,3 @@ def test_a_run_with_a_cache_goes_on_with_its_rows(tmp_path, here):
     here(tmp_path / "half", *flags, "--epochs", 2)
     found = here(tmp_path / "rest", *flags, "--resume", tmp_path / "half" / "checkpoint.safetensors", "--epochs", 3)
     assert found[-1]["loss"] == whole[-1]["loss"]
-
-
-BATCHES = {"layers": 2, "batch_size": 6, "fanouts": (3, 2), "data": "sbm:nodes=90,degree=5,features=9,classes=2,train=6,val=5", "epochs": 1,
-           "prefetch": 0}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name, options", [
-    ("gcn", BATCHES), ("sage", {**BATCHES, "remote": "hec", "halo_features": "cache"}),
-    ("gat", {**BATCHES, "remote": "hec", "push": "demand"}), ("rgcn", {"epochs": 2, "prefetch": 0})])
-def test_bytes_that_are_told_are_those_of_the_run(name, options, tmp_path):
-    check_bytes(tmp_path, 3, ["sar"], rows="bfloat16", **{**(RELATIONAL if name == "rgcn" else costing.MODELS)[name], **options})

@@ -7,7 +7,7 @@ import pytest
 
 from sarlite import Graph, Tensor, nn
 from sarlite.errors import ConfigError, DataError
-from sarlite.models import GAT, GCN, SAGE, GATConv, GATv2Conv, GCNConv, SAGEConv
+from sarlite.models import GAT, GCN, SAGE, GATConv, GATv2Conv, GCNConv, PaperGATConv, SAGEConv
 from sarlite.oracle.arithmetic import Plain
 from sarlite.oracle.edges import EdgeList
 from sarlite.oracle.reference import Reference
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused_by_name():
     with pytest.raises(ConfigError, match="dialect 'jax'"):
         state_of(layer, "jax")
     with pytest.raises(DataError, match=r"'linear_dst.weight' has no place|'update.bias' has no place"):
-        state_of(random_module(lambda **o: GATConv(N_IN, 3, 2, form="paper", **o)), "pyg")
+        state_of(random_module(lambda **o: PaperGATConv(N_IN, 3, 2, **o)), "pyg")
     with pytest.raises(DataError, match="'bias' has no place in dgl's gatv2"):
         state_of(random_module(lambda **o: GATv2Conv(N_IN, 3, 2, **o)), "dgl")
     deeper = state_of(random_module(lambda **o: GCN(N_IN, 4, layers=3, **o)), "pyg")

@@ -11,6 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from sarlite import Graph, Tensor, nn, predict
+from sarlite.cli import config
+from sarlite.cli import run as training
+from sarlite.cli.option import options_of
 from sarlite.comm import Solo, threads
 from sarlite.data import format as relational
 from sarlite.data import load, node_rows
@@ -22,8 +25,7 @@ from sarlite.errors import CheckpointError, SarliteError
 from sarlite.models import SAGE
 from sarlite.sar.schedule import schedule
 from sarlite.tasks.metrics import METRICS
-from sarlite.train import checkpoint, config
-from sarlite.train import run as training
+from sarlite.train import checkpoint
 from tests.helpers.owned_rows import make
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run
@@ -333,7 +335,7 @@ def test_the_command_and_a_file_that_may_not_grow(run, tmp_path):
 
 def test_every_flag_is_on_the_page():
     page = (ROOT / "docs" / "training.md").read_text()
-    for name in predict.OWN:
+    for name in options_of(predict.PredictOptions):
         assert f"`--{name}" in page, name
 
 
@@ -351,8 +353,8 @@ def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
     for data, ranks in ((tmp_path / "d", 1), (tmp_path / "d", 2), (spec, 2)):
         out = tmp_path / f"p{suffix}"
         words_ = ["--checkpoint", run / "checkpoint.safetensors", "--out", out, "--data", data, "--ranks", ranks, "--threads", 1]
-        options = predict.parse([str(word) for word in words_])
-        threads.run(ranks, predict.predict, options) if ranks > 1 else predict.predict(Solo(), options)
+        options, own = predict.parse([str(word) for word in words_])
+        threads.run(ranks, predict.predict, options, own) if ranks > 1 else predict.predict(Solo(), options, own)
         if suffix == ".csv":
             head, *rows = [line.split(",") for line in out.read_text().splitlines()]
         else:

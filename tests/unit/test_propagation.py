@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Solo, Tensor, gradcheck, nn
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.data import node_rows
 from sarlite.data.writer import meta_hash
@@ -14,7 +15,7 @@ from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import APPNP, SGC, SIGN
 from sarlite.propagation import Propagation
-from sarlite.train import config, propagated, run
+from sarlite.train import propagated
 from sarlite.train.load import Shard
 from tests.helpers import references
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT, check_equality

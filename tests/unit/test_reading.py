@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from sarlite.cli import config
 from sarlite.data import load
 from sarlite.data.textfile import read_parts
 from sarlite.errors import CheckpointError, ConfigError, DataError, reading, regular
-from sarlite.train import checkpoint, config
+from sarlite.train import checkpoint
 
 
 @pytest.mark.parametrize(
@@ -96,9 +97,9 @@ def run(code, *arguments, **environment):
 def test_files_are_utf8_under_an_ascii_locale(tmp_path):
     (tmp_path / "c.toml").write_text('data = "edges:é.csv"\n', encoding="utf-8")
     (tmp_path / "y.txt").write_text("# é\n0\n1\n", encoding="utf-8")
-    code = ("import sys, locale; from sarlite.train import config; from sarlite.data.textfile import read_parts; "
+    code = ("import sys, locale; from sarlite.cli import config; from sarlite.data.textfile import read_parts; "
             "assert 'UTF' not in locale.getpreferredencoding().upper(); "
-            "print(ascii(config.parse(['--config', sys.argv[1]]).data), read_parts(sys.argv[2], 2, 2))")  # fmt: skip
+            "print(ascii(config.parse(['--config', sys.argv[1]]).data.data), read_parts(sys.argv[2], 2, 2))")  # fmt: skip
     done = run(code, tmp_path / "c.toml", tmp_path / "y.txt", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert done.stdout.strip() == r"'edges:\udcc3\udca9.csv' [0 1]", done.stderr  # as open() takes it here: the same bytes
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, Solo, Trainer, nn, optim
+from sarlite.cli import config, run
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.shown_labels import LabelInputs
-from sarlite.train import config, run
 from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import SMALL, assert_same_curve, metrics, train_here
@@ -28,7 +28,7 @@ def curve(folder, *flags):
     words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
-    found = threads.run(options.ranks, run.train, options) if options.ranks > 1 else [run.train(Solo(), options)]
+    found = threads.run(options.machine.ranks, run.train, options) if options.machine.ranks > 1 else [run.train(Solo(), options)]
     return found[0], [m["loss"] for m in metrics(folder)]
 
 

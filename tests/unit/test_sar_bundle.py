@@ -8,7 +8,7 @@ from sarlite import Tensor
 from sarlite.comm import threads
 from sarlite.graph.part import InEdges
 from sarlite.profile import Profile
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.sar.aggregate import aggregate
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.schedule import needs, schedule
 from tests.helpers.exchanges import MODES, in_parts
@@ -21,34 +21,58 @@ ROWS = (60, 24)  # destinations of each set
 MATRICES = [np.random.default_rng(k).random((n, N_SRC)) < p for k, (n, p) in enumerate(zip(ROWS, (0.02, 0.05)))]
 
 
-class Sums(Operator):
+class Sums:
     """A `Sum` over each set of edges; the outputs follow each other. With weights, one input a set, it is case 2."""
+
+    fetched, captured = ("rows",), ()
 
     def __init__(self, n_dst, weighted):
         self.n_dst, self.weighted, self.sums = n_dst, weighted, [Sum(n, weighted) for n in n_dst]
 
-    def begin(self, needs, arrays, keep):
-        for k, one in enumerate(self.sums):
-            own = [0, 1 + k] if self.weighted else [0]
-            one.begin([needs[i] for i in own], [arrays[i] for i in own], keep)
-        self.needs_rows = any(one.needs_rows for one in self.sums)
+    def own(self, k, values):
+        """The items of one sum: the rows, and its weights."""
+        return [values[0], values[1 + k]] if self.weighted else [values[0]]
 
-    def forward(self, block, rows):
-        return [one.forward(block[k], rows) for k, one in enumerate(self.sums)]
+    def context(self, k, context):
+        return context._replace(wants_grad=self.own(k, context.wants_grad), single_block=False)
 
-    def end(self):
-        return np.concatenate([one.end() for one in self.sums])
+    def needs_rows(self, context):
+        return any(one.needs_rows(self.context(k, context)) for k, one in enumerate(self.sums))
 
-    def begin_backward(self, g):
-        for one, part in zip(self.sums, np.split(g, np.cumsum(self.n_dst)[:-1])):
-            one.begin_backward(part)
+    def forward(self, inputs, context):
+        return SumsForward([one.forward(self.own(k, inputs), self.context(k, context)) for k, one in enumerate(self.sums)])
 
-    def backward(self, block, rows, kept, d_rows):
-        for k, one in enumerate(self.sums):
-            one.backward(block[k], rows, kept and kept[k], d_rows)
+    def backward(self, residuals, g, context):
+        parts = np.split(g, np.cumsum(self.n_dst)[:-1])
+        return SumsBackward([one.backward(residuals[k], parts[k], self.context(k, context)) for k, one in enumerate(self.sums)])
 
-    def end_backward(self):
-        return sum((one.end_backward() for one in self.sums), [])
+
+class SumsForward:
+    def __init__(self, passes):
+        self.passes = passes
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        for edges, one in zip(block, self.passes):
+            one.add(edges, rows)
+
+    def finish(self):
+        outputs, residuals = zip(*(one.finish() for one in self.passes))
+        return np.concatenate(outputs), residuals
+
+
+class SumsBackward:
+    def __init__(self, passes):
+        self.passes, self.sinks = passes, passes[0].sinks
+
+    def add(self, block, rows, sinks):
+        for edges, one in zip(block, self.passes):
+            one.add(edges, rows, sinks)
+
+    def finish(self):
+        return sum((one.finish() for one in self.passes), [])
 
 
 def own(comm, n):

@@ -176,7 +176,7 @@ def test_rows_of_a_batch_that_do_not_ascend():
         part = graph.shard(comm, "random", mode="broadcast")
         (batch,) = NeighborLoader(part, X[part.src_ids], None, np.arange(0, part.n_dst, 3), fanouts=(4, 4), batch_size=20)
         for layer in batch.layers(2):
-            found = layer.schedule.run((layer.src_ids.astype(float),), lambda block, rows: (rows[0].copy(), block.src_ids), keep=True)
+            found = layer.schedule.run((layer.src_ids.astype(float),), lambda block, rows: (rows[0].copy(), block.src_ids), keeps_rows=True)
             assert all(np.array_equal(rows, ids) for rows, ids in found)
         arrivals = [arrival for layer in batch.layers(2) for piece in layer.plan.forward for arrival in piece.arrivals]
         return any((np.diff(arrival.needed) < 0).any() for arrival in arrivals if isinstance(arrival.needed, np.ndarray))

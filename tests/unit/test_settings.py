@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 from sarlite import Solo, nn
+from sarlite.cli import config
+from sarlite.cli.options import MinibatchOptions, OutputOptions, TrainingOptions
+from sarlite.cli.run import make_trainer, new_model
+from sarlite.cli.settings import Settings, settings
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.minibatch import HEC
@@ -11,12 +15,9 @@ from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train import config
 from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
 from sarlite.train.loop import fit
 from sarlite.train.model import ModelSpec
-from sarlite.train.run import make_trainer, new_model
-from sarlite.train.settings import Batches, Output, Settings, Training, settings
 from tests.helpers.relational_runs import SPEC
 from tests.helpers.training_runs import DATA, train_here
 
@@ -27,14 +28,14 @@ def test_rows_fetched_ahead_are_as_the_options_say_or_as_the_machine_takes(monke
     monkeypatch.setattr("sarlite.train.load.default_prefetch", lambda comm, n_threads: 10 + n_threads)
     for flags, expected in (["--threads", "3"], 13), (["--prefetch", "2"], 2), (["--prefetch", "0"], 0):
         options = config.parse(flags)
-        assert prefetched(Solo(), settings(options).graph, options).prefetch == expected
+        assert prefetched(Solo(), settings(options).graph, options.schedule.prefetch, options.machine.threads).prefetch == expected
 
 
 def test_options_that_are_not_given_ask_for_what_the_values_have_by_default():
     found = settings(config.resolve({}))
     assert found.model == ModelSpec("sage", SAGE) and found.batches is None
-    assert found.graph == Options(prefetch=0) and found.output._replace(progress="none") == Output(every_seconds=600.0)
-    assert found.training._replace(schedule=None) == Training(schedule=None) and found.training.schedule(7) == 1
+    assert found.graph == Options(prefetch=0) and found.output == OutputOptions() and found.output.every_seconds == 600
+    assert found.training == TrainingOptions() and found.schedule(7) == 1 and found.smoother is None
     assert found.source == Source("sbm:", dtype="float32", progress="auto", edge_values=found.source.edge_values)
 
 
@@ -43,8 +44,9 @@ def test_options_as_values():
             "--smooth-alpha 0.5 --prefetch 2 --checkpoint-every 3 --lr-schedule step:1:0.5 --no-self-loops --edge-features"
     found = settings(config.parse(words.split()), GCN)
     assert dict(found.model.options) == {"hidden": 9} and found.graph == Options("sa", 2)
-    assert found.batches == Batches(4, [3, -1], remote=HEC(life=5)) and found.output == Output(3, progress="auto")
-    assert found.training.smooth == CorrectAndSmooth(smooth_alpha=0.5) and found.training.schedule(1) == 0.5
+    assert found.batches == MinibatchOptions(4, [3, -1], remote="hec", hec_life=5) and found.batches.at_remote() == HEC(life=5)
+    assert found.output == OutputOptions(checkpoint_every=3) and (found.output.every_epochs, found.output.every_seconds) == (3, None)
+    assert found.smoother == CorrectAndSmooth(smooth_alpha=0.5) and found.schedule(1) == 0.5
     assert found.source.self_loops is False and settings(config.resolve({"model": "gcn"})).source.self_loops is True
     assert found.source.edge_values[:3] == ("there", True, False)
 
@@ -64,7 +66,7 @@ def trained(comm, epochs=3):
     """The losses of a run whose values are made by hand."""
     source = Source(DATA, dtype="float64", partition="random", seed=5)
     run = Settings(source, Options("oneshot", prefetch=0), ModelSpec("sage", SAGE, {"hidden": 8, "layers": 2}, "float64"), None,
-                   Training(epochs=epochs, lr=0.02, seed=5, schedule=schedule("cosine", epochs)), Output())  # fmt: skip
+                   TrainingOptions(epochs=epochs, lr=0.02, seed=5), schedule=schedule("cosine", epochs))  # fmt: skip
     part, rng, losses = load(comm, run.source, run.graph), nn.Random(run.training.seed), []
     trainer = make_trainer(comm, run, part, new_model(comm, run, part, rng), rng)
     fit(trainer, run.training.epochs, on_epoch=lambda record: losses.append(record["loss"]))

@@ -33,7 +33,7 @@ def data(tmp_path_factory):
 def run(data, name, ranks, *flags):
     options = smooth.parse(["--data", str(data / name), "--predictions", str(data / "z.npy"), "--out", str(data / "out.npy"),
                             "--progress", "none", "--threads", "1", "--ranks", str(ranks), *map(str, flags)])
-    threads.run(ranks, smooth.smooth, options) if ranks > 1 else smooth.smooth(Solo(), options)
+    threads.run(ranks, smooth.smooth, *options) if ranks > 1 else smooth.smooth(Solo(), *options)
     return np.load(data / "out.npy")
 
 

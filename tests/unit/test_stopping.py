@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from sarlite import optim
+from sarlite.cli import config
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.profile import Profile
 from sarlite.tasks.node_task import NodeTask
-from sarlite.train import checkpoint, config
+from sarlite.train import checkpoint
 from sarlite.train.loop import fit
 from sarlite.train.stopping import Best, Stopping
 from tests.helpers.owned_rows import make

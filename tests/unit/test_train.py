@@ -10,13 +10,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sarlite import optim
+from sarlite.cli import config, run
+from sarlite.cli.options import OPTIONS
 from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data import load as data_load
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.graph import order as orders
-from sarlite.train import checkpoint, config, run
+from sarlite.train import checkpoint
 from tests.helpers.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
@@ -363,9 +365,9 @@ def test_a_model_of_ones_own(here, tmp_path):
 def test_help_and_training_without_mpi(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = command("--help", environ=environ)
+    done = command("--help-all", environ=environ)
     assert done.returncode == 0 and done.stderr == ""
-    for name in config.OPTIONS:
+    for name in OPTIONS:
         assert f"--{name.replace('_', '-')}" in done.stdout
     train(tmp_path / "run", "--epochs", 1, "--ranks", 2, environ=environ)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sarlite.cli import config, folder
 from sarlite.comm import Solo, threads
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError
-from sarlite.train import checkpoint, config, folder
+from sarlite.train import checkpoint
 from tests.helpers.training_runs import DATA, ROOT, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)

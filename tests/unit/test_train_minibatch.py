@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from sarlite import Trainer, nn, optim
+from sarlite.cli import run_report as report
 from sarlite.data import load
 from sarlite.errors import SarliteError
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
 from sarlite.sar.graph.graph import Graph
-from sarlite.train import checkpoint, loop, report
+from sarlite.train import checkpoint, loop
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import DATA, assert_same_curve, train
 

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from sarlite.cli import config
+from sarlite.cli.options import MinibatchOptions
 from sarlite.errors import ConfigError
-from sarlite.train import config
 from sarlite.train.loop import Trainer
 from tests.helpers.training_runs import DATA
 
@@ -58,15 +59,15 @@ def test_so_are_those_of_a_file(text, tmp_path):
 
 def test_what_a_run_wrote_is_read_back_and_what_a_run_before_had_is_forgotten(tmp_path):
     one = config.parse("--batch-size 10 --fanouts 5,all --remote hec --hec-life 3 --push demand".split())
-    assert one.fanouts == [5, -1] and one.hec_delay is None
+    assert one.minibatch.fanouts == [5, -1] and one.minibatch.hec_delay == 1 and one.values["hec_delay"] is None
     (tmp_path / "c.toml").write_text(config.to_toml(one))
-    assert vars(config.resolve({}, config.read_toml(tmp_path / "c.toml"))) == vars(one)
+    assert config.resolve({}, config.read_toml(tmp_path / "c.toml")).values == one.values
     (tmp_path / "text.toml").write_text('batch-size = 10\nfanouts = "5,all"')
-    assert config.parse(["--config", str(tmp_path / "text.toml")]).fanouts == [5, -1]
-    other = config.resolve({"remote": "local"}, before=vars(one))
-    assert (other.hec_life, other.push, other.fanouts) == (None, None, [5, -1])
-    whole = config.resolve({"batch_size": 0}, before=vars(one))
-    assert all(getattr(whole, name) is None for name in config.MINIBATCH_OPTIONS)
+    assert config.parse(["--config", str(tmp_path / "text.toml")]).minibatch.fanouts == [5, -1]
+    other = config.resolve({"remote": "local"}, before=one.values)
+    assert [other.values[name] for name in ("hec_life", "push", "fanouts")] == [None, None, [5, -1]]
+    whole = config.resolve({"batch_size": 0}, before=one.values)
+    assert whole.minibatch == MinibatchOptions() and whole.values["remote"] is None
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

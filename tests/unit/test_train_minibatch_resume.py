@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sarlite.cli import config, run
+from sarlite.cli import run_report as report
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.minibatch.table import Ordered, Table
-from sarlite.train import caches, checkpoint, config, report, run
+from sarlite.train import caches, checkpoint
 from tests.helpers.training_runs import DATA, SMALL
 
 pytestmark = pytest.mark.timeout(60)
@@ -38,7 +40,7 @@ def stopped(folder, epoch, *flags):
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(report, "write_metrics", noting)
-        threads.run(options.ranks, lambda comm: run.train(comm, options, interrupts=interrupts))
+        threads.run(options.machine.ranks, lambda comm: run.train(comm, options, interrupts=interrupts))
     assert checkpoint.load_metadata(saved)["epoch"] == epoch
     return saved
 
@@ -63,7 +65,7 @@ def test_the_batch_size_may_change_and_so_do_the_steps(here, tmp_path):
     assert checkpoint.load_metadata(tmp_path / "larger" / "checkpoint.safetensors")["step"] == 6
     before = {name: value for name, value in config.resume.base(saved).items() if name != "ranks"}
     whole = config.resolve({"batch_size": 0, "resume": str(saved), "epochs": 3}, before=before)
-    assert whole.fanouts is None and before["fanouts"] == [3, 5]
+    assert whole.minibatch.fanouts is None and before["fanouts"] == [3, 5]
 
 
 REMOTE = {

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from sarlite import nn
+from sarlite.cli import config, run
+from sarlite.cli.options import TrainingOptions
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.models import APPNP, GAT, GCN, RGAT, RGCN, SAGE, SGC, SIGN
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.train import config, run
 from sarlite.train.model import first_layer, make_model, model_class
-from sarlite.train.settings import Training, model_of
 from tests.helpers.training_runs import MODEL, SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -68,8 +68,8 @@ def test_the_trial_of_a_model_changes_nothing(tmp_path):
     path.write_text(NORMAL)
     options = config.parse(["--model", f"{path}:Mine", "--hidden", "8"])
     rng, other = nn.Random(0), nn.Random(0)
-    tried = make_model(model_of(options), 5, 3, rng)
-    fresh = model_class(options.model)(5, 3, hidden=8, rng=other, dtype=np.float32)
+    tried = make_model(options.model.spec(), 5, 3, rng)
+    fresh = model_class(options.model.model)(5, 3, hidden=8, rng=other, dtype=np.float32)
     for name, array in fresh.state_dict().items():
         np.testing.assert_array_equal(tried.state_dict()[name], array)
     assert repr(rng) == repr(other)
@@ -110,7 +110,7 @@ class Mine(nn.Module):
 def test_what_it_says_is_modules_and_parameters_of_the_model():
     model = Mine(lambda own: [own.one[1], own.two.beta])
     assert first_layer(model) == {"one.1.weight", "one.1.bias", "two.beta"}
-    made = Training(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
+    made = TrainingOptions(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
     decays = dict(zip(flat.replicated.names, (made.decays[0][where].max() for where in flat.replicated.slices)))
     assert decays == {name: 0.25 if name in first_layer(model) else 0.0 for name in decays} and len(decays) == 6
     for told, words in ((lambda own: own.two, "returned LayerNorm"), (lambda own: [own.two, 3], "must return a list of modules"),
@@ -128,11 +128,11 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
     options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
     words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
     with pytest.raises(ConfigError, match=words):
-        threads.run(options.ranks, run.train, options)
+        threads.run(options.machine.ranks, run.train, options)
     method = "    def first_layer(self):\n        return [self.six]\n\n"
     (tmp_path / "mine.py").write_text(MODEL.replace("    def __call__", method + "    def __call__"))
     with pytest.raises(ConfigError, match="--model .*mine.py:Mine:\n.*line 11, in first_layer(?s:.*)has no attribute 'six'"):
-        threads.run(options.ranks, run.train, options)
+        threads.run(options.machine.ranks, run.train, options)
 
 
 def test_a_suggestion_only_where_it_is_close():

@@ -6,10 +6,12 @@ import pytest
 
 import sarlite
 from sarlite import info
+from sarlite.cli import config
+from sarlite.cli.help import groups
+from sarlite.cli.options import OPTIONS
 from sarlite.command import byte_size, readable
 from sarlite.data import __main__ as data
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.train import config
 from tests.helpers.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -19,8 +21,9 @@ def test_flag_over_file_over_default(tmp_path):
     path = tmp_path / "options.toml"
     path.write_text('epochs = 7\nlr = 1\nlr-schedule = "cosine"\nbatch_norm = false\n')
     resolved = config.parse(["--config", str(path), "--epochs", "3"])
-    assert (resolved.epochs, resolved.lr, resolved.lr_schedule, resolved.batch_norm) == (3, 1.0, "cosine", False)
-    assert type(resolved.lr) is float and resolved.optimizer == "adam" and resolved.dropout is None
+    training, model = resolved.training, resolved.model
+    assert (training.epochs, training.lr, training.lr_schedule, model.batch_norm) == (3, 1.0, "cosine", False)
+    assert type(training.lr) is float and training.optimizer == "adam" and model.dropout is None
 
 
 def test_the_written_configuration_is_read_back(tmp_path):
@@ -29,7 +32,7 @@ def test_the_written_configuration_is_read_back(tmp_path):
     path.write_text("")
     assert config.read_toml(path) == {}
     path.write_text(config.to_toml(one))
-    assert vars(config.resolve({}, config.read_toml(path))) == {**vars(one), "run_dir": None}  # of that run alone
+    assert config.resolve({}, config.read_toml(path)).values == {**one.values, "run_dir": None}  # of that run alone
 
 
 FILES = {
@@ -62,7 +65,7 @@ def test_sizes_in_bytes():
     for text, n in (("1000000", 10**6), ("12B", 12), ("1.5G", 3 << 29), ("1.5GiB", 3 << 29), ("1.5GB", 1_500_000_000), ("512 mib", 1 << 29),
                     ("2kB", 2000), ("3K", 3072), ("1TB", 10**12), ("1TiB", 1 << 40), ("0.29MB", 290_000)):
         assert byte_size(text) == n, text
-        assert config.parse(["--memory-limit", text]).memory_limit == n
+        assert config.parse(["--memory-limit", text]).machine.memory_limit == n
     for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 400):
         with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is no size"):
             config.parse([f"--memory-limit={text}"])
@@ -92,16 +95,16 @@ def test_the_command_refuses_with_status_2(flags, word, tmp_path):
 
 
 MISTYPED = {
-    "--modle gcn": "error: unknown option --modle; did you mean --mode or --model? (python -m sarlite.train --help lists all)",
-    "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help lists all)",
-    "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help lists all)",
-    "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help lists all)",
+    "--modle gcn": "error: unknown option --modle; did you mean --mode or --model? (python -m sarlite.train --help-all lists all)",
+    "--epoch=3": "error: unknown option --epoch; did you mean --epochs? (python -m sarlite.train --help-all lists all)",
+    "--nonsense 1": "error: unknown option --nonsense (python -m sarlite.train --help-all lists all)",
+    "gcn": "error: unexpected argument 'gcn' (python -m sarlite.train --help-all lists all)",
     "--mode sra": "error: --mode: 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa? "
-                  "(docs/which-mode.md tells which to choose; python -m sarlite.train --help lists all)",
+                  "(docs/which-mode.md tells which to choose; python -m sarlite.train --help-all lists all)",
     "--dtype float": "error: --dtype: 'float' is not one of float32, float64; did you mean float64 or float32? "
-                     "(python -m sarlite.train --help lists all)",
-    "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help lists all)",
-    "--epochs": "error: --epochs: expected one argument (python -m sarlite.train --help lists all)",
+                     "(python -m sarlite.train --help-all lists all)",
+    "--epochs many": "error: --epochs: invalid int value: 'many' (python -m sarlite.train --help-all lists all)",
+    "--epochs": "error: --epochs: expected one argument (python -m sarlite.train --help-all lists all)",
 }  # fmt: skip
 
 
@@ -130,21 +133,32 @@ def test_the_version(main, capsys):
     assert found.value.code == 0 and capsys.readouterr().out == f"sarlite {sarlite.__version__}\n"
 
 
-def test_help_is_grouped_and_tells_defaults_and_units(capsys):
+def shown_by(flag, capsys):
+    """The text of a help flag."""
     with pytest.raises(SystemExit):
-        config.parse(["--help"])
-    shown = capsys.readouterr().out
+        config.parse([flag])
+    return capsys.readouterr().out
+
+
+def test_all_help_is_grouped_and_tells_defaults_and_units(capsys):
+    shown = shown_by("--help-all", capsys)
     text = " ".join(shown.split())
-    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *config.GROUPS]
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == ["options", *groups()]
     for words in ("[gcn 16, sage 256, gat 8, gatv2 8, gin 64, gcnii 64, pna 64, appnp 64, sign 64, rgcn 256, rgat 32]",
                   "[gcn no, sage yes, gat no, gatv2 no, gin yes, pna yes, sign yes]",
                   "become a score or label [dot; for labels mlp]", "--stall-timeout SECONDS", "[300.0]", "--eval-every EPOCHS",
                   "[sage mean]", "[gcn as dropout, gat as dropout, gatv2 as dropout, appnp as dropout, sign 0.0]"):  # fmt: skip
         assert words in text, words
     entries = {re.match("[a-z-]+", entry)[0]: entry for entry in shown.split("\n  --")[1:]}
-    for name, (default, _, _) in config.OPTIONS.items():
+    for name, option in OPTIONS.items():
         entry = entries[name.replace("_", "-")]
-        assert (default is None or "[" in entry) and "(0" not in entry and "<" not in entry, entry
+        assert (option.default is None or "[" in entry) and "(0" not in entry and "<" not in entry, entry
+
+
+def test_help_shows_the_25_options_that_most_runs_need(capsys):
+    common = [name for name, option in OPTIONS.items() if option.common]
+    shown = re.findall(r"\n  --([a-z-]+)", shown_by("--help", capsys))
+    assert len(common) == 25 and sorted(shown) == sorted([*(name.replace("_", "-") for name in common), "help-all", "version"])
 
 
 def test_numbers_out_of_range(capsys):
@@ -170,7 +184,7 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
     (["--hidden", 10**12], "--model sage: no memory for its parameters: Unable to allocate"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),
-    (["--gat-form", "paper"], "--gat-form: the model sage takes no gat_form"),
+    (["--gat-form", "paper"], "--gat-form: the model sage takes no form"),
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
     (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),
@@ -199,3 +213,17 @@ def test_a_run_directory_that_cannot_be_made(here, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'file' / 'run'}"):
         here(tmp_path / "file" / "run", "--epochs", 1)
+
+
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize("flags", [
+    ["--data", f"sbm:{LONG}=3"], ["--data", f"sbm:nodes={LONG}"], ["--data", LONG], ["--data", f"{LONG}:y"],
+    ["--data", 2 * LONG], ["--model", LONG], ["--model", f"{LONG}.py:C"], [f"--{LONG}"], [LONG], ["--mode", LONG],
+    ["--lr", LONG], ["--lr-schedule", LONG], ["--partition", LONG], ["--fanouts", LONG],
+])  # fmt: skip
+def test_no_error_is_longer_than_a_few_lines(here, flags, tmp_path):
+    with pytest.raises(SarliteError) as found:
+        here(tmp_path / "run", "--epochs", 1, *flags)
+    assert len(str(found.value)) < 600 and "\n" not in str(found.value)

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from sarlite import HeteroGraph
+from sarlite.cli.help import defaults_of_models
+from sarlite.cli.options import OPTIONS
 from sarlite.comm import threads
 from sarlite.data import format
 from sarlite.data.__main__ import main
 from sarlite.data.part import Rows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
-from sarlite.train import checkpoint, config, identity
+from sarlite.train import checkpoint, identity
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run
 
@@ -135,7 +137,6 @@ REFUSED = {
     "rgat's bases": (["--model", "rgat", "--n-bases", "2"], "--n-bases: the model rgat takes no n_bases"),
     "heads": (["--heads", "2"], "--heads: the model rgcn takes no heads"),
     "a cache": (["--batch-size", "8", "--fanouts", "2,2", "--remote", "hec"], "--remote hec: relational graphs, as --data"),
-    "told costs": (["--mfg", "--dry-run"], "--dry-run: the costs of minibatches and message-flow graphs of relational"),
     "label inputs": (["--label-inputs", "0.5"], "--label-inputs: does not go"),
     "smoothing": (["--correct-and-smooth"], "--correct-and-smooth: does not go"),
     "propagated": (["--propagated", "x"], "--propagated: does not go"),
@@ -277,5 +278,5 @@ def test_the_weights_evaluation_is_chosen(one_rank, tmp_path, capsys):
 
 
 def test_options_differ_by_what_the_model_takes():
-    shown = config._models_own("n_bases"), config._models_own("heads")
+    shown = defaults_of_models(OPTIONS["n_bases"]), defaults_of_models(OPTIONS["heads"])
     assert "rgcn" in shown[0] and "rgat" not in shown[0] and "rgat 4" in shown[1]

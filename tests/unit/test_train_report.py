@@ -2,8 +2,8 @@
 
 import pytest
 
+from sarlite.cli import run_report as report
 from sarlite.sar.schedule.schedule import Options
-from sarlite.train import report
 
 MIB = 2**20
 

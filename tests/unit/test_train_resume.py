@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from sarlite import data as datasets
+from sarlite.cli import config, run
+from sarlite.cli.settings import graph_of, source_of
 from sarlite.comm import Solo, threads
 from sarlite.data import format
 from sarlite.data.__main__ import main as data_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.predict import parse, predict
-from sarlite.train import checkpoint, config, identity, run
+from sarlite.train import checkpoint, identity
 from sarlite.train.load import load
-from sarlite.train.settings import graph_of, source_of
 from tests.helpers.training_runs import DATA, SMALL, assert_same_curve, command, metrics, train_here
 
 pytestmark = pytest.mark.timeout(120)
@@ -48,7 +49,7 @@ def go_on():
 
     def start(checkpoint, *flags):
         options = config.parse(["--resume", str(checkpoint), "--progress", "none", *map(str, flags)])
-        return threads.run(options.ranks, run.train, options)[0]
+        return threads.run(options.machine.ranks, run.train, options)[0]
 
     return start
 
@@ -64,16 +65,16 @@ def test_flags_come_before_the_run_and_a_file_between(three, tmp_path):
     (tmp_path / "c.toml").write_text('lr = 0.5\nweight_decay = 0.25\neval_every = 2\n')
     flags = ["--resume", str(three / "checkpoint.safetensors"), "--config", str(tmp_path / "c.toml"), "--lr", "0.125"]
     found = config.parse(flags)
-    assert (found.model, found.hidden, found.seed, found.data, found.epochs) == ("gcn", 8, 5, DATA, 3)
-    assert (found.lr, found.weight_decay, found.eval_every, found.run_dir, found.dtype) == (0.125, 0.25, 2, None, "float32")
+    assert [found.values[name] for name in ("model", "hidden", "seed", "data", "epochs")] == ["gcn", 8, 5, DATA, 3]
+    assert [found.values[name] for name in ("lr", "weight_decay", "eval_every", "run_dir", "dtype")] == [0.125, 0.25, 2, None, "float32"]
 
 
 def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
     flags = ["--resume", str(three / "checkpoint.safetensors")]
     monkeypatch.setattr("sarlite.train.checkpoint.load_metadata", lambda path: {"options": {"ranks": 3, "hidden": 4}})
-    assert config.parse(flags).ranks == 3
+    assert config.parse(flags).machine.ranks == 3
     monkeypatch.setenv("PMI_SIZE", "2")
-    assert (config.parse(flags).ranks, config.parse(flags).hidden) == (1, 4)
+    assert (config.parse(flags).machine.ranks, config.parse(flags).model.hidden) == (1, 4)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -156,7 +157,7 @@ def test_resuming_into_another_folder_leaves_the_first(three, go_on, tmp_path):
 
 def _identity(comm, data, partition="stored", order="stored", mode="sar"):
     options = config.parse(["--data", str(data), "--partition", partition, "--order", order, "--mode", mode, "--prefetch", "0"])
-    part = load(comm, source_of(options, None), graph_of(options))
+    part = load(comm, source_of(options), graph_of(options))
     return identity.identity(part.graph, part.rows, part.n_classes)
 
 
@@ -276,4 +277,4 @@ def test_metadata_that_cannot_be_are_refused(field, value, three):
     with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
         run.train(Solo(), config.parse(words))
     with pytest.raises(SarliteError, match=f"checkpoint .*checkpoint.safetensors: {field}: "):
-        predict(Solo(), parse(["--checkpoint", str(path), "--out", str(three / "o.npy")]))
+        predict(Solo(), *parse(["--checkpoint", str(path), "--out", str(three / "o.npy")]))

@@ -8,7 +8,7 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.models import GCN, SAGE
 from sarlite.tape import Tensor
-from sarlite.tape.rows import row_numbers
+from sarlite.tape.row_index import row_numbers
 from tests.helpers.owned_rows import (
     FEATURES,
     LABELS,

@@ -14,7 +14,7 @@ from sarlite.profile import Profile
 from sarlite.sar.schedule import needs, schedule
 from sarlite.sar.schedule.schedule import Options
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape.engine import as_array
+from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def outside(name, data):
 
 def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any = None, src_ids: Any = None,
               n_src: int | None = None, edge_ids: Any = None, added_loops: Any = None, mode: str = "sar",
-              prefetch: int = 1, backward: str | None = None, rows: str = "float32") -> "Graph":
+              prefetch: int = 1, backward: str | None = None, rows: str = "float32",
+              peers_at_once: int | None = None) -> "Graph":
     """Make this rank's part of a graph from its own rows. Collective.
 
     Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. Nothing here is
@@ -76,6 +77,10 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         `attend` (its z), float32 given, and those of their outputs' gradients. "bfloat16" rounds each value to nearest,
         ties to even, once; sums and all else stay float32. Other messages are then refused. Gradients that are pushed
         are sums, and stay float32.
+    peers_at_once : int, optional
+        How many peers' rows are fetched and used at once, 1 .. N - 1; by default 1, all in mode "oneshot". A rank holds
+        the rows of (1 + prefetch) times as many peers. Many at once save waiting where ranks are many. Not of mode
+        "broadcast".
 
     Returns
     -------
@@ -88,7 +93,7 @@ def from_part(cls: Any, comm: Any, indptr: Any, indices: Any, *, node_ids: Any =
         rows.
     """
     comm = wrap(comm)
-    options = Options(mode, prefetch, backward, rows)
+    options = Options(mode, prefetch, backward, rows, peers_at_once)
     options.check(comm)
     edges, ids = together(comm, lambda: _own_rows(indptr, indices, node_ids, src_ids, n_src, edge_ids, added_loops))
     if src_ids is not None and n_src is None:

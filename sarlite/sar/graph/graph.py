@@ -89,7 +89,7 @@ class Graph(LayerGraph):
         The edges' rows are float32.
         """
         there = self.schedule
-        return Schedule(there.mode.lay_out(found, there.transport.prefetch), there.transport, there.mode)
+        return Schedule(there.mode.plan(found, there.transport.prefetch), there.transport, there.mode)
 
     def in_edges(self) -> InEdges:
         """Return this part's edges in source order, as one CSR. Collective.

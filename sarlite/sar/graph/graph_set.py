@@ -162,7 +162,7 @@ def _checked(nodes, indptr, indices, graph_ids):
 
 
 def _check(nodes):
-    if nodes.bipartite or nodes.schedule.rows != "float32":
+    if nodes.bipartite or nodes.schedule.row_format.is_narrow:
         kind = "bipartite" if nodes.bipartite else "with rows bfloat16"
         raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
 

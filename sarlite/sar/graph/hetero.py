@@ -86,7 +86,8 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
                    parts: Any = "metis", mode: str = "sar", prefetch: int = 1, backward: str | None = None,
-                   seed: int = 0, rows: str = "float32") -> "HeteroGraph":
+                   seed: int = 0, rows: str = "float32",
+                   peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of one that every rank holds. Collective.
 
         Parameters
@@ -101,7 +102,7 @@ class HeteroGraph(RelationalLayer):
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
             How to divide the nodes: METIS and Fennel divide those of all types together, the others each type; or a
             division for each type.
-        mode, prefetch, backward, rows
+        mode, prefetch, backward, rows, peers_at_once
             As `Graph.from_part` has them. With backward "fetch" each relation is a graph of its own: rows that several
             relations need travel once for each of them. By default gradients are pushed, with narrow
             rows too. With these weights of `fn.linear` are by default never inside the message.
@@ -115,7 +116,7 @@ class HeteroGraph(RelationalLayer):
             fit, an unknown mode; edges that differ between ranks, of which each hashes its own.
         """
         comm = Solo() if comm is None else wrap(comm)
-        options = Options(mode, prefetch, backward, rows)
+        options = Options(mode, prefetch, backward, rows, peers_at_once)
         options.check(comm)
         edges, n_nodes = together(comm, lambda: construct.checked_edges(edges, n_nodes))
         if comm.size > 1:
@@ -127,7 +128,8 @@ class HeteroGraph(RelationalLayer):
     @classmethod
     def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
                   edge_ids: Mapping[Relation, Any] | None = None, mode: str = "sar", prefetch: int = 1,
-                  backward: str | None = None, rows: str = "float32") -> "HeteroGraph":
+                  backward: str | None = None, rows: str = "float32",
+                  peers_at_once: int | None = None) -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
 
         Of each type rank p owns the row numbers after those of the ranks before it. Nothing here is O(n_nodes).
@@ -142,7 +144,7 @@ class HeteroGraph(RelationalLayer):
             Global ids of this rank's rows of every type, also one that is in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
             Global ids of these edges, in the order of a rank's edge values; by default their places on this rank.
-        mode, prefetch, backward, rows
+        mode, prefetch, backward, rows, peers_at_once
             As of `from_edges`.
 
         Raises
@@ -152,7 +154,7 @@ class HeteroGraph(RelationalLayer):
             given to two rows of a type, or types and relations that differ by rank.
         """
         comm = wrap(comm)
-        options = Options(mode, prefetch, backward, rows)
+        options = Options(mode, prefetch, backward, rows, peers_at_once)
         options.check(comm)
         in_edges, ids, places = together(comm, lambda: construct.checked_part(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")

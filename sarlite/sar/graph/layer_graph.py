@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.profile import Profile
@@ -14,14 +15,16 @@ from sarlite.sar.aggregate import aggregate
 from sarlite.sar.graph import weights
 from sarlite.sar.graph.destinations import destinations
 from sarlite.sar.operators import evaluation, fn, table
-from sarlite.sar.operators.made import made
+from sarlite.sar.operators.edge_sums import FAST, EdgeSums
+from sarlite.sar.operators.exact_edge_sums import ExactEdgeSums
+from sarlite.sar.operators.extremum import Extremum
 from sarlite.sar.operators.relations import sets_of
-from sarlite.sar.operators.sums import Sum
 from sarlite.sar.schedule.pieces import Plan
+from sarlite.sar.schedule.row_format import FLOAT32
 from sarlite.sar.schedule.schedule import Schedule
 from sarlite.sar.schedule.state import Kept
-from sarlite.tape import Tensor, numerics, ops
-from sarlite.tape.engine import as_array
+from sarlite.tape import Tensor
+from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
@@ -198,7 +201,7 @@ class LayerGraph:
             raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
         call = table.call(self, message, reducer)
         out = call.keep(self.apply(call)) if call.found is None else call.found
-        return out if call.weight is None else ops.matmul(out, call.weight)
+        return call.weighted(out)
 
     # ---- what operators ask
 
@@ -225,7 +228,7 @@ class LayerGraph:
 
     def apply(self, call: table.Call) -> Tensor:
         """Run one aggregation. Collective."""
-        return aggregate(self.schedule, call.make(), call.inputs, call.sinks)
+        return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
     def kept_of(self, x: Tensor) -> MutableMapping[str, Tensor]:
         """The aggregations of a constant tensor by reducer; they go when the tensor does."""
@@ -233,10 +236,10 @@ class LayerGraph:
 
     def wide(self) -> Any:
         """Return the graph whose rows are not narrowed, for sums that nothing may round."""
-        if self.schedule.rows == "float32":
+        if not self.schedule.row_format.is_narrow:
             return self
         made = copy.copy(self)
-        made.kept, made.schedule = Kept(self.kept.state), self.schedule._replace(rows="float32")
+        made.kept, made.schedule = Kept(self.kept.state), self.schedule._replace(row_format=FLOAT32)
         return made
 
     def recover(self) -> None:
@@ -257,17 +260,7 @@ class LayerGraph:
         if self._all_sizes is not None:
             return self._all_sizes
         nobody = (0, 0, 1)
-        return numerics.known((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
-
-    def attends_products(self, x: Any, n_heads: int, n_feat: int) -> bool:
-        """Whether attention over z = x W, (n_src, n_heads, n_feat), is better given z than x, a z that all heads share.
-
-        The sum's products with W are then the caller's: out_ih = S_ih W_h. The same on every rank; see
-        `evaluation.attends_products`. With edge weights z is better.
-        """
-        if self.edge_weight is not None:
-            return True
-        return evaluation.attends_products(self, x, n_heads, n_feat)
+        return numerics.rank_invariant((self.n_src, self.n_dst, self.n_edges), nobody) if self.comm.size == 1 else nobody
 
     # ---- degrees
 
@@ -297,22 +290,47 @@ class LayerGraph:
             columns = self.of_columns(np.sqrt(1.0 / np.maximum(degrees, 1)))
         return np.sqrt(self.inverse_degrees), np.concatenate(columns)
 
+    def edge_sums(self) -> EdgeSums:
+        """Return the accumulators of the numerics in use. Collective in numerics "exact".
+
+        Raises
+        ------
+        ConfigError
+            Numerics "exact" has no sums over such a graph.
+        """
+        exact = numerics.current()
+        if exact is None:
+            return FAST
+        if not self.whole_edges:
+            raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
+        return ExactEdgeSums(exact.on(self.comm), self.most_edges())
+
     def out_degrees(self, weight: Array | None = None) -> Array:
         """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""
-        sums: Any = Sum(self.n_dst) if weight is None else made(Sum, self, self.n_dst, True)
-        sums.begin([True, False], [np.zeros((self.n_src, 1)), weight], False)
-        sums.begin_backward(np.ones((self.n_dst, 1)))
-        found = sums.accumulator(self.n_src, (1,), np.dtype(np.float64), None)
+        ones = np.ones((self.n_dst, 1))
+        sums = FAST if weight is None else self.edge_sums()
+        found = sums.row_gradient(ones, ones.dtype, weight=weight).start(self.n_src)
 
-        def count(block, rows, kept, d_rows):
-            sums.backward(self.edges_of(block), rows, kept, d_rows)
+        def count(block, rows, arrays):
+            edges = self.edges_of(block)
+            weights = {} if weight is None else {"weight": weight, "eid": edges.transpose_eid}
+            found.over(arrays[0]).add_rows(edges.transpose, ones, **weights)
 
-        self.schedule.run_backward(None, None, count, [found])
-        return sums.finished(found, np.float64)[:, 0]
+        self.schedule.run_backward(None, None, count, [found.array])
+        return found.rounded()[:, 0]
 
     def of_columns(self, values: Array) -> list[Array]:
-        """Return by block what each column has, of a value a source row. Collective."""
-        return self.schedule.run((values,), lambda block, rows: rows[0].copy(), keep=True)
+        """Return the values of each block's columns, from one value for each local source row. Collective."""
+        found: list[tuple[int, Array]] = []
+        self.schedule.run((values,), lambda block, rows: found.append((block.offset, rows[0].copy())))
+        return [columns for _, columns in sorted(found, key=lambda each: each[0])]
+
+    def largest_scores(self, src: Tensor) -> Tensor:
+        """Return the largest of each destination's sources' scores, (n_dst, n_heads), as a constant. Collective."""
+        rows = np.ascontiguousarray(src.data)
+        forward_pass = Extremum(self.n_dst, 1, self.column_ids, self.itype).forward([rows], None)
+        self.schedule.run((rows,), lambda block, rows: forward_pass.add(self.edges_of(block), rows))
+        return Tensor(forward_pass.finish()[0])
 
     @cached_property
     def weighted_degrees(self) -> Array:

@@ -132,7 +132,7 @@ def _evaluated(message, evaluation):
 
 def _key(graph, call):
     """What an output is added to: its destination type's sum; or itself, where it is kept, multiplied, or apart."""
-    return graph.relation if graph.apart or call.kept is not None or call.weight is not None else graph.relation[2]
+    return graph.relation if graph.apart or call.memo is not None or call.weight is not None else graph.relation[2]
 
 
 def _add(sums, outputs):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = None, order: Any = None,
-          mode: str = "sar", prefetch: int = 1, backward: str | None = None, rows: str = "float32", seed: int = 0) -> "Graph":
+          mode: str = "sar", prefetch: int = 1, backward: str | None = None, rows: str = "float32",
+          peers_at_once: int | None = None, seed: int = 0) -> "Graph":
     """Return this rank's part of a whole graph that every rank holds. Collective.
 
     Parameters
@@ -33,7 +34,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     order : {"metis", "cluster"} or (n_nodes,) int array, optional
         A permutation of the nodes: each part's rows stand in this order; computed on rank 0. By default ids ascend. Not
         for bipartite graphs.
-    mode, prefetch, backward, rows
+    mode, prefetch, backward, rows, peers_at_once
         As `Graph.from_part` has them.
 
     Returns
@@ -49,7 +50,7 @@ def shard(graph: "Graph", comm: Any, parts: Any = "metis", *, src_parts: Any = N
     """
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be sharded")
-    comm, options = wrap(comm), Options(mode, prefetch, backward, rows)
+    comm, options = wrap(comm), Options(mode, prefetch, backward, rows, peers_at_once)
     options.check(comm)
     edges = graph.in_edges()
     if comm.size > 1:

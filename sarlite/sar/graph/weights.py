@@ -10,10 +10,10 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, ShapeError, raise_together
 from sarlite.graph import validation
 from sarlite.graph.edges import row_chunks
+from sarlite.numerics import name as numerics_name
 from sarlite.sar.graph.construct import outside
 from sarlite.sar.schedule.state import Kept
 from sarlite.tape import Tensor
-from sarlite.tape.numerics import name as numerics_name
 from sarlite.types import Array, DType
 
 if TYPE_CHECKING:

@@ -1,161 +1,193 @@
 """The operator for any Python message function, recorded by the tape and replayed in backward."""
 
-import functools
+import copy
 from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ShapeError
-from sarlite.sar.aggregate import Operator
-from sarlite.sar.operators import fn
+from sarlite.sar.operators.contract import ROWS
 from sarlite.sar.operators.replay import Program, Recording
-from sarlite.tape import Tensor, engine, ops
-from sarlite.tape.recording import grad_enabled, set_grad
+from sarlite.tape.recording import grad_enabled, retained, set_grad
 
-OTHER_VALUES = (3, -0.001, -100, 0.5)  # of a second recording's source rows: both signs, large and small
+OTHER_VALUES = (3, -0.001, -100, 0.5)
+"""Source rows of a second recording: both signs, large and small."""
 
 
-class Custom(Operator):
+class Names(NamedTuple):
+    """Names of a message's inputs: of sources, of destinations and of edges."""
+
+    src: tuple[str, ...]
+    dst: tuple[str, ...]
+    edge: tuple[str, ...]
+
+
+class Custom:
     """out_i = reduce_j message(src_j, dst_i, edge_ij) for any message of tape operations.
+
+    The message is recorded on one row: the recording tells the shape of its outputs, the values that it captures, and
+    whether its backward pass needs the source rows.
 
     Parameters
     ----------
     message : callable (src, dst, edge) -> Tensor, or (score, value) for reducer "softmax"
-    names : three tuples of str
-        Names of the src, dst and edge inputs.
+    names : Names
     reducer : object of `reducers`
+    dst_ids : (n_dst,) int64
+        Global ids of the local destination rows.
     n_nodes : int
-        Of the whole graph, to number edges.
+        Nodes of the whole graph, to number edges.
+    inputs : list of Tensor
+        The inputs by name, sources' first.
     """
 
-    case2 = False
-
-    def __init__(self, message, names, reducer, dst_ids, n_nodes):
-        self.message, self.names, self.reducer, self.sinks, self.reads = message, names, reducer, [], []
-        self.dst_ids, self.n_nodes = dst_ids, n_nodes
-        self.n_fetched = len(names[0])
-
-    def probe(self, tensors):
-        """Record the message on one row: find the shape of its outputs, `sinks`, `reads`, its program and the case.
-
-        The row is zeros; where there may be a backward pass, a row of other sources comes after it. What the message
-        keeps from its first call is there at its second.
-        """
-        self.zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in tensors]
-        self.probe_needs = [t.requires_grad for t in tensors]
-        recording = self.record(self.zeros)
-        if grad_enabled():
-            other = self.record_others()
+    def __init__(self, message: Any, names: Names, reducer: Any, dst_ids: Any, n_nodes: int,
+                 inputs: list[Any]) -> None:
+        self.message, self.names, self.reducer = message, names, reducer
+        self.dst_ids, self.n_nodes, self.fetched = dst_ids, n_nodes, (ROWS,) * len(names.src)
+        self._zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in inputs]
+        self._learns = [t.requires_grad for t in inputs]
+        recording, self.case2, captured, read = self._record(self._zeros), False, [], []
+        if grad_enabled():  # the row is zeros, and then a row of other sources
+            other = self._record_others()
             if other is None or recording.program.difference(other.program):
-                recording = self.record(self.zeros)
-            self.case2 = (self.reducer.needs_messages or recording.depends_on_src() or other is None
-                          or not recording.same_tape(other))
+                recording = self._record(self._zeros)  # what the message keeps from its first call is there by now
+            self.case2 = (reducer.needs_messages or recording.depends_on_src() or other is None
+                           or not recording.same_tape(other))
             found = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
-            self.sinks = sorted(found.values(), key=lambda sink: sink.time)
-            self.reads = recording.program.reads(self.sinks)
-            self.program = recording.program
+            captured = sorted(found.values(), key=lambda sink: sink.time)
+            read = recording.program.reads(captured)
+            self._program = recording.program
+        self.n_captured, self.captured = len(captured), (*captured, *read)
         self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
-        self.src_templates = [(z.shape[1:], z.dtype) for z in self.zeros[: self.n_fetched]]
+        self._src_templates = [(z.shape[1:], z.dtype) for z in self._zeros[: len(names.src)]]
 
-    def record(self, arrays):
-        with np.errstate(all="ignore"):  # these rows are no input of the user's
-            return Recording(self.message, self.names, arrays, self.probe_needs, [np.zeros(1, np.int64)] * 3, Program())
+    def output(self, arrays):
+        return (len(self.dst_ids), *self.templates[-1][0]), self.templates[0][1]
 
-    def record_others(self):
-        """Record other source rows. None where the message fails, as it need not understand these rows."""
-        try:
-            with np.errstate(all="ignore"):
-                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self.zeros[: self.n_fetched]]
-            return self.record([*rows, *self.zeros[self.n_fetched :]])
-        except Exception:
-            return None
+    def needs_rows(self, context):
+        return any(context.wants_grad) and self.case2 and not context.sums.over_all_edges
 
-    def check_unchanged(self):
+    def forward(self, inputs, context):
+        if context.sums.over_all_edges:
+            return AllEdgesForward(self, inputs, context)
+        return _CustomForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        if context.sums.over_all_edges:
+            return _AllEdgesBackward(self, residuals, g, context)
+        return _CustomBackward(self, residuals, g, context)
+
+    def new_reducer(self):
+        """Return a reducer for one pass."""
+        return copy.copy(self.reducer)
+
+    def replay(self, block: Any, rows: Any, others: Any, wants_grad: Any, grad: bool) -> Recording:
+        """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at.
+
+        `others` are the inputs of destinations and then of edges.
+        """
+        n_dst = len(self.names.dst)
+        if rows is None:
+            arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self._src_templates]
+        else:
+            arrays = [block.at_src(r) for r in rows]
+        arrays += [block.at_dst(a) for a in others[:n_dst]]
+        arrays += [block.at_edge(a) for a in others[n_dst:]]
+        ids = self.ids(block.src_ids[block.indices], self.dst_ids[block.dst])
+        with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
+            return Recording(self.message, self.names, arrays, wants_grad, ids)
+
+    def ids(self, src_ids: Any, dst_ids: Any) -> tuple[Any, Any, Any]:
+        """Return the ids of edges' sources, of their destinations, and of the edges, (n_edges,) int64 each."""
+        edge_ids = src_ids * self.n_nodes
+        edge_ids += dst_ids
+        return src_ids, dst_ids, edge_ids
+
+    def check_unchanged(self, again: bool) -> None:
         """Raise a RuntimeError where backward would not compute with what forward saw.
 
-        An array was changed; or the message, which is called again where its recordings were not kept, does something
+        An array was changed; or, where `again` says that backward calls the message again, the message does something
         else than it did.
         """
-        found = self.program.changed_array()
-        if not found and not self.keep:
+        found = self._program.changed_array()
+        if not found and again:
             with set_grad(True):
-                found = self.program.difference(self.record(self.zeros).program)
+                found = self._program.difference(self._record(self._zeros).program)
         if found:
             name = getattr(self.message, "__name__", type(self.message).__name__)
             raise RuntimeError(f"message {name} does something else in backward, which calls it again, than it did in "
                                f"forward: {found}. What the message closes over must stay until backward has ended; "
                                "a loop's variable is bound by a default, as in lambda src, dst, edge, w=w: ...")
 
-    def output(self, arrays):
-        return (len(self.dst_ids), *self.templates[-1][0]), self.templates[0][1]
+    def _record(self, arrays):
+        with np.errstate(all="ignore"):  # these rows are no input of the user's
+            return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
-    def begin(self, needs, arrays, keep):
-        self.needs, self.arrays, self.keep = needs, arrays, keep
-        self.needs_rows = any(needs) and self.case2
-        self.reducer.begin(len(self.dst_ids), self.templates)
+    def _record_others(self):
+        """Record other source rows. None where the message fails, as it need not understand these rows."""
+        try:
+            with np.errstate(all="ignore"):
+                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
+            return self._record([*rows, *self._zeros[len(self.names.src) :]])
+        except Exception:
+            return None
 
-    def forward(self, block, rows):
-        recordings = []
+
+class _CustomForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, self.wants_grad = operator, context.wants_grad
+        self.others = inputs[len(operator.fetched) :]
+        self.reducer = operator.new_reducer()
+        self.reducer.begin(len(operator.dst_ids), operator.templates)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
         for piece in block.pieces:
-            recording = self.replay(piece, rows, grad=self.keep)
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=False)
             self.reducer.forward(piece, [out._data for out in recording.outputs])
-            if self.keep:
-                recordings.append(recording)
             del recording  # before the next piece's rows are gathered
-        return recordings
 
-    def end(self):
-        self.arrays = (None,) * self.n_fetched + tuple(self.arrays[self.n_fetched :])
-        return self.reducer.end()
+    def finish(self):
+        return self.reducer.end(), (self.reducer, self.others)
 
-    def begin_backward(self, g):
-        self.check_unchanged()
+
+class _CustomBackward:
+    def __init__(self, operator, residuals, g, context):
+        operator.check_unchanged(again=True)
+        self.operator, self.wants_grad = operator, context.wants_grad
+        (self.reducer, self.others), n = residuals, len(operator.fetched)
         self.reducer.begin_backward(np.ascontiguousarray(g))
-        self.d_local = [np.zeros_like(a) if need else None
-                        for a, need in zip(self.arrays[self.n_fetched :], self.needs[self.n_fetched :])]
-        self.d_sinks = [None] * len(self.sinks)
+        self.d_others = [np.zeros_like(a) if wants else None for a, wants in zip(self.others, self.wants_grad[n:])]
+        self.d_captured = [None] * operator.n_captured
+        self.sinks = context.sums.message_gradients(
+            [np.empty((0, *shape), dtype) if wants else None
+             for (shape, dtype), wants in zip(operator._src_templates, self.wants_grad)])
 
-    def backward(self, block, rows, kept, d_rows):
+    def add(self, block, rows, sinks):
         block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        for piece, recording in zip(block.pieces, kept or [None] * len(block.pieces)):
-            self.backward_piece(piece, recording or self.replay(piece, rows, grad=True), d_rows)
+        captured = self.operator.captured[: self.operator.n_captured]
+        for piece in block.pieces:
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=True)
+            g = self.reducer.backward(piece, [out._data for out in recording.outputs])
+            found = recording.pull(g, captured)
+            self._scatter(piece, [found.get(id(leaf)) for leaf in recording.leaves], sinks)
+            for k, sink in enumerate(captured):
+                d = found.get(id(sink))
+                if d is not None:  # a gradient that two captured values may share
+                    self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
-    def backward_piece(self, block, recording, d_rows):
-        found = recording.pull(self.reducer.backward(block, [out._data for out in recording.outputs]), self.sinks)
-        self.scatter(block, [found.get(id(leaf)) for leaf in recording.leaves], d_rows)
-        for k, sink in enumerate(self.sinks):
-            g = found.get(id(sink))
-            if g is not None:  # which two sinks may share
-                self.d_sinks[k] = np.array(g) if self.d_sinks[k] is None else self.d_sinks[k] + g
-
-    def end_backward(self):
-        return [*self.d_local, *self.d_sinks, *(None for _ in self.reads)]
-
-    def replay(self, block, rows, grad):
-        """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at."""
-        n_src, n_dst = len(self.names[0]), len(self.names[1])
-        if rows is None:
-            arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self.src_templates]
-        else:
-            arrays = [block.at_src(r) for r in rows]
-        arrays += [block.at_dst(a) for a in self.arrays[n_src : n_src + n_dst]]
-        arrays += [block.at_edge(a) for a in self.arrays[n_src + n_dst :]]
-        src_ids, dst_ids = block.src_ids[block.indices], self.dst_ids[block.dst]
-        edge_ids = src_ids * self.n_nodes
-        edge_ids += dst_ids
-        ids = (src_ids, dst_ids, edge_ids)
-        with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
-            return Recording(self.message, self.names, arrays, self.needs, ids)
-
-    def scatter(self, block, d_edges, d_rows):
-        """Add gradients of one row an edge to the rows that they were gathered from."""
-        n_src, n_dst = len(self.names[0]), len(self.names[1])
-        t_indptr, position = block.edges_by_column
-        for d_row, d_edge in zip(d_rows, d_edges):
-            if d_row is not None and d_edge is not None:
-                kernels.spmm(t_indptr, position, np.ascontiguousarray(d_edge), d_row)
-        for k, (d, d_edge) in enumerate(zip(self.d_local, d_edges[n_src:])):
+    def _scatter(self, block, d_edges, sinks):
+        """Add gradients of one row an edge to the rows that the edges' values were gathered from."""
+        n_src, n_dst = len(self.operator.names.src), len(self.operator.names.dst)
+        csr = block.edges_by_column
+        for sink, d_edge in zip(sinks, d_edges):
+            if sink is not None and d_edge is not None:
+                sink.add_rows(csr, np.ascontiguousarray(d_edge))
+        for k, (d, d_edge) in enumerate(zip(self.d_others, d_edges[n_src:])):
             if d is None or d_edge is None:
                 continue
             if k < n_dst:
@@ -163,60 +195,77 @@ class Custom(Operator):
             else:
                 kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
 
-
-_COUNT = "sarlite.count"
-
-
-def counted(message, counts):
-    """Return a function's message times what each edge counts, (n_edges,)."""
-
-    @functools.wraps(message.function)
-    def times(src, dst, edge):
-        out = message.function(src, dst, edge)
-        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
-
-    return message._replace(function=times, edge={**message.edge, _COUNT: counts})
+    def finish(self):
+        operator = self.operator
+        return [*self.d_others, *self.d_captured, *[None] * (len(operator.captured) - operator.n_captured)]
 
 
-def multiplied(message):
-    """Return a `fn.mul_edge` as a function's message."""
-    function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
-    return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
+class AllEdgesForward:
+    """Gathers every edge's source rows, and runs the message once over all edges; the recording is kept for backward.
 
+    So the message's sums over edges, as the gradients of what it learns, are sums over all ranks' rows like any other
+    sums of the tape.
 
-def _per_row(weight, x):
-    """Give weights one axis for each of x's that they lack."""
-    missing = engine.as_array(x).ndim - engine.as_array(weight).ndim
-    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
-
-
-def attended(graph, message):
-    """Return a `fn.attend` with values on the edges as a function's message.
-
-    They are features that the scores see, and the graph's weights.
+    Notes
+    -----
+    Memory: what the message's tape holds, of all edges at once. In backward nothing is fetched.
     """
-    values, features = {}, message.edge
-    if features is not None:
-        graph.check("fn.attend", edge={"edge": features})
-        if message.attn_edge is None or message.attn_edge.shape != (features.shape[1], message.src.shape[1]):
-            found = None if message.attn_edge is None else message.attn_edge.shape
-            needed = f"({features.shape[1]}, {message.src.shape[1]})"
-            raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
-        if not isinstance(features, Tensor):
-            features = engine.as_array(features).astype(message.z.dtype, copy=False)
-        values["features"] = features
-    if graph.edge_weight is not None:
-        values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)
 
-    def weigh(src, dst, edge):
-        score, value = src["src"] + dst["dst"], src["z"]
-        if "features" in edge:
-            score = score + edge["features"] @ message.attn_edge
-        if "weight" in edge:
-            value = value * edge["weight"]
-        if message.dropout:
-            coins = ops.dropout(Tensor(np.ones(score.shape, score.dtype)), edge.ids, message.key, message.dropout)
-            value = value * coins.reshape(*score.shape, 1)
-        return score.leaky_relu(message.slope), value
+    def __init__(self, operator, inputs, context):
+        self.operator, self.context, self.others = operator, context, inputs[len(operator.fetched) :]
+        self.reducer, self.gathered = operator.new_reducer(), []
+        self.reducer.begin(len(operator.dst_ids), operator.templates)
 
-    return fn.message(weigh, {"z": message.z, "src": message.src}, {"dst": message.dst}, values)
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        ids = block.src_ids[block.indices]
+        self.gathered.append((block.dst, block.labels, ids, *(block.at_src(x) for x in rows)))
+
+    def finish(self):
+        operator, n_dst = self.operator, len(self.operator.names.dst)
+        dst, labels, src_ids, *rows = (np.concatenate(parts) for parts in zip(*self.gathered))
+        order = np.argsort(dst, kind="stable")
+        edges = self.context.sums.all_edges(len(operator.dst_ids), dst[order], labels[order])
+        del self.gathered
+        arrays = [x[order] for x in rows]
+        arrays += [edges.at_dst(a) for a in self.others[:n_dst]]
+        arrays += [np.asarray(a)[edges.labels] for a in self.others[n_dst:]]
+        keeps = any(self.context.wants_grad)
+        with set_grad(keeps):
+            ids = operator.ids(src_ids[order], operator.dst_ids[edges.dst])
+            recording = Recording(operator.message, operator.names, arrays, self.context.wants_grad, ids)
+        self.reducer.forward(edges, [out._data for out in recording.outputs])
+        return self.reducer.end(), [self.reducer, edges, recording if keeps else None]
+
+
+class _AllEdgesBackward:
+    def __init__(self, operator, residuals, g, context):
+        operator.check_unchanged(again=False)
+        reducer, self.edges, recording = residuals
+        if not retained():
+            residuals.clear()
+        n_src, n_dst, wants = len(operator.names.src), len(operator.names.dst), context.wants_grad
+        reducer.begin_backward(np.ascontiguousarray(g))
+        captured = operator.captured[: operator.n_captured]
+        found = recording.pull(reducer.backward(self.edges, [out._data for out in recording.outputs]), captured)
+        d_edges = [np.ascontiguousarray(found.get(id(leaf), np.zeros_like(leaf._data))) if need else None
+                   for leaf, need in zip(recording.leaves, wants)]
+        self.d_src = d_edges[:n_src]
+        self.sinks = context.sums.message_gradients(self.d_src)
+        self.d_others = [None if d is None else self.edges.sum_to_dst(d) for d in d_edges[n_src : n_src + n_dst]]
+        self.d_others += [None if d is None else self.edges.in_order(d) for d in d_edges[n_src + n_dst :]]
+        self.d_captured = [found.get(id(sink)) for sink in captured]
+        self.d_captured += [None] * (len(operator.captured) - operator.n_captured)
+
+    def add(self, block, rows, sinks):
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        places = self.edges.place[block.labels]
+        t_indptr, position = block.edges_by_column
+        for d, sink in zip(self.d_src, sinks):
+            if d is not None and sink is not None:
+                sink.add_rows((t_indptr, places[position].astype(position.dtype)), d)
+
+    def finish(self):
+        return [*self.d_others, *self.d_captured]

@@ -2,9 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from sarlite import numerics
 from sarlite.errors import ConfigError
-from sarlite.tape import Tensor, numerics
-from sarlite.tape.numerics import by_numerics
+from sarlite.numerics import by_numerics
+from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
 WAYS = ("product", "first", "inside")
@@ -91,7 +92,7 @@ def _ways(graph, x):
         return ("product",)  # a sum of whole numbers may overflow
     if graph.relation is None:
         return ("first",) if x.constant else ("product", "first")  # the sums of rows that never change are kept
-    return ("first", "inside") if graph.schedule.rows == "float32" else ("first",)
+    return ("first", "inside") if not graph.schedule.row_format.is_narrow else ("first",)
 
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,

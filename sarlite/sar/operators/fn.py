@@ -160,8 +160,9 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
 
     Notes
     -----
-    As `attend` of z = x W, but what travels is x, over relations once for all out of its type; each rank makes the z of
-    the rows that it has fetched. Case 2.
+    Equal to `attend` of z = x W. Over relations x travels, once for all relations out of its type, and each rank makes
+    the z of the rows that it has fetched. Over a graph z travels, or the sums of x, which are then multiplied by W,
+    whichever is cheaper (`sar.operators.evaluation`). Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
 

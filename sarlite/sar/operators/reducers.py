@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, numerics
 from sarlite.errors import ShapeError
-from sarlite.tape import numerics
 
 
 class SumReducer:

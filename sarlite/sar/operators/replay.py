@@ -76,7 +76,7 @@ class Recording:
         """Whether another recording left the same behind: the same primitives with the same residuals."""
         ours, theirs = self.nodes(), other.nodes()
         return len(ours) == len(theirs) and all(
-            a.name == b.name and _same((a.needs, a.params, a.residuals), (b.needs, b.params, b.residuals))
+            a.name == b.name and _same((a.wants_grad, a.params, a.residuals), (b.wants_grad, b.params, b.residuals))
             for a, b in zip(ours, theirs)
         )
 
@@ -89,13 +89,14 @@ class Recording:
             If a gradient arrives at another captured sink than `sinks`: the gradient would be lost.
         """
         arrivals = carry(list(zip(self.outputs, gradients)), self.since)
+        arrays = arrivals.arrays()
         known = {id(end) for end in (*self.leaves, *sinks)}
         for key, end in arrivals.ends.items():
             if key not in known and end.time <= self.since:
-                shape = arrivals.sums[key][0].shape
+                shape = arrays[key].shape
                 raise RuntimeError(f"the message uses a learnable value of shape {shape} for some rows alone, whose "
                                    "gradient would be lost: a message must not branch on values")
-        return {key: arrivals.sums[key][0] for key in arrivals.ends}
+        return arrays
 
 
 def _same(a, b):

@@ -1,25 +1,33 @@
 """The table (message, reducer) -> what is aggregated: for a graph, and for each relation of a `HeteroGraph`."""
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.sar.aggregate import Operator
 from sarlite.sar.operators import evaluation, fn
+from sarlite.sar.operators.as_message import attended, counted, multiplied
 from sarlite.sar.operators.attention import Attend
-from sarlite.sar.operators.custom import Custom, attended, counted, multiplied
+from sarlite.sar.operators.contract import Operator
+from sarlite.sar.operators.custom import Custom, Names
 from sarlite.sar.operators.extremum import Extremum
-from sarlite.sar.operators.made import made
 from sarlite.sar.operators.reducers import REDUCERS
 from sarlite.sar.operators.sums import Sum
 from sarlite.sar.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
-from sarlite.tape.recording import grad_enabled
+from sarlite.tape.table_rows import in_table
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
+
+
+class Memo(NamedTuple):
+    """Where the sums of constant rows are kept, by reducer."""
+
+    sums: MutableMapping[str, Tensor]
+    reducer: str
 
 
 class Call(NamedTuple):
@@ -27,39 +35,37 @@ class Call(NamedTuple):
 
     Attributes
     ----------
-    make : callable () -> Operator
+    operator : Operator
     inputs : list of Tensor
-        The operator's.
-    n_fetched : int
-        How many of the inputs are source rows, which peers fetch; they come first.
-    sinks : sequence
-        Learnable values that a function uses; and tensors without gradient that it uses, which must not change.
-    kept : dict, or None
-        Where the sums of constant rows are kept, by reducer.
-    reducer : str
-    weight : Tensor, or None
-        What the output is multiplied by.
+        The operator's inputs. The rows of sources come first, and are fetched.
+    memo : Memo, or None
+        Where the output is kept from one call to the next.
+    weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
+        Matrix that the output is multiplied by, or a matrix for each head.
     """
 
-    make: Callable[[], Operator]
+    operator: Operator
     inputs: list[Tensor]
-    n_fetched: int = 1
-    sinks: Sequence[Any] = ()
-    kept: MutableMapping[str, Tensor] | None = None
-    reducer: str = "sum"
+    memo: Memo | None = None
     weight: Tensor | None = None
 
     @property
     def found(self) -> Tensor | None:
-        """The output, where it is kept from a call before."""
-        return None if self.kept is None else self.kept.get(self.reducer)
+        """The output of an earlier call, if it was kept."""
+        return None if self.memo is None else self.memo.sums.get(self.memo.reducer)
+
+    def weighted(self, out: Tensor) -> Tensor:
+        """Return the output times the weight."""
+        if self.weight is None:
+            return out
+        return ops.matmul(out, self.weight) if self.weight.ndim == 2 else out.matmul_by_head(self.weight)
 
     def keep(self, out: Tensor) -> Tensor:
         """Return the output; of constant rows as a constant, which is kept."""
-        if self.kept is None:
+        if self.memo is None:
             return out
-        self.kept[self.reducer] = found = Tensor(out.data, constant=True)
-        return found
+        self.memo.sums[self.memo.reducer] = constant = Tensor(out.data, constant=True)
+        return constant
 
 
 def call(graph: Any, message: Any, reducer: str) -> Call:
@@ -98,12 +104,12 @@ def _sum(graph, message, reducer):
 
 
 def _sum_of(graph, x, reducer):
-    """A X, A with the edges' weights; of a constant x it is kept as long as x and the graph are there."""
-    kept, counts = graph.kept_of(x) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
+    memo, counts = Memo(graph.kept_of(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    x = x if reducer == "sym" else _where_they_stand(graph, x)
     if counts is None:
-        return Call(lambda: made(Sum, graph, graph.n_dst, False, *graph.scales(reducer)), [x], kept=kept,
-                    reducer=reducer)
-    return Call(lambda: made(Sum, graph, graph.n_dst, True), [x, counts], kept=kept, reducer=reducer)
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], memo)
+    return Call(Sum(graph.n_dst, True), [x, counts], memo)
 
 
 def _linear(graph, message, reducer):
@@ -120,13 +126,19 @@ def _linear(graph, message, reducer):
 
 
 def _inside(graph, x, weight, reducer):
+    _refuse_exact("Transformed")
     sums = _sum_of(graph, x, reducer)
-    return Call(lambda: made(Transformed, graph, sums.make(), [weight.shape[1:]]), [x, weight, *sums.inputs[1:]])
+    return Call(Transformed(sums.operator, [weight.shape[1:]]), [x, weight, *sums.inputs[1:]])
+
+
+def _refuse_exact(name):
+    if numerics.name() == "exact":
+        raise ConfigError(f"numerics exact: messages that are evaluated as {name} are not exact yet")
 
 
 def _extremum(graph, message, reducer):
     sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
-    return Call(lambda: made(Extremum, graph, graph.n_dst, sign, graph.column_ids, graph.itype), inputs)
+    return Call(Extremum(graph.n_dst, sign, graph.column_ids, graph.itype), inputs)
 
 
 def _weighted_sum(graph, message, reducer):
@@ -138,7 +150,13 @@ def _weighted_sum(graph, message, reducer):
     counts = graph.pick_counts(reducer)
     if counts is not None:
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
-    return Call(lambda: made(Sum, graph, graph.n_dst, True, *graph.scales(reducer)), inputs)
+    inputs = [_where_they_stand(graph, inputs[0]), inputs[1]]
+    return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+
+
+def _where_they_stand(graph, x):
+    """Return rows of a table as rows that fast sums read in the table; other rows as they are."""
+    return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 
 def _extremum_of_products(graph, message, reducer):
@@ -152,12 +170,13 @@ def _attend(graph, message, reducer):
         needed = "(n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)"
         raise ShapeError(f"fn.attend: {shapes} are not {needed}")
     one_dtype("fn.attend", z=z, src=src, dst=dst)
-    fused = message.edge is None and graph.edge_weight is None
-    if not fused:
+    if message.edge is not None or graph.edge_weight is not None:
         if z.shape[1] < src.shape[1]:
             z = z * np.ones((1, src.shape[1], 1), z.dtype)
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
-    return Call(lambda: made(Attend, graph, *_options(graph, message)), inputs, n_fetched=2)
+    if numerics.name() == "exact":
+        inputs = [*inputs, graph.largest_scores(src)]
+    return Call(Attend(*_options(graph, message)), inputs)
 
 
 def _attend_linear(graph, message, reducer):
@@ -169,14 +188,18 @@ def _attend_linear(graph, message, reducer):
         needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
         raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
     one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
-    n_heads = dst.shape[1]
-    if graph.edge_weight is not None or not evaluation.choices("inside"):
-        z = ops.matmul(x, weight).reshape(len(x), n_heads, weight.shape[1] // n_heads)
-        options = message.slope, message.dropout, message.key
+    n_heads, n_feat = dst.shape[1], weight.shape[1] // dst.shape[1]
+    options = message.slope, message.dropout, message.key
+    if graph.relation is None and graph.edge_weight is None and not evaluation.attends_products(
+            graph, x, n_heads, n_feat):
+        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), ops.matmul(x, src_weight), dst, *options)
+        by_head = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
+        return _attend(graph, shared, reducer)._replace(weight=by_head)
+    if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
         return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
-    shapes = [(n_heads, weight.shape[1] // n_heads), (n_heads,)]
-    return Call(lambda: made(Transformed, graph, Attend(*_options(graph, message)), shapes),
-                [x, weight, src_weight, dst])
+    shapes = [(n_heads, n_feat), (n_heads,)]
+    return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, dst])
 
 
 def _options(graph, message):
@@ -184,16 +207,16 @@ def _options(graph, message):
 
 
 def _function(graph, message, reducer):
+    if graph.schedule.row_format.is_narrow:
+        raise ConfigError(f"rows {graph.schedule.row_format.name}: messages that are evaluated as Custom have no "
+                          "narrow rows yet")
     name = getattr(message.function, "__name__", "message")
     counts = graph.pick_counts(reducer) if reducer in SUMS else None
     if counts is not None:
         message = counted(message, counts)
-    names = tuple(message.src), tuple(message.dst), tuple(message.edge)
-    operator = made(Custom, graph, message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes)
+    names = Names(tuple(message.src), tuple(message.dst), tuple(message.edge))
     inputs = graph.check(name, message.src, message.dst, message.edge)
-    operator.probe(inputs)
-    sinks = (*operator.sinks, *operator.reads) if grad_enabled() else ()
-    return Call(lambda: operator, inputs, len(names[0]), sinks)
+    return Call(Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes, inputs), inputs)
 
 
 def one_dtype(message, **inputs):

@@ -1,86 +1,105 @@
 """The operator over products of rows with weights that are made where they are used."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from sarlite.sar.aggregate import Operator
-from sarlite.tape import reduce
+from sarlite import kernels
+from sarlite.numerics import reductions
+from sarlite.sar.operators.contract import ROWS
+from sarlite.sar.operators.edge_sums import FloatSum
+from sarlite.sar.schedule.row_format import FLOAT32
 
 
-class Transformed(Operator):
+@dataclass(frozen=True, eq=False)
+class Transformed:
     """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
 
-    The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is.
-    Nothing an edge is kept. Of narrow rows x is narrow where it travels and is kept; the z_k and their gradients are
-    float32.
+    The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is case
+    2. Nothing is kept per edge. Only x is stored as bfloat16 where the schedule says so; the z_k are float32.
 
-    Parameters
+    Attributes
     ----------
     inner : Operator
-        Its first inputs are the z_k; those that follow are taken after x and the weights.
+        Its first inputs are the z_k; its further inputs are taken after x and the weights.
     shapes : list of tuple of int
-        Of a row of each z_k, W_k being (n_in, their product).
+        Shape of a row of each z_k, W_k being (n_in, their product).
     """
 
-    may_narrow = True
+    inner: Any
+    shapes: list[tuple[int, ...]]
 
-    def __init__(self, inner, shapes):
-        self.inner, self.shapes = inner, shapes
-        self.flops_per_value = inner.flops_per_value
+    fetched = (ROWS,)
+    captured = ()
 
     def output(self, arrays):
-        return self.inner.output(self._inputs(arrays))
+        return self.inner.output(self.inner_inputs(arrays))
 
-    def begin(self, needs, arrays, keep):
-        n = 1 + len(self.shapes)
-        self.weights, self.learns, self.n_weights = arrays[1:n], needs[1:n], sum(weight.size for weight in arrays[1:n])
-        of_z = [needs[0] or learns for learns in self.learns]
-        self.inner.into = self.into
-        self.inner.begin([*of_z, *needs[n:]], self._inputs(arrays), keep)
-        self.needs_rows = any(self.learns) or self.inner.needs_rows
+    def needs_rows(self, context):
+        learns = context.wants_grad[1 : 1 + len(self.shapes)]
+        return any(learns) or self.inner.needs_rows(self.inner_context(context))
 
-    def _inputs(self, arrays):
-        """The operator's inputs where there is no row."""
-        x, *others = arrays
-        return [*(np.empty((0, *shape), x.dtype) for shape in self.shapes), *others[len(self.shapes) :]]
+    def forward(self, inputs, context):
+        return _TransformedForward(self, inputs, context)
 
-    def products(self, x):
+    def backward(self, residuals, g, context):
+        return _TransformedBackward(self, residuals, g, context)
+
+    def inner_inputs(self, arrays):
+        """Return the inner operator's inputs, of which the z_k have no rows."""
+        dtype = kernels.wide(arrays[0].dtype)
+        return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
+
+    def inner_context(self, context):
+        """Return the inner operator's context, whose rows are made here."""
+        n, wants = 1 + len(self.shapes), context.wants_grad
+        inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
+        return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
+
+    def products(self, x, weights):
         """Return the z_k of some rows."""
-        x = self.widened(x)
-        return [reduce.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(self.weights, self.shapes)]
+        x = kernels.widen(x)
+        return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
 
-    def forward(self, block, rows):
-        self.inner.forward(block, self.products(rows[0]))
-        return rows if self.needs_rows else None
 
-    def end(self):
-        out = self.inner.end()
-        self.into = self.inner.into = None  # which must not outlive its owner
-        return out
+class _TransformedForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, self.weights = operator, inputs[1 : 1 + len(operator.shapes)]
+        self.inner = operator.inner.forward(operator.inner_inputs(inputs), operator.inner_context(context))
 
-    def begin_backward(self, g):
-        self.inner.begin_backward(g)
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        self.inner.add(block, self.operator.products(rows[0], self.weights))
+
+    def finish(self):
+        out, residuals = self.inner.finish()
+        return out, (self.weights, residuals)
+
+
+class _TransformedBackward:
+    def __init__(self, operator, residuals, g, context):
+        self.operator, (self.weights, inner) = operator, residuals
+        self.inner = operator.inner.backward(inner, g, operator.inner_context(context))
         self.d_weights = [np.zeros_like(weight) if learns else None
-                          for weight, learns in zip(self.weights, self.learns)]
+                          for weight, learns in zip(self.weights, context.wants_grad[1:])]
+        self.needs_z = operator.inner.needs_rows(operator.inner_context(context))
+        self.sinks = [FloatSum((len(self.weights[0]),), self.weights[0].dtype)]
 
-    def backward(self, block, rows, kept, d_rows):
-        x = self.widened((rows or kept)[0]) if self.needs_rows else None
-        z = self.products(x) if self.inner.needs_rows else None
-        d_z = [np.zeros((block.n_src, *shape), self.weights[0].dtype) for shape in self.shapes]
-        self.inner.backward(block, z, None, d_z)
-        for weight, d_weight, d in zip(self.weights, self.d_weights, d_z):
-            d = d.reshape(len(d), weight.shape[1])
+    def add(self, block, rows, sinks):
+        operator = self.operator
+        x = kernels.widen(rows[0]) if rows is not None else None
+        z = operator.products(x, self.weights) if self.needs_z else None
+        d_z = [sink.start(block.n_src) for sink in self.inner.sinks]
+        self.inner.add(block, z, d_z)
+        for weight, d_weight, sink in zip(self.weights, self.d_weights, d_z):
+            d = sink.rounded().reshape(block.n_src, weight.shape[1])
             if d_weight is not None:
-                d_weight += reduce.product_over_rows(x, d)
-            if d_rows[0] is not None:
-                reduce.product(d, weight, trans_b=True, into=d_rows[0])
+                d_weight += reductions.product_over_rows(x, d)
+            if sinks[0] is not None:
+                reductions.product(d, weight, trans_b=True, into=sinks[0].array)
 
-    def end_backward(self):
-        return [*self.d_weights, *self.inner.end_backward()]
-
-    def passes(self, needs):
-        return needs[0] + any(needs[1:])
-
-    def flops(self, inputs, out, schedule, **_):
-        """Count the operator's, and the products of all columns with the weights."""
-        columns = sum(block.n_src for block in schedule.plan.blocks)
-        return super().flops(inputs, out, schedule) + 2 * columns * self.n_weights
+    def finish(self):
+        return [*self.d_weights, *self.inner.finish()]

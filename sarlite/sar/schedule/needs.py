@@ -55,28 +55,21 @@ class Needs(NamedTuple):
 
     # ---- how a mode lays the needs out
 
-    def tiles(self, n: int = 1) -> tuple[Piece, list[Piece]]:
+    def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
         """Return this rank's own tile, and the peers' tiles.
 
-        There is one tile a peer, or one for each of `n` ranges of the peer's rows. Round s of the peers' tiles brings
-        rows from rank p + s and sends rows to rank p - s, so every rank has one partner each way.
+        There is one tile for `peers_at_once` peers, or with one peer at once a tile for each of `n` ranges of the
+        peer's rows. Round s of the peers' tiles brings rows from rank p + s and sends rows to rank p - s, so every rank
+        has one partner each way.
         """
-        blocks = self._blocks(n)
-        ((own,),) = blocks[self.rank : self.rank + 1]
+        rounds = [((self.rank + s) % self.size, (self.rank - s) % self.size) for s in range(1, self.size)]
+        groups = [rounds[start : start + peers_at_once] for start in range(0, len(rounds), peers_at_once)]
+        blocks = self._blocks([[self.rank], *([source for source, _ in group] for group in groups)], n)
         peers = []
-        for source, target in self._partners():
-            arrivals = self._arrivals(source, target, n)
-            peers += [Piece(block, False, (arrival,), Fraction(1, n))
-                      for block, arrival in zip(blocks[source], arrivals)]
-        return Piece(own, own=True), peers
-
-    def whole(self) -> Piece:
-        """Return one piece of all edges, whose columns are the own rows and then each peer's."""
-        offsets, n_columns = self._column_offsets()
-        src_ids = np.concatenate([self.src_ids[q] for q in self.order])
-        blocks = [cut.merged(src_ids, offsets, self._dtype(n_columns)) for cut in self.cuts]
-        arrivals = tuple(self._arrivals(source, target, 1)[0] for source, target in self._partners())
-        return Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), True, arrivals, Fraction(len(arrivals) or 1))
+        for group, own_blocks in zip(groups, blocks[1:]):
+            arrivals = zip(*(self._arrivals(source, target, n) for source, target in group))
+            peers += [Piece(block, False, each, Fraction(len(each), n)) for block, each in zip(own_blocks, arrivals)]
+        return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, Any]]:
         """Return the `n` ranges of rank q's rows, and of each range the rows that this rank needs.
@@ -95,27 +88,27 @@ class Needs(NamedTuple):
         """The ranks in the order of the columns, this one first."""
         return [(self.rank + s) % self.size for s in range(self.size)]
 
-    def _partners(self):
-        """(source, target) of each round."""
-        return [((self.rank + s) % self.size, (self.rank - s) % self.size) for s in range(1, self.size)]
-
     def _arrivals(self, source, target, n):
         """The arrivals of a round, one for each of the n ranges of ranks' rows."""
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
 
-    def _blocks(self, n):
-        """By rank, a block for each range of its rows; this rank's one block has all its rows."""
+    def _blocks(self, groups, n):
+        """By group of ranks, a block for each range of its rows; the first group, this rank, has one block."""
         offsets, n_columns = self._column_offsets()
-        ends = [np.cumsum([len(rows) for rows in self._divided(self.needs[q], q, n)]).tolist()
-                for q in range(self.size)]
-        ends[self.rank] = [self.n_src]
-        src_ids = [ids for own, at in zip(self.src_ids, ends) for ids in np.split(own, at[:-1])]
-        starts = [first + a for first, at in zip(offsets, ends) for a in (0, *at[:-1])]
-        sets = [cut.blocks(self.rank, ends, src_ids, starts, self._dtype(n_columns)) for cut in self.cuts]
+        ends, src_ids, starts = [], [], []
+        for group in groups:
+            lengths = [len(self.src_ids[q]) for q in group]
+            if n > 1 and group != [self.rank]:
+                lengths = [len(rows) for rows in self._divided(self.needs[group[0]], group[0], n)]
+            ends.append(np.cumsum(lengths).tolist())
+            ids, at = np.concatenate([self.src_ids[q] for q in group]), ends[-1] if len(group) == 1 else ends[-1][-1:]
+            src_ids += np.split(ids, at[:-1])
+            starts += [offsets[group[0]] + a for a in (0, *at[:-1])]
+        sets = [cut.blocks(groups, ends, src_ids, starts, self._dtype(n_columns)) for cut in self.cuts]
         found = iter(sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)])
-        return [[next(found) for _ in at] for at in ends]
+        return [[next(found) for _ in (at if len(group) == 1 else at[:1])] for group, at in zip(groups, ends)]
 
     def _column_offsets(self):
         """By rank, the number of columns before its columns; and the number of all columns."""

@@ -123,8 +123,8 @@ class Plan(NamedTuple):
         return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
 
     @property
-    def alone(self) -> bool:
-        """Whether one block has all edges, and no rows come."""
+    def single_block(self) -> bool:
+        """True if one block has all edges, and no peer's rows arrive."""
         return not any(piece.arrivals for piece in self.forward)
 
     @property

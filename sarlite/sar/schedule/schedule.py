@@ -3,6 +3,7 @@
 It knows no operator.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from sarlite.sar.schedule import needs
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.pieces import Plan
 from sarlite.sar.schedule.reverse import is_symmetric, out_edges
+from sarlite.sar.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
 from sarlite.sar.schedule.transport import Fetch, NoFetch, Push, Transport
 
 
@@ -28,10 +30,8 @@ class Schedule(NamedTuple):
         reversed edges.
     reverses_attention : bool
         Whether the gradients of attention are found by the reversed edges, too.
-    rows : {"float32", "bfloat16"}
-        As what rows that edges gather are stored and sent.
-    over : hashable
-        Which edges these are, for a trial of a run's costs: the graph's, or the number of a batch's layer.
+    row_format : RowFormat
+        How rows that edges gather are stored and sent.
     """
 
     plan: Plan
@@ -39,15 +39,14 @@ class Schedule(NamedTuple):
     mode: Any
     reverse: Any = None
     reverses_attention: bool = False
-    rows: str = "float32"
-    over: Any = "edges"
+    row_format: RowFormat = FLOAT32
 
     @property
     def n_edges(self):
         """How many edges this rank computes with."""
         return sum(block.n_edges for block in self.plan.blocks)
 
-    def run(self, arrays, on_block, keep=False, phase="forward"):
+    def run(self, arrays, on_block, keeps_rows=False, phase="forward"):
         """Call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
 
         Parameters
@@ -56,31 +55,30 @@ class Schedule(NamedTuple):
             The local rows, which peers fetch too.
         on_block : callable
             Given a block and the arrays of its columns, which are freed after the call.
-        keep : bool
+        keeps_rows : bool
         phase : str
             What the bytes are counted under.
 
         Returns
         -------
-        list, or None
-            Where `keep`, what each call returned, in the order of `plan.blocks`.
+        list of tuple of ndarray, or None
+            If `keeps_rows`, the rows of each block, in the order of `plan.blocks`.
         """
-        self.transport.profile.aggregates(self, arrays, None, phase)
-        found = []
+        kept = []
         with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
             for piece in self.plan.forward:
                 rows = fetched.take(piece)
                 if piece.block is not None:
                     with self._span(piece.block, phase):
-                        result = on_block(piece.block, rows)
-                    found.append((piece.block.offset, result if keep else None))
-                    del result
+                        on_block(piece.block, rows)
+                    if keeps_rows:
+                        kept.append((piece.block.offset, rows))
                 del rows
                 fetched.release(piece)
-        return [result for _, result in sorted(found, key=lambda each: each[0])] if keep else None
+        return [rows for _, rows in sorted(kept, key=lambda each: each[0])] if keeps_rows else None
 
-    def run_backward(self, arrays, kept, on_block, d_arrays, phase="backward"):
-        """Call `on_block(block, rows, kept, d_rows)` for each block. Collective.
+    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward"):
+        """Call `on_block(block, rows, d_rows)` for each block. Collective.
 
         Each d_rows is brought to the rows' owner (SAR algorithm 2).
 
@@ -88,24 +86,23 @@ class Schedule(NamedTuple):
         ----------
         arrays : tuple of (n_src, ...) ndarray, or None
             Local rows; given, the peers' rows are fetched again (case 2). Else rows are None.
-        kept : list, or None
-            What `run` returned, an item a block. Where None, blocks may be some rows or columns of the blocks that
-            `run` showed.
+        block_rows : list of tuple of ndarray, or None
+            What `run` returned: the rows of each block, in place of fetched rows.
         on_block : callable
+            Without `block_rows`, blocks may be some rows or columns of the blocks that `run` showed.
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None where nobody needs one.
         phase : str
             What the bytes are counted under.
         """
-        self.transport.profile.aggregates(self, arrays, d_arrays, phase)
         pieces = self._backward_pieces(arrays is not None)
-        values = [*kept[1:], kept[0]] if kept else [None] * len(pieces)
+        kept = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
         fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
         with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
-            for piece, value in zip(pieces, values, strict=True):
+            for piece, rows in zip(pieces, kept, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):
-                    on_block(piece.block, fetched.take(piece), value, d_rows)
+                    on_block(piece.block, fetched.take(piece) if rows is None else rows, d_rows)
                 fetched.release(piece)
                 push.start(piece, buffer, d_rows)
                 del buffer, d_rows
@@ -138,7 +135,6 @@ class Schedule(NamedTuple):
 
 
 BACKWARD = "push", "fetch"
-ROWS = "float32", "bfloat16"
 
 
 class Options(NamedTuple):
@@ -148,21 +144,27 @@ class Options(NamedTuple):
     prefetch: int = 1
     backward: str | None = None
     rows: str = "float32"
+    peers_at_once: int | None = None  # None: as many as the mode takes
 
     def check(self, comm):
         """Raise a ConfigError on every rank where one cannot be. Collective."""
         raise_together(comm, self._error())
 
     def _error(self):
-        if not hasattr(self.mode, "lay_out") and self.mode not in MODES:
+        if not hasattr(self.mode, "plan") and self.mode not in MODES:
             return ConfigError(f"mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.backward not in (None, *BACKWARD):
             return ConfigError(f"backward {self.backward!r} is not one of {', '.join(BACKWARD)}")
-        if self.rows not in ROWS:
-            return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROWS)}")
-        prefetch: Any = self.prefetch
-        if isinstance(prefetch, bool) or not hasattr(prefetch, "__index__") or prefetch < 0:
-            return ConfigError(f"prefetch {prefetch!r} is not a number >= 0")
+        if self.rows not in ROW_FORMATS:
+            return ConfigError(f"rows {self.rows!r} is not one of {', '.join(ROW_FORMATS)}")
+        for name, least in (("prefetch", 0), ("peers_at_once", 1)):
+            value: Any = getattr(self, name)
+            if name == "peers_at_once" and value is None:
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                return ConfigError(f"{name} {value!r} is not a number >= {least}")
+        if self.peers_at_once is not None and not hasattr(MODES.get(self.mode, self.mode), "peers_at_once"):
+            return ConfigError(f"peers_at_once: mode {self.mode} brings one rank's rows at a time")
         return None
 
     @property
@@ -187,7 +189,8 @@ class Options(NamedTuple):
     @property
     def made_mode(self):
         """The mode as an object."""
-        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
+        mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
+        return mode if self.peers_at_once is None else replace(mode, peers_at_once=self.peers_at_once)
 
 
 def make(comm, found, options, profile, dst_ids=None):
@@ -204,7 +207,7 @@ def make(comm, found, options, profile, dst_ids=None):
         Global ids of this rank's destination rows; None of relations.
     """
     mode, transport = options.made_mode, Transport(comm, options.prefetch, profile)
-    made = Schedule(mode.lay_out(found, transport.prefetch), transport, mode, rows=options.rows)
+    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.rows])
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
     return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
@@ -217,4 +220,4 @@ def _reversed(comm, found, dst_ids, made):
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
     reversed_needs = needs.find(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
-    return made._replace(plan=made.mode.lay_out(reversed_needs, made.transport.prefetch))
+    return made._replace(plan=made.mode.plan(reversed_needs, made.transport.prefetch))

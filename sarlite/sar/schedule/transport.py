@@ -179,17 +179,14 @@ class Fetch(Transfer):
 
     def bring(self, piece):
         """Receive a piece's rows; return the rows and the requests of what was sent."""
-        n_own = self.arrays[0].shape[0] if piece.own and self.arrays else 0
-        buffer, rows = allocate(n_own + piece.n_rows, self.templates)
+        buffer, rows = allocate(piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
-        receives, end = [], n_own
+        receives, end = [], 0
         for arrival in piece.arrivals:
             start, end = end, end + arrival.n_rows
-            message = buffer if len(piece.arrivals) == 1 and not n_own else None
+            message = buffer if len(piece.arrivals) == 1 else None
             receives.append(self.start_receive(arrival, message, tuple(array[start:end] for array in rows)))
         sends = [request for arrival in piece.arrivals for request in self.start_send(arrival)]
-        if n_own:
-            gather(self.arrays, slice(None), tuple(whole[:n_own] for whole in rows))
         for finish in receives:
             finish()
         return rows, sends
@@ -276,27 +273,19 @@ class Push(Transfer):
         """
         if not piece.arrivals:
             return None, self.d_arrays
-        return allocate(piece.n_rows + (self._n_own if piece.own else 0), self.templates, zero=True)
-
-    @property
-    def _n_own(self):
-        return next((len(d) for d in self.d_arrays if d is not None), 0)
+        return allocate(piece.n_rows, self.templates, zero=True)
 
     def start(self, piece, buffer, views):
-        """Send the gradients of a piece's columns on their way, and add those of own rows."""
-        if piece.own and piece.arrivals:
-            start = self._n_own
-            for d, whole in zip(self.d_arrays, views):
-                if d is not None:
-                    d += whole[:start]
-            for arrival in piece.arrivals:
-                place = slice(start, start + arrival.n_rows)
-                message, sections = allocate(arrival.n_rows, self.templates)
-                gather(views, place, sections)
-                self._start_exchange(arrival, message)
-                start = place.stop
-        elif piece.arrivals:
+        """Send the gradients of a piece's columns on their way."""
+        if len(piece.arrivals) == 1:
             self._start_exchange(piece.arrivals[0], buffer)
+            return
+        start = 0
+        for arrival in piece.arrivals:
+            message, sections = allocate(arrival.n_rows, self.templates)
+            gather(views, slice(start, start + arrival.n_rows), sections)
+            self._start_exchange(arrival, message)
+            start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
         """Start the exchange of gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""

@@ -47,14 +47,14 @@ class Broadcast:
     backward_rows: int = 4096
 
     fetch: ClassVar[Any] = Broadcasts
-    keeps: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
     reverses: ClassVar[bool] = True
     in_step: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return self.name
 
-    def lay_out(self, needs: Needs, prefetch: int) -> Plan:
+    def plan(self, needs: Needs, prefetch: int) -> Plan:
         n = self.n_ranges(needs) if prefetch else 1
         own, peers = needs.tiles(n)
         parts = -(-n_parts(needs, self.backward_pieces, self.backward_rows) // n)

@@ -1,6 +1,7 @@
-"""Sequential aggregation, with rematerialization (`sar`) or without (`sa`).
+"""Sequential aggregation: a few peers' rows at a time (SAR algorithms 1 and 2).
 
-One peer's rows at a time (SAR algorithms 1 and 2).
+With rematerialization it is mode `sar`, without `sa`; with all peers' rows at once it is vanilla domain-parallel
+training, `oneshot`.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from sarlite.sar.schedule.transport import Fetch
 
 @dataclass(frozen=True)
 class Sequential:
-    """A piece a peer: its rows are fetched, its block is computed, the rows are freed.
+    """A piece for each few peers: their rows are fetched, their block is computed, the rows are freed.
 
     Forward the own tile comes first, backward last. Backward in `sar` a peer's rows come in parts, so that little is
     held of what is fetched again and of the gradients. Forward parts would cost time, as each block's pass touches all
@@ -22,8 +23,11 @@ class Sequential:
     Attributes
     ----------
     name : str
-    keeps : bool
-        Whether what each block's gradient needs is kept (`sa`); else rows are fetched again (`sar`).
+    keeps_rows : bool
+        True if the rows of each block are kept for backward (`sa`); else rows are fetched again (`sar`).
+    peers_at_once : int, or None
+        How many peers' rows a piece takes, 1 .. N - 1; None for all peers (`oneshot`). A rank holds the rows of
+        (1 + prefetch) times as many peers, and waits for about N - 1 rounds divided by as many.
     backward_pieces : int
         With few peers a rank takes about so many pieces backward,
     backward_rows : int
@@ -31,7 +35,8 @@ class Sequential:
     """
 
     name: str
-    keeps: bool
+    keeps_rows: bool
+    peers_at_once: int | None = 1
     backward_pieces: int = 9
     backward_rows: int = 4096
 
@@ -42,9 +47,10 @@ class Sequential:
     def __str__(self) -> str:
         return self.name
 
-    def lay_out(self, needs: Needs, prefetch: int) -> Plan:
-        own, peers = needs.tiles()
-        n = 1 if self.keeps else n_parts(needs, self.backward_pieces, self.backward_rows)
+    def plan(self, needs: Needs, prefetch: int) -> Plan:
+        """Return the pieces, forward and backward."""
+        own, peers = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
+        n = 1 if self.keeps_rows or self.peers_at_once != 1 else n_parts(needs, self.backward_pieces, self.backward_rows)
         parts = [part for piece in peers for part in piece.cut(n)]
         return Plan(needs.n_src, (own, *peers), (*parts, own), needs.degree)
 

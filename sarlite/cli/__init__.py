@@ -1,0 +1,1 @@
+"""The commands: options, the wiring of a run, printing and run folders. Nothing below imports this package."""

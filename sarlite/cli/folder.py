@@ -1,0 +1,229 @@
+"""The folder of a run: which one it is, and that nothing of the user's in it is changed."""
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from sarlite.comm import together
+from sarlite.errors import ConfigError, regular
+from sarlite.files import write_whole
+from sarlite.train import caches
+
+FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
+CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
+PREDICTIONS = "predictions.npy"
+"""What Correct and Smooth leaves."""
+ARGUMENT = "run_dir"
+SCHEMA = "sarlite_summary"
+"""The key of a summary's version, by which a summary is known."""
+MARK = "# options of a run of sarlite.train\n"
+
+
+class Folder:
+    """The folder in which a run leaves `FILES`. Construction is collective.
+
+    A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in
+    it. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with the new
+    folders above it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    run_dir : path or None
+        None is a new folder runs/TIME-NAME, or the checkpoint's.
+    resume : path or None
+        The checkpoint that the run goes on from.
+    name : str
+
+    Attributes
+    ----------
+    path : Path
+        The same on every rank.
+    continues : bool
+        Whether the run goes on in the folder of its checkpoint.
+    metrics : text file
+        On rank 0, from `begin` on.
+
+    Raises
+    ------
+    ConfigError
+        On every rank: the folder cannot be made, another run works in it, or it holds a file that is not this run's.
+    """
+
+    def __init__(self, comm, run_dir, resume, name):
+        self._root, self._made, self._lock, self.metrics = comm.rank == 0, False, None, None
+        self._new_parents: list[Path] = []  # innermost first
+        path = together(comm, lambda: self._choose(run_dir, resume, name) if self._root else None)
+        self.path = Path(comm.bcast(path))
+        self.checkpoint = self.path / CHECKPOINT
+        self.continues = comm.bcast(bool(resume) and _same(resume, self.checkpoint))
+        try:
+            together(comm, lambda: self._refuse_others() if self._root else None)
+        except BaseException:
+            self.close()
+            raise
+
+    def _choose(self, run_dir, resume, name):
+        if run_dir is None and not resume:
+            return _new_folder(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}", self)
+        path = Path(run_dir if run_dir is not None else Path(resume).parent)
+        with _told(path):
+            self._make_parents(path)
+            try:
+                path.mkdir()
+                self._made = True
+            except FileExistsError:
+                if not path.is_dir():
+                    raise
+        return path
+
+    def _make_parents(self, path):
+        """Make the folders above `path`, and note those that were made."""
+        self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _refuse_others(self):
+        self._lock = _lock(self.path)
+        if not self.continues:
+            found = [name for name in (*FILES, PREDICTIONS) if os.path.lexists(self.path / name)]
+            found += [path.name for path in caches.files(self.path)]
+            if found:
+                raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
+                                  f"or --resume a run's checkpoint", ARGUMENT)
+            return
+        for name, is_ours in _OURS.items():
+            if os.path.lexists(self.path / name) and not _reads(is_ours, self.path / name):
+                raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced",
+                                  ARGUMENT)
+
+    def begin(self, options, start):
+        """Write the options and open the metrics, as the first epoch has ended well. On rank 0.
+
+        Parameters
+        ----------
+        options : str
+            TOML.
+        start : int
+            Metrics of epochs up to this one stay; a run that is resumed writes the others again.
+        """
+        with _told(self.path):
+            write_whole(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
+            path = self.path / METRICS
+            if self.continues:
+                write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
+                (self.path / SUMMARY).unlink(missing_ok=True)
+            mode = "a" if self.continues else "x"
+            self.metrics = open(path, mode, encoding="utf-8")  # noqa: SIM115, closed by `close`
+
+    def end(self, summary):
+        """Leave what the run has counted, a dict, as it has ended. On rank 0."""
+        with _told(self.path):
+            write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
+
+    def close(self):
+        """Close what is open; remove a folder that nothing was written to."""
+        if self.metrics is not None:
+            with contextlib.suppress(OSError):
+                self.metrics.close()
+        if self._lock is not None:
+            os.close(self._lock)
+        if self._made:
+            with contextlib.suppress(OSError):
+                for folder in (self.path, *self._new_parents):
+                    folder.rmdir()
+        self.metrics = self._lock = None
+
+
+@contextlib.contextmanager
+def _told(path):
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename and Path(error.filename) != path else ""
+        raise ConfigError(f"{ARGUMENT} {path}: {error.strerror}{where}", ARGUMENT) from None
+
+
+def _new_folder(first, folder):
+    """Make the first that is free of NAME, NAME-2, ... : of two runs in one second each gets its own."""
+    with _told(first.parent):
+        folder._make_parents(first)
+        path, number = first, 1
+        while True:
+            try:
+                path.mkdir()
+                folder._made = True
+                return path
+            except FileExistsError:
+                number += 1
+                path = first.with_name(f"{first.name}-{number}")
+
+
+def _same(one, other):
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _lock(path):
+    """Hold the folder for this process, where the file system can."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ConfigError(f"{ARGUMENT} {path}: another run works in it", ARGUMENT) from None
+    except (ImportError, OSError):
+        pass
+    return handle
+
+
+def _reads(is_ours, path):
+    try:
+        return is_ours(regular(path))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _is_config(path):
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
+
+
+def _is_metrics(path):
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    return not line or _epoch(line) is not None
+
+
+def _is_summary(path):
+    return path.stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
+
+
+_OURS = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
+"""Whether a run wrote a file."""
+
+
+def _epoch(line):
+    """The epoch of a line of metrics; None of anything else."""
+    try:
+        epoch = json.loads(line)["epoch"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return epoch if type(epoch) is int else None
+
+
+def _lines_until(path, epoch):
+    """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
+    kept, last = [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        found = _epoch(line)
+        if found is None or found > epoch or found <= last:
+            break
+        kept.append(line)
+        last = found
+    return kept

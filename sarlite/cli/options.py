@@ -1,0 +1,375 @@
+"""The options of a training run: a dataclass for each thing that a run is made of.
+
+An option is declared once, as a field. `config` reads the fields from the command line and from TOML, and `help`
+prints them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import optim
+from sarlite.cli.link_options import LinkOptions
+from sarlite.cli.option import by_name, fixed_option, from_values, option, options_of
+from sarlite.command import byte_size, every, seconds
+from sarlite.command import fanouts as picks
+from sarlite.kernels.native import MAX_THREADS
+from sarlite.minibatch.hec import CHOICES, HEC
+from sarlite.minibatch.sampler import KINDS
+from sarlite.minibatch.seeds import BATCHES
+from sarlite.nn import Flat, GraphPredictor, Random
+from sarlite.nn.readout import READOUTS
+from sarlite.numerics import NUMERICS
+from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
+from sarlite.sar.operators.evaluation import EVALUATIONS
+from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.row_format import ROW_FORMATS
+from sarlite.tasks.metrics import EVERY
+from sarlite.tasks.task_losses import LOSSES
+from sarlite.tasks.task_table import TASKS
+from sarlite.train.model import ModelSpec, first_layer, model_class
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which data a run reads, and what it uses of them."""
+
+    data: str = option("sbm:", "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, "
+                       "ogb:DIR, sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational "
+                       "graphs: native directory, mag:DIR or relational:nodes=10000,...", metavar="SPEC", common=True,
+                       see="data.md")
+    self_loops: bool | None = fixed_option(None, "add the self loops that are missing",
+                                           otherwise="gcn, gat, gatv2, gcnii, appnp and sgc yes, others no")
+    edge_weights: bool | None = fixed_option(None, "use the data's edge weights", see="#edge-weights-and-edge-features",
+                                             otherwise="gcn, gcnii, appnp, sgc and sign yes; other models need the "
+                                             "flag if the data have weights")
+    edge_features: bool | None = fixed_option(None, "use the data's edge features: in gat's scores, or in the messages "
+                                              "of a model of your own", see="#edge-weights-and-edge-features",
+                                              otherwise="the flag is needed if the data have edge features")
+    normalize_features: bool = fixed_option(False, "scale each node's features to sum 1")
+    verify: bool = option(True, "check the data files' sha256 first")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model. An option that is None has the default of the model's class."""
+
+    model: str = fixed_option("sage", "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; for relational data "
+                              "rgcn, rgat; or path/to/file.py:Class", metavar="MODEL", common=True, see="#models")
+    layers: int | None = fixed_option(None, "number of layers", least=1, most=10_000, common=True)
+    hidden: int | None = fixed_option(None, "hidden features; for gat and gatv2, of each head", least=1, common=True)
+    heads: int | None = fixed_option(None, "attention heads", least=1, common=True)
+    out_heads: int | None = fixed_option(None, "attention heads of the last layer", least=1)
+    out_concat: bool | None = fixed_option(None, "put the last layer's heads side by side, else average the heads")
+    dropout: float | None = option(None, "share of dropped features", metavar="SHARE", inside="in [0, 1)", common=True)
+    input_dropout: float | None = option(None, "share of dropped input features", metavar="SHARE", inside="in [0, 1)")
+    attention_dropout: float | None = option(None, "share of dropped attention coefficients", metavar="SHARE",
+                                             inside="in [0, 1)")
+    aggregator: str | None = fixed_option(None, "how neighbours are summed up", choices=("mean", "max-pool"))
+    gat_form: str | None = fixed_option(None, "for gat: scores from z = W h, or from relu(W h + b) as in DistGNN-MB "
+                                        "Eq. 2", argument="form", choices=("standard", "paper"))
+    residual: bool | None = fixed_option(None, "residual connections")
+    hops: int | None = fixed_option(None, "steps of propagation", least=1, most=10_000, see="#propagation-models")
+    teleport: float | None = fixed_option(None, "for appnp and gcnii: weight of a node's own row in each step; the row "
+                                          "is the prediction (appnp) or the first hidden row (gcnii)", metavar="SHARE",
+                                          inside="in [0, 1)")
+    identity_decay: float | None = fixed_option(None, "for gcnii: how fast later layers come near the identity, the "
+                                                "paper's lambda", metavar="RATE", least=0.0)
+    n_bases: int | None = fixed_option(None, "for rgcn: each relation's weight is a sum over N bases (SAR Eq. 5); "
+                                       "without the flag each relation has a weight of its own", least=1)
+    embedding: int | None = fixed_option(None, "for rgcn and rgat: width of the learned rows of node types without "
+                                         "features; by default the width of the other types' features, or --hidden if "
+                                         "no type has features", least=1, see="#relational-graphs")
+    relation_weights: str | None = option(None, "for rgcn: multiply by the weight inside the message, or aggregate "
+                                          "first; by default the way that costs fewer bytes", argument="evaluation",
+                                          choices=EVALUATIONS)
+    activation: str | None = fixed_option(None, "activation between layers", choices=("relu", "elu"))
+    batch_norm: bool | None = fixed_option(None, "batch norm over all ranks between layers")
+    dtype: str = fixed_option("float32", "number type of parameters and activations", choices=("float32", "float64"))
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of the model's class that were given."""
+        return {option.argument or name: value for name, option in options_of(ModelOptions).items()
+                if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
+
+    def spec(self, cls: Any = None) -> ModelSpec:
+        """Return the model to make; `cls` is its class, if that is known already."""
+        return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a model is trained and judged."""
+
+    task: str | None = fixed_option(None, "what the labels must be: one class, several of 0 or 1, or numbers; link: "
+                                    "edges are predicted, and labels are ignored", choices=tuple(TASKS), common=True,
+                                    otherwise="as the data say", see="#tasks-losses-and-metrics")
+    loss: str | None = fixed_option(None, "loss to minimise", otherwise="by task: cross-entropy; bce; squared; bce",
+                                    choices=tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)))
+    metric: str | None = fixed_option(None, "metric of each split; the best epoch has the best validation metric",
+                                      choices=EVERY, common=True, otherwise="by task: accuracy; roc-auc; rmse; roc-auc")
+    epochs: int = option(100, "number of epochs", see="#notes-on-the-options", least=1, common=True)
+    lr: float = option(0.01, "learning rate", metavar="RATE", inside="above 0", common=True)
+    lr_schedule: str = option("constant", "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
+                              "warmup:EPOCHS:SCHEDULE", metavar="SCHEDULE", see="#early-stopping")
+    clip_norm: float | None = option(None, "largest allowed norm of all gradients together; larger gradients are "
+                                     "scaled down", metavar="NORM", inside="above 0")
+    patience: int | None = option(None, "end after so many epochs without a better validation metric", metavar="EPOCHS",
+                                  least=1, common=True, otherwise="never", see="#early-stopping")
+    weight_decay: float = option(0.0, "L2 penalty: RATE / 2 * w^2 joins the loss", metavar="RATE", least=0.0,
+                                 common=True, see="#notes-on-the-options")
+    weight_decay_on: str = option("all", "all parameters, or the first layer's (Kipf & Welling)",
+                                  choices=("all", "first"), needs=("weight_decay",), needs_for="first")
+    optimizer: str = fixed_option("adam", "optimizer", choices=("adam", "adamw", "sgd"))
+    seed: int = fixed_option(0, "seed of initial parameters, dropout and partition", common=True)
+    eval_every: int = option(1, "epochs between evaluations; the last epoch is evaluated in any case", metavar="EPOCHS",
+                             least=1, see="#notes-on-the-options")
+    mfg: bool = option(False, "message-flow graphs: each layer computes only nodes that reach a labelled node",
+                       see="#notes-on-the-options")
+    label_inputs: float | None = fixed_option(None, "share of the training nodes whose labels are inputs in an epoch; "
+                                              "the loss is the mean over the other training nodes", metavar="SHARE",
+                                              inside="above 0 and below 1", see="#labels-as-inputs")
+    numerics: str = fixed_option("fast", "exact: the same bits for any number of ranks and threads, any mode, "
+                                 "partition and processor", choices=NUMERICS, see="numerics.md")
+    propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",
+                                    metavar="DIR", on_resume="forget")
+
+    def make_optimizer(self, model: Any, lr: float) -> Callable[[Flat], optim.Optimizer]:
+        """Return a function that makes the optimizer of a model's parameters; raises as `first_layer`."""
+        first = first_layer(model) if self.weight_decay and self.weight_decay_on == "first" else None
+
+        def decay(name: str) -> float:
+            return self.weight_decay if first is None or name in first else 0.0
+
+        if self.optimizer == "sgd":
+            return lambda flat: optim.SGD(flat, lr, momentum=0.9, weight_decay=decay)
+        return lambda flat: optim.Adam(flat, lr, weight_decay=decay, decoupled=self.optimizer == "adamw")
+
+
+@dataclass(frozen=True)
+class ReadoutOptions:
+    """How the rows of a graph's nodes become the graph's row, for data that are a set of graphs."""
+
+    readout: str = fixed_option("sum", "how the rows of a graph's nodes become the graph's row", choices=READOUTS,
+                                recorded=False)
+    readout_width: int = fixed_option(64, "width of a node's row that the model makes and the readout takes", least=1,
+                                      recorded=False)
+
+    def read_out(self, encoder: Any, n_out: int, rng: Random, dtype: str) -> GraphPredictor:
+        """Return an encoder with the readout behind it."""
+        return GraphPredictor(encoder, self.readout_width, n_out, self.readout, rng=rng, dtype=np.dtype(dtype))
+
+
+_SMOOTHING = {"needs": ("correct_and_smooth",)}
+
+
+@dataclass(frozen=True)
+class SmoothingOptions:
+    """Correct and Smooth, applied to the best model's output (Huang et al.)."""
+
+    correct_and_smooth: bool = option(False, "after training, correct and smooth the best model's output (Huang et "
+                                      "al.)", see="#correct-and-smooth")
+    correct_alpha: float = option(CorrectAndSmooth.correct_alpha, "share of neighbours in an iteration over errors",
+                                  metavar="SHARE", **_SMOOTHING)
+    correct_iterations: int = option(CorrectAndSmooth.correct_iterations, "iterations over errors; 0 does not correct",
+                                     **_SMOOTHING)
+    correct_normalization: str = option(CorrectAndSmooth.correct_normalization, "normalise A as D^-1/2 A D^-1/2, D^-1 "
+                                        "A or A D^-1", choices=NORMALIZATIONS, **_SMOOTHING)
+    correct_scale: float | None = option(None, "factor of the spread errors", metavar="FACTOR",
+                                         otherwise="automatic, by row", argument="scale", **_SMOOTHING)
+    smooth_alpha: float = option(CorrectAndSmooth.smooth_alpha, "share of neighbours in an iteration over scores",
+                                 metavar="SHARE", **_SMOOTHING)
+    smooth_iterations: int = option(CorrectAndSmooth.smooth_iterations, "iterations over scores; 0 does not smooth",
+                                    **_SMOOTHING)
+    smooth_normalization: str = option(CorrectAndSmooth.smooth_normalization, "as --correct-normalization",
+                                       choices=NORMALIZATIONS, **_SMOOTHING)
+
+    def smoother(self) -> CorrectAndSmooth | None:
+        """Return the function that corrects and smooths; None if the run does neither."""
+        if not self.correct_and_smooth:
+            return None
+        return CorrectAndSmooth(self.correct_alpha, self.correct_iterations, self.correct_normalization,
+                                self.correct_scale, self.smooth_alpha, self.smooth_iterations,
+                                self.smooth_normalization)
+
+
+_BATCHES = {"needs": ("batch_size",)}
+_CACHE = {"needs": ("batch_size", "remote hec")}
+
+
+@dataclass(frozen=True)
+class MinibatchOptions:
+    """Sampled minibatches, and the historical embedding cache (HEC) of DistGNN-MB."""
+
+    batch_size: int = option(0, "seeds of all ranks in a step; 0 trains full-batch", metavar="SEEDS", least=0,
+                             common=True, see="#minibatches")
+    fanouts: list[int] | None = option(None, "in-edges picked for a row, one number a layer, the first layer first; "
+                                       "all takes all in-edges", metavar="K,K,..", read=picks, common=True, **_BATCHES)
+    sampler: str = option("uniform", "how in-edges are picked", choices=KINDS, **_BATCHES)
+    sample_ahead: int = option(1, "batches that a thread samples ahead", least=0, **_BATCHES)
+    batches: str | None = option(None, "global: cut one order of all training nodes into steps; balanced: cut each "
+                                 "rank's own training nodes into even parts", choices=tuple(BATCHES), **_BATCHES,
+                                 otherwise="global on one rank and for --remote exact, else balanced")
+    remote: str = option("exact", "at a neighbour of another rank: exact, the owner computes the neighbour; hec, a "
+                         "cache has the neighbour's last row; local, the edge is left out",
+                         choices=("exact", "hec", "local"), common=True, **_BATCHES)
+    hec_lines: int = option(HEC.lines, "rows that each layer's cache holds", metavar="ROWS", least=1, **_CACHE)
+    hec_life: int = option(HEC.life, "steps for which a row is used after its arrival", metavar="STEPS", least=0,
+                           **_CACHE)
+    hec_limit: int = option(HEC.limit, "most rows pushed to a peer for a layer in a step", metavar="ROWS", least=1,
+                            **_CACHE)
+    hec_delay: int = option(HEC.delay, "steps from the push of a row to its arrival at the peers; 0 exchanges rows "
+                            "within the step", metavar="STEPS", least=0, **_CACHE)
+    on_miss: str = option(HEC.on_miss, "if the cache lacks a row: leave the row's edge out, use zeros, or use other "
+                          "picks", choices=CHOICES["on_miss"], **_CACHE)
+    push: str = option(HEC.push, "rows to push: paper, the rows that the batch made; demand, the rows that peers will "
+                       "ask for", choices=CHOICES["push"], **_CACHE)
+    push_by: str = option(HEC.push_by, "which rows go first if there are more than --hec-limit",
+                          choices=CHOICES["push_by"], **_CACHE)
+    halo_features: str = option(HEC.features, "features of remote rows: keep, fetch all once before training; cache; "
+                                "auto: keep if they fit", choices=CHOICES["features"], **_CACHE)
+    lr_scale: str = option("none", "multiply the learning rate by a function of the number of ranks",
+                           choices=("none", "sqrt", "linear"), **_BATCHES)
+    eval_fanouts: list[int] | None = option(None, "evaluate on sampled in-edges", metavar="K,K,..", read=picks,
+                                            otherwise="exactly, on the full graph", **_BATCHES)
+
+    def at_remote(self) -> str | HEC:
+        """Return how a batch meets remote neighbours, as `NeighborLoader` takes it; raises as `HEC`."""
+        if self.remote != "hec":
+            return self.remote
+        return HEC(self.hec_lines, self.hec_life, self.hec_limit, self.hec_delay, self.on_miss, self.push,
+                   self.push_by, self.halo_features)
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """How the nodes are divided among the ranks, and in which order a rank keeps its nodes."""
+
+    partition: str = option("stored", "metis, fennel (less memory), random, contiguous, or a file with the part of "
+                            "each node; stored: the division of the data if there is one, else metis", metavar="METHOD",
+                            common=True)
+    order: str = option("stored", "order of a part's nodes in memory: as stored with the data, none (by id), or nodes "
+                        "that share neighbours together, by metis or by cluster (label propagation, less memory)",
+                        choices=("stored", "none", "metis", "cluster"))
+    balance: str = option("auto", "what METIS or Fennel makes even: some of nodes,edges,train; auto: as stored, else "
+                          "nodes and train, and edges if the degrees are skewed", metavar="WHAT")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """How rows of other ranks travel."""
+
+    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose", choices=tuple(MODES),
+                       common=True, see="which-mode.md")
+    backward: str | None = option(None, "push gradients to the rows' owners, or let the owners fetch the gradients of "
+                                  "their rows' destinations", choices=("push", "fetch"), see="#modes",
+                                  otherwise="push; for GCN and GraphSAGE in mode broadcast, with --rows bfloat16 and "
+                                  "with exact numerics fetch")
+    prefetch: int | None = option(None, "peers whose rows a thread fetches ahead", metavar="PEERS", least=0,
+                                  see="#notes-on-the-options", otherwise="1 between hosts or if each rank has a core "
+                                  "to spare, else 0")
+    peers_at_once: int | None = option(None, "peers whose rows are fetched and used at once: more save waiting where "
+                                       "ranks are many, and take memory", metavar="PEERS", least=1, see="which-mode.md",
+                                       otherwise="1; all in mode oneshot")
+    rows: str = fixed_option("float32", "number type in which rows that edges gather are stored and sent; sums and all "
+                             "else stay float32", choices=tuple(ROW_FORMATS), see="narrow.md")
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """The ranks of a run, and what they may use of the machine."""
+
+    ranks: int = option(1, "ranks as threads of this process, without MPI", least=1, most=1024, common=True)
+    threads: int = option(0, "threads of each rank; 0 divides the host's cores among its ranks", least=0,
+                          most=MAX_THREADS, common=True)
+    memory_limit: int | None = option(None, "memory of each rank, such as 2GiB; the run ends before or in its first "
+                                      "step if it needs more", metavar="SIZE", read=byte_size, least=1, common=True,
+                                      on_resume="forget", see="cost.md", otherwise="the share of the machine or "
+                                      "container")
+    dry_run: bool = option(False, "load the data, take two steps and one evaluation, print memory, bytes and time, and "
+                           "write nothing", common=True, on_resume="forget", see="cost.md")
+    stall_timeout: float = option(300.0, "end the run after so many seconds without progress on any rank; 0 never",
+                                  metavar="SECONDS", least=0.0)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a run starts from, leaves and shows."""
+
+    config: str | None = option(None, "TOML file with these options", metavar="FILE.toml", common=True,
+                                on_resume="forget")
+    run_dir: str | None = option(None, "folder for the run's files", metavar="DIR", common=True, on_resume="forget",
+                                 otherwise="runs/TIME-MODEL")
+    checkpoint_every: Any = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
+                                   "checkpoint only at the end", metavar="EPOCHS|TIME", read=every)
+    resume: str | None = option(None, "checkpoint to go on from; the checkpoint has data, model and all other options; "
+                                "give only what changes", metavar="FILE", common=True, on_resume="forget",
+                                see="#checkpoints-and-resuming")
+    json: bool = option(False, "end standard output with one line of JSON")
+    trace: str | None = option(None, "write a timeline of every rank, which ui.perfetto.dev opens", metavar="FILE.json",
+                               on_resume="forget")
+    trace_epochs: int = option(3, "number of epochs that --trace records, from the first on", metavar="EPOCHS", least=1,
+                               needs=("trace",), on_resume="forget")
+    tensorboard: str | None = option(None, "folder for each epoch's numbers, for TensorBoard", metavar="DIR",
+                                     on_resume="forget")
+    progress: str = option("auto", "bar, or a line every few seconds; auto: bar on a terminal and in a notebook",
+                           choices=("auto", "bar", "lines", "none"))
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds between checkpoints; None if they are counted in epochs."""
+        return seconds(self.checkpoint_every)
+
+    @property
+    def every_epochs(self) -> int | None:
+        """Epochs between checkpoints; None if they are counted in seconds, or come only at the end."""
+        return None if self.every_seconds is not None else int(self.checkpoint_every) or None
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataOptions, "model": ModelOptions, "training": TrainingOptions, "links": LinkOptions,
+    "graphs": ReadoutOptions, "smoothing": SmoothingOptions, "minibatch": MinibatchOptions,
+    "partition": PartitionOptions, "schedule": ScheduleOptions, "machine": MachineOptions, "output": OutputOptions,
+}  # fmt: skip
+"""Fields of `RunOptions` that are dataclasses of options."""
+OPTIONS = by_name([*SECTIONS.values()])
+"""All options by name. No two sections have an option of the same name."""
+ARGUMENTS = {own.argument: name for name, own in OPTIONS.items() if own.argument and own.argument not in OPTIONS}
+"""Option by the argument that it sets, for options whose argument has another name."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a run.
+
+    Attributes
+    ----------
+    data, model, training, links, graphs, smoothing, minibatch, partition, schedule, machine, output
+        One value for each thing that the run is made of, with defaults for options that nobody gave.
+    values : dict
+        Each option's value by name; None if nobody gave the option and its default depends on other options.
+    """
+
+    data: DataOptions
+    model: ModelOptions
+    training: TrainingOptions
+    links: LinkOptions
+    graphs: ReadoutOptions
+    smoothing: SmoothingOptions
+    minibatch: MinibatchOptions
+    partition: PartitionOptions
+    schedule: ScheduleOptions
+    machine: MachineOptions
+    output: OutputOptions
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "RunOptions":
+        """Return the options that have some values, by option name."""
+        return cls(**{name: from_values(section, values) for name, section in SECTIONS.items()}, values=dict(values))
+
+    def replace(self, **values: Any) -> "RunOptions":
+        """Return these options with other values, by option name."""
+        return RunOptions.of({**self.values, **values})

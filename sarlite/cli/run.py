@@ -1,0 +1,258 @@
+"""One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
+
+import sys
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from sarlite import nn, optim
+from sarlite.cli import limit, resume
+from sarlite.cli import run_report as report
+from sarlite.cli.combinations import Run, refuse
+from sarlite.cli.config import naming_flags, to_toml
+from sarlite.cli.dry_run import dry_run
+from sarlite.cli.folder import PREDICTIONS, Folder
+from sarlite.cli.saving import Saving, restore
+from sarlite.cli.settings import settings
+from sarlite.comm import together
+from sarlite.comm.interrupt import Interrupts
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
+from sarlite.profile import trim
+from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.tasks.task_table import task_type
+from sarlite.train import checkpoint, minibatch, propagated, trace
+from sarlite.train.edge_values import ARRAYS
+from sarlite.train.identity import identity
+from sarlite.train.load import kind, load, prefetched, widths
+from sarlite.train.loop import Trainer, fit
+from sarlite.train.model import errors_of, make_model
+from sarlite.train.outcome import outcome
+from sarlite.train.smoothing import after_training
+from sarlite.train.stopping import Best, Stopping
+
+
+@naming_flags
+def train(comm, options, tick=lambda: None, interrupts=None):
+    """Load, train, report. Collective.
+
+    Nothing changes in the run's folder before the first epoch has ended well.
+
+    Parameters
+    ----------
+    comm : Communicator
+    options : RunOptions
+    tick : callable
+        Called whenever this rank makes progress.
+    interrupts : Interrupts, optional
+        While epochs run, the first signal that comes is postponed to the end of the epoch.
+
+    Returns
+    -------
+    dict
+        What `--json` prints.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together.
+    SystemExit
+        On every rank, with 128 + the signal's number, where one came; rank 0 has written a checkpoint and told how to
+        go on.
+    """
+    run = together(comm, lambda: settings(options))
+    known = Run.of(options.values, run.model.cls, kind(comm, run.source.spec))
+    together(comm, lambda: refuse(known))
+    resumed = checkpoint.read(comm, options.output.resume) if options.output.resume else None
+    if resumed:
+        together(comm, lambda: resume.check_options(options, resumed[1]))
+    with closing(Folder(comm, run.output.run_dir, run.output.resume, Path(run.model.spec).stem)) as folder:
+        if run.output.trace:
+            trace.check_path(comm, run.output.trace)
+        together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
+        tick()
+        return _train(comm, options, run, known, resumed, folder, tick, interrupts or Interrupts())
+
+
+def _train(comm, options, run, known, resumed, folder, tick, interrupts):
+    toml, stored = to_toml(options), resume.stored(options)
+    machine = options.machine
+    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
+    if machine.dry_run:
+        run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
+    part = load(comm, run.source, run.graph, folder.path, tick)
+    known = known._replace(task=part.task)
+    together(comm, lambda: refuse(known))
+    memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
+
+    data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
+    targets = task_of(run, part).read_targets(run, part)
+    data |= targets.identity
+    if resumed:
+        together(comm, lambda: resume.check_data(options, resumed[1], data))
+    part = targets.apply(part)
+    rng = nn.Random(run.training.seed)
+    model = new_model(comm, run, part, rng)
+    together(comm, lambda: refuse(known._replace(model=model)))
+    limit.check_estimate(comm, memory, run, part)
+    trainer = make_trainer(comm, run, part, model, rng, data)
+    _warn_of_batch_norm(comm, run, model)
+
+    stored |= {option: True for option in ARRAYS.values() if used[option]}
+    about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
+             "used": used}
+    if part.class_names:
+        about["class_names"] = part.class_names
+    part = part._replace(rows=None)  # the trainer has what it needs of the rows
+    trim()  # of the rows, and of messages that brought halo rows' features
+    stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
+    start, best = 0, Best(trainer.task)
+    if resumed:
+        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
+    if machine.dry_run:
+        with errors_of(run.model.spec):
+            return dry_run(comm, run, trainer, part, memory)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
+    with errors_of(run.model.spec):
+        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
+
+
+def new_model(comm, run, part, rng):
+    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
+    task, n_in, n_out = task_of(run, part), widths(part.rows), part.n_classes
+    n_more = task.n_more_inputs(run.training, n_out)
+    n_in = n_in + n_more if n_more else n_in
+    nodes = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are no nodes
+
+    def encoder(width, batches=None):
+        return make_model(run.model, n_in, width, rng, nodes, batches)
+
+    return together(comm, lambda: task.make_model(encoder, run, nodes, n_out, rng))
+
+
+def task_of(run, part):
+    """Return the class of the task of a run's part."""
+    return task_type(part.task, labelled_edges=run.links.edge_labels is not None,
+                     graph_set=isinstance(part.graph, GraphSet))
+
+
+def make_trainer(comm, run, part, model, rng, data=None):
+    """Return the trainer of a run. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    run : Settings
+    part : load.Shard
+    model : Module
+    rng : nn.Random
+        The one that the model was made with.
+    data : dict, optional
+        The data's `identity`, where propagated features are kept.
+    """
+    training, rows = run.training, part.rows
+    task = together(comm, lambda: _task(run, part))
+    lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
+    with errors_of(run.model.spec):
+        optimizer = together(comm, lambda: training.make_optimizer(model, lr))
+    numerics = named(training.numerics, part.graph.comm)  # which counts what is sent
+    with using(numerics):
+        features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
+    batches = minibatch.batches(comm, run, part, task, model, features)
+    if run.batches:
+        features = batches["batches"].x  # where they were copied, that copy alone stays
+    return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
+                   optimizer=optimizer, rng=rng, schedule=run.schedule, task=task,
+                   clip_norm=training.clip_norm, numerics=numerics or training.numerics)
+
+
+def _task(run, part):
+    task = task_of(run, part).of_run(part.task, run.training, part.n_classes)
+    task.check_width(part.n_classes)
+    return task
+
+
+def _fit(run, trainer, saving, tick, memory):
+    """Train to the last epoch or a signal, and save. Collective.
+
+    Returns
+    -------
+    list of float, float
+        Each epoch's seconds; those of all, with evaluations and checkpoints.
+    Trace, or None
+    """
+    comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
+    begin = time.perf_counter()
+    shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
+                            len(trainer.batches), trainer.task.key)
+
+    events = report.events(run.output.tensorboard if comm.rank == 0 else None)
+
+    def on_step(done, loss):
+        tick()
+        memory.check_once(comm)
+        shown.step(done, loss)
+
+    def on_epoch(record):
+        tick()
+        seconds.append(record["seconds"])
+        stops = saving.on_epoch(record)
+        shown.update(record)
+        events(record)
+        if record["epoch"] - saving.start == run.output.trace_epochs:
+            profile.trace = None
+        return stops
+
+    with saving.interrupts.postponed():
+        if saving.start < epochs:
+            saving.try_disk()
+        with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
+            fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
+                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
+        saving.save()
+    saving.meet_signals()
+    return seconds, time.perf_counter() - begin, recorded
+
+
+def _report(run, trainer, part, saving, seconds, total, recorded):
+    """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
+    comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
+    if run.output.trace:
+        trace.write(comm, run.output.trace, recorded)
+    if saving.signum and (smooth or saving.epoch < run.training.epochs):
+        saving.leave()
+    smoothed = after_training(trainer, saving.best, smooth, folder / PREDICTIONS) if smooth else None
+    counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
+    counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
+    counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= trainer.task.summary(trainer.counts)
+    pictured = report.pictured(comm, part.graph)
+    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
+    if comm.rank == 0:
+        told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
+        print(told, flush=True)
+        if run.output.json:
+            print(report.json_line(run, comm.size, counted, saving.best), flush=True)
+    if seconds:  # else the run was complete, and stays as it was
+        summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
+        if not saving.signum:
+            summary["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
+        together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
+    if saving.signum:
+        saving.leave(complete=True)
+    return counted
+
+
+def _used(run, graph):
+    """By option, what training uses of the data beside features and edges, and what it does not."""
+    values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
+    return {**values, "label_inputs": run.training.label_inputs is not None}
+
+
+def _warn_of_batch_norm(comm, run, model):
+    normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
+    if run.training.mfg and normalizes and comm.rank == 0:
+        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
+              "the full graph's", file=sys.stderr, flush=True)
+

@@ -1,0 +1,322 @@
+"""What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
+
+import json
+import math
+import platform
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from sarlite import kernels, progress
+from sarlite.errors import needs, writing
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.node_type import NodeType
+from sarlite.sar.schedule.modes import MODES
+
+LINE_SECONDS = 5.0
+
+
+def write_metrics(file, record):
+    """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
+    file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+    file.flush()
+
+
+def events(folder, check=False):
+    """Return what writes an epoch's record to a folder as TensorBoard reads it; without a folder what does nothing.
+
+    Where it is only to `check` nothing is made.
+
+    Raises
+    ------
+    ConfigError
+        The package that writes is not there, or the folder cannot be made.
+    """
+    if folder is None:
+        return lambda record: None
+    writers = needs("tensorboardX", "--tensorboard")
+    if check:
+        return None
+    with writing(folder):
+        writer = writers.SummaryWriter(str(folder), flush_secs=10)
+
+    def write(record):
+        for name, value in record.items():
+            if name != "epoch" and value is not None:
+                writer.add_scalar(name.replace("_", "/", 1), value, record["epoch"])
+        writer.flush()
+
+    return write
+
+
+class Progress:
+    """tqdm on a terminal and in a notebook, else one line an interval; on standard error, with the time that is left.
+
+    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an
+    epoch, `metric` its key in records.
+    """
+
+    def __init__(self, kind, start, epochs, steps=1, metric="accuracy"):
+        self.metric = metric
+        self.bar, self.shown, self.epochs, self.steps = None, 0.0 if kind != "none" else float("inf"), epochs, steps
+        self.start, self.epoch, self.begun = start, start, time.monotonic()
+        if bar := progress.bar_class(kind, sys.stderr):
+            self.bar = bar(total=epochs * steps, initial=start * steps, dynamic_ncols=True,
+                           unit="epoch" if steps == 1 else "step")
+
+    def step(self, done, loss):
+        """Tell of a step within an epoch: `done` are its steps so far."""
+        if done < self.steps:  # the last one is told with the epoch
+            self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
+                       self.epoch + done / self.steps, [f"loss {loss:.4f}"])
+
+    def update(self, record):
+        """Tell of an epoch that is done."""
+        self.epoch = record["epoch"]
+        scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
+        parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
+        self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
+
+    def _tell(self, where, done, parts):
+        """Tell that `done` epochs are, if there is a bar or it is time for a line."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+            self.bar.update()
+        elif (done == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
+            self.shown = time.monotonic()
+            left = (time.monotonic() - self.begun) / (done - self.start) * (self.epochs - done)
+            parts += [f"{duration(left)} left"] if left else []
+            print(f"{where}: {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+
+def duration(seconds):
+    """Return a time in words, of a few seconds with tenths: 0.25 s, 12 s, 3 min 05 s, 2 h 10 min."""
+    return f"{seconds:.2g} s" if seconds < 9.5 else progress.duration(seconds)
+
+
+def collect(comm, graph, memory, seconds):
+    """Return what all ranks counted. Collective."""
+    profile = graph.profile
+    own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
+    ranks = comm.allgather(own)
+    phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
+    return {
+        **_evaluations(graph),
+        "epoch_seconds": statistics.median(seconds) if seconds else None,
+        "peak_bytes": [rank["peak_bytes"] for rank in ranks],
+        "live_remote_buffers": math.ceil(max(rank["live"] for rank in ranks)),
+        "sent_bytes": {phase: sum(rank["sent"].get(phase, 0) for rank in ranks) for phase in phases},
+    }
+
+
+MOST_PAIRS = 64
+"""Ranks up to which a run tells bytes and edges by pair of ranks."""
+
+
+def pictured(comm, graph):
+    """Return for a run's page bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of
+    the destination, of the source); nothing of one rank, and of many. Collective.
+    """
+    if not 1 < comm.size <= MOST_PAIRS:
+        return {}
+    own = {"sent": graph.profile.sent_to}
+    if type(graph) is Graph:
+        own["edges"] = _edges_by_owner(graph.plan, comm.rank, comm.size)
+    ranks = comm.allgather(own)
+    phases = sorted({phase for rank in ranks for phase, _ in rank["sent"]} - {"setup"})
+    pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks]
+             for phase in phases}
+    tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
+    return {"sent_pairs": pairs, **tiles}
+
+
+def _edges_by_owner(plan, rank, size):
+    """Return for each rank the number of this rank's edges whose source belongs to that rank, a list of int."""
+    counts = [0] * size
+    for block, owner, columns in plan.halo():
+        counts[owner] += int(np.count_nonzero((block.indices >= columns.start) & (block.indices < columns.stop)))
+    counts[rank] = sum(block.n_edges for block in plan.blocks) - sum(counts)
+    return counts
+
+
+def _evaluations(graph):
+    """Of a relational graph, which way the relations' weights were evaluated, and what either way costs."""
+    nodes = _nodes(graph)
+    return {"relations": [found._asdict() for found in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
+
+
+def _nodes(graph):
+    """What the model's layers compute on: of links and of sets of graphs their nodes."""
+    return getattr(graph, "nodes", graph)
+
+
+def promise(mode, prefetch, size):
+    """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
+    return None if MODES[mode].keeps_rows else min(1 + prefetch, size - 1)
+
+
+def table(run, size, summary, counted, best, times, run_dir, one_process=False):
+    """Return the closing table as text.
+
+    Parameters
+    ----------
+    run : Settings
+    size : int
+        Number of ranks, which in `one_process` are threads.
+    summary : dict
+        The part's.
+    counted : dict
+        What `--json` prints.
+    best : Best
+    times : dict
+        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether they ended "early".
+    run_dir : path
+    """
+    balance, patience = summary["partition"]["imbalance"], run.training.patience
+    kind = "a step" if not run.batches else "an epoch"
+    median = f", {kind} {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
+    patient = patience and times["early"]
+    rows = [
+        ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
+                 f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
+                 + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
+        ("ranks", f"{size}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
+                  f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"
+                  f"{', nodes reordered' if summary['ordered'] else ''}"),
+        ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
+                    f"training nodes {balance['train_nodes']:.2f}, edges {balance['edges']:.2f}"),
+        ("load", duration(times["load"])),
+        ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
+        ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"
+                   f"{_PATIENT.format(patience) if patient else ''}"),
+        *_links(counted.get("links")),
+        *_minibatches(run.batches, size, counted),
+        *_message_flow(counted),
+        *_relations(counted),
+        (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
+        *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
+        *_smoothed(counted.get("correct_and_smooth")),
+        ("peak memory", _memory(counted["peak_bytes"], one_process)),
+        ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size)),
+        ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
+        ("files", str(run_dir)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _links(counts):
+    """The row of a run on links, of how many each split has; none of another run."""
+    if counts:
+        yield "links", f"{counts['train']:,} to train on, {counts['val']:,} to validate, {counts['test']:,} to test"
+
+
+def _minibatches(batches, size, counted):
+    """The rows of a run on minibatches, of their steps and their caches; none of another run."""
+    if not batches:
+        return
+    uneven = ""
+    if counted["imbalance"] is not None and size > 1:
+        uneven = f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
+    yield "steps", f"{counted['steps']:,} of at most {batches.batch_size:,} seeds{uneven}"
+    if "hit_rate" in counted:
+        hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
+        yield "caches", (f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, "
+                         f"{_mib(counted['bytes_pushed'])}")
+
+
+def _message_flow(counted):
+    """A row for each layer of a run on message-flow graphs: what it computes, of what the graph has."""
+    if "message_flow" not in counted:
+        return
+    full = counted["message_flow"]["graph"]
+    for number, layer in enumerate(counted["message_flow"]["layers"], 1):
+        words = (f"{layer[name]:,} of {full[name]:,} {name.replace('_', ' ')}" for name in full if full[name])
+        yield f"layer {number}", ", ".join(words)
+
+
+def _relations(counted):
+    """A row for each weight of a relation: how it was evaluated, and what either way costs a step."""
+    for found in counted.get("relations", ()):
+        bytes_ = ", ".join(f"{way} {_mib(found[f'{way}_bytes'])}" for way in ("inside", "first"))
+        yield "relation", (f"{'.'.join(found['relation'])}, {found['n_in']} to {found['n_out']}: "
+                           f"weight {found['name']} ({bytes_} a step)")
+
+
+_OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}
+_PATIENT = "; none better for {}, so they ended"
+
+
+def _scores(scores, task):
+    """The metric of each split."""
+    found = {name: scores[f"{split}_{task.key}"]
+             for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
+    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"
+                     for name, value in found.items())
+
+
+def _smoothed(found):
+    """The row of Correct and Smooth; none of a run without it."""
+    if found:
+        note = "kept" if found["kept"] else "not kept: validation was better before"
+        yield "smoothed", (f"train {_share(found['train_accuracy'])}, validation {_share(found['val_accuracy'])}, "
+                           f"test {_share(found['test_accuracy'])} ({note})")
+
+
+def _share(value):
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _mib(n):
+    return f"{n / 2**20:,.1f} MiB"
+
+
+def _memory(peaks, one_process):
+    """Each rank's, or of many what tells of them all."""
+    if one_process:
+        return f"{_mib(max(peaks))} (all ranks in one process)"
+    if len(peaks) > 4:
+        return f"{_mib(min(peaks))} to {_mib(max(peaks))}, median {_mib(statistics.median(peaks))}"
+    return ", ".join(map(_mib, peaks)) + (" (by rank)" if len(peaks) > 1 else "")
+
+
+def _remote(live, options, size):
+    if size == 1:
+        return "none: one part"
+    bound = promise(options.mode, options.prefetch, size)
+    note = f"mode {options.mode} promises " + ("no bound" if bound is None else f"at most {bound}")
+    return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
+
+
+def summary(run, size, data, counted, best, times):
+    """Return what `table` shows, as a dict that JSON can hold."""
+    versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
+                "numpy": np.__version__}
+    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+                    "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
+                    "metric": best.task.metric, "counted": counted, "versions": versions,
+                    "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
+
+
+def _finite(value):
+    """The same, with null for a number that is not finite."""
+    if isinstance(value, dict):
+        return {str(name): _finite(found) for name, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(found) for found in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_line(run, size, counted, best):
+    """Return the line of JSON that `--json` ends with."""
+    key = best.task.key
+    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed,
+                       f"test_{key}": best.scores[f"test_{key}"],
+                       f"best_val_{key}": best.scores[f"val_{key}"], **counted})

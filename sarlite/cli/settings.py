@@ -1,0 +1,93 @@
+"""The values that a run is made with, derived from its options and from the class of its model."""
+
+from typing import Any, NamedTuple
+
+from sarlite import optim
+from sarlite.cli.link_options import LinkOptions
+from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions, RunOptions, TrainingOptions
+from sarlite.propagation import CorrectAndSmooth
+from sarlite.sar.schedule.schedule import Options
+from sarlite.train.edge_values import wanted
+from sarlite.train.load import Source
+from sarlite.train.model import ModelSpec
+
+
+class Settings(NamedTuple):
+    """The values that a run is made with.
+
+    Attributes
+    ----------
+    source : Source
+        The data, and how they are divided.
+    graph : Options
+        How the graph's rows travel.
+    model : ModelSpec
+    batches : MinibatchOptions, optional
+        None if the run trains full-batch.
+    training : TrainingOptions
+    output : OutputOptions
+    links : LinkOptions
+    graphs : ReadoutOptions
+    schedule : callable
+        Factor of the learning rate by epoch. Its state belongs to one rank.
+    smoother : CorrectAndSmooth, optional
+        Applied to the best model's output.
+    """
+
+    source: Source
+    graph: Options
+    model: ModelSpec
+    batches: MinibatchOptions | None = None
+    training: TrainingOptions = TrainingOptions()
+    output: OutputOptions = OutputOptions()
+    links: LinkOptions = LinkOptions()
+    graphs: ReadoutOptions = ReadoutOptions()
+    schedule: optim.Factor = optim.constant()
+    smoother: CorrectAndSmooth | None = None
+
+
+def settings(options: RunOptions, cls: Any = None) -> Settings:
+    """Return the values that a run with some options is made with.
+
+    Parameters
+    ----------
+    options : RunOptions
+    cls : class, optional
+        The model's class; by default it is found.
+
+    Raises
+    ------
+    ConfigError
+        A value is refused by the thing that is made with it.
+    """
+    model, training, minibatch = options.model.spec(cls), options.training, options.minibatch
+    minibatch.at_remote()  # which refuses what no cache can have
+    return Settings(source_of(options, model.cls), graph_of(options, model.cls), model,
+                    minibatch if minibatch.batch_size else None, training, options.output, options.links,
+                    options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())
+
+
+def source_of(options: RunOptions, cls: Any = None) -> Source:
+    """Return the data that the options name, for a model's class."""
+    data, partition = options.data, options.partition
+    values = wanted(cls, data.edge_weights, data.edge_features, signed=".py:" in options.model.model)
+    loops = getattr(cls, "self_loops", False) if data.self_loops is None else data.self_loops
+    # labels of nodes are not read if labels of edges are predicted
+    task = options.training.task if options.links.edge_labels is None else "link"
+    return Source(data.data, task, options.model.dtype, normalize=data.normalize_features, self_loops=loops,
+                  graphs=not getattr(cls, "relational", False), edge_values=values, partition=partition.partition,
+                  order=partition.order, balance=partition.balance, seed=options.training.seed, verify=data.verify,
+                  progress=options.output.progress)
+
+
+def graph_of(options: RunOptions, cls: Any = None) -> Options:
+    """Return how the graph's rows travel, for a model's class. Nothing is fetched ahead unless an option says so.
+
+    Sums that exact numerics push are float64. Gradients are therefore fetched by default in exact numerics, except over
+    parts of the graph and over relations, which would have to be computed separately.
+    """
+    schedule, training = options.schedule, options.training
+    separate = options.minibatch.batch_size or training.mfg or getattr(cls, "relational", False)
+    fetch = "fetch" if training.numerics == "exact" and not separate else None
+    return Options(schedule.mode, schedule.prefetch or 0, schedule.backward or fetch, schedule.rows,
+                   schedule.peers_at_once)

@@ -1,0 +1,96 @@
+"""The numerics of a thread: how reductions are computed, and the functions whose last bits a library chooses.
+
+A numerics is one object. Where a thread uses a numerics, a function that is marked by `by_numerics` calls the object's
+method of the same name. Where a thread uses none, which is called "fast", the function itself computes the result.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+NUMERICS = ("fast", "exact")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Numerics(Protocol):
+    """A way of computing reductions, other than "fast".
+
+    A numerics has a method for each function that is marked by `by_numerics` and that it supports.
+    """
+
+    name: str
+
+    def check(self, name: str, tensors: Sequence[Any], replicated: bool, params: dict[str, Any]) -> None:
+        """Raise a ConfigError if this numerics has no primitive `name` for these inputs."""
+
+    def backward(self, node: Any) -> AbstractContextManager[None]:
+        """Return the context in which the vjp of a tape node computes."""
+
+
+class _State(threading.local):
+    numerics: Numerics | None = None
+
+
+_state = _State()
+
+
+def current() -> Any:
+    """Return the numerics of this thread, or None for "fast"."""
+    return _state.numerics
+
+
+def name() -> str:
+    """Return the name of this thread's numerics.
+
+    Examples
+    --------
+    >>> from sarlite import numerics
+    >>> numerics.name()
+    'fast'
+    """
+    return "fast" if _state.numerics is None else _state.numerics.name
+
+
+@contextmanager
+def using(numerics: Numerics | None) -> Iterator[None]:
+    """Return a context in which this thread computes reductions by `numerics`; None is "fast".
+
+    Operations that are recorded on the tape inside the context also use `numerics` in the backward pass, wherever
+    `backward` is called.
+    """
+    before, _state.numerics = _state.numerics, numerics
+    try:
+        yield
+    finally:
+        _state.numerics = before
+
+
+def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that a numerics replaces by its own method of the same name."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    def dispatched(*args: P.args, **options: P.kwargs) -> T:
+        numerics = _state.numerics
+        chosen: Callable[P, T] = function if numerics is None else getattr(numerics, name)
+        return chosen(*args, **options)
+
+    return dispatched
+
+
+@by_numerics
+def sums_follow() -> bool:
+    """Return True if the gradients of replicated parameters are this rank's share, to be summed over ranks later."""
+    return True
+
+
+@by_numerics
+def rank_invariant(local: T, shared: T) -> T:
+    """Return `local` in fast numerics. In exact numerics return `shared`, which every rank knows.
+
+    A choice between two evaluations that round differently must be the same on any number of ranks in exact numerics.
+    """
+    return local

@@ -1,0 +1,50 @@
+"""Rows named by number, by mask or by slice."""
+
+import numpy as np
+
+from sarlite.errors import DataError, ShapeError
+from sarlite.tape.tensor import as_array
+
+
+def row_numbers(name, rows, n_rows):
+    """Return rows as numbers.
+
+    Parameters
+    ----------
+    name : str
+        The name of the rows in an error.
+    rows : (n_rows,) array of bools, slice, range, or (k,) array of integers in [0, n_rows)
+        Bools name the rows where they are true, a slice the rows that it goes over, integers their own rows, in their
+        order. An empty sequence names no rows.
+    n_rows : int
+
+    Returns
+    -------
+    (k,) int64
+        C-contiguous.
+
+    Raises
+    ------
+    ShapeError, DataError
+        Another kind or shape; a number out of range; a mask of integers.
+    """
+    if isinstance(rows, slice):
+        try:
+            return np.arange(*rows.indices(n_rows))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"{name}: {rows}: {error}") from None
+    array = as_array(rows)
+    if array.dtype == bool and array.shape == (n_rows,):
+        return np.flatnonzero(array)
+    if array.shape == (0,) and array.dtype != bool:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ShapeError(f"{name}: {array.dtype} {array.shape} is neither {n_rows} bools, nor a slice, nor row numbers")
+    if n_rows > 2 and array.shape == (n_rows,) and array.max() <= 1 and array.min() >= 0:
+        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; "
+                        "of a mask take .astype(bool)")
+    wrong = np.flatnonzero((array < 0) | (array >= n_rows))
+    if len(wrong):
+        raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else
+                        f"{name}[{wrong[0]}] is {array[wrong[0]]}, but there are no rows")
+    return np.ascontiguousarray(array, np.int64)

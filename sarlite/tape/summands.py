@@ -1,0 +1,132 @@
+"""Gradients that are not arrays yet: each knows how to become an array, and how to add itself to a sum.
+
+A vjp may return a `Summand` in place of an array. If the sink of the gradient has a sum already, the engine lets the
+summand add itself there, so that no array of the sink's size is made for it. HIPS/autograd does the same for gradients
+of indexing. Measured on the minibatch and full-batch benchmarks: with arrays alone, memory rises by 11 to 16 % and time
+by 1 to 5 %; a gradient of a few rows of 200,000 learned rows takes 7 times the memory.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.numerics.reductions import product, scatter_rows
+
+
+class Summand(ABC):
+    """A gradient that can add itself to a sum."""
+
+    @abstractmethod
+    def array(self) -> np.ndarray:
+        """Return the gradient as a new array."""
+
+    @abstractmethod
+    def add_to(self, total: np.ndarray) -> None:
+        """Add the gradient to `total` in place."""
+
+
+class ProductGradient(Summand):
+    """The gradient g @ b.T of a matrix product a @ b with respect to a.
+
+    Parameters
+    ----------
+    g : (..., n_out) array
+    b : (n_in, n_out) array
+    """
+
+    def __init__(self, g: np.ndarray, b: np.ndarray) -> None:
+        self.g, self.b = g, b
+
+    def array(self) -> np.ndarray:
+        return product(self.g, self.b, trans_b=True)
+
+    def add_to(self, total: np.ndarray) -> None:
+        if total.flags.c_contiguous:
+            product(self.g, self.b, trans_b=True, into=total)
+        else:
+            total += self.array()
+
+
+class SliceGradient(Summand):
+    """The gradient of x[index] with respect to x: g at the index, 0 elsewhere.
+
+    Parameters
+    ----------
+    index : int, slice, None, Ellipsis, or tuple of these
+    g : array of the shape of x[index]
+    shape : tuple of int
+        The shape of x.
+    """
+
+    def __init__(self, index: Any, g: np.ndarray, shape: tuple[int, ...]) -> None:
+        self.index, self.g, self.shape = index, g, shape
+
+    def array(self) -> np.ndarray:
+        total = np.zeros(self.shape, self.g.dtype)
+        total[self.index] = self.g
+        return total
+
+    def add_to(self, total: np.ndarray) -> None:
+        index = self.index if isinstance(self.index, tuple) else (self.index,)
+        part = total[index if Ellipsis in index else (*index, ...)]  # a view, of a single element too
+        added(part, self.g, part)
+
+
+class RowGradient(Summand):
+    """The gradient of some rows of a table: g[i] is to be added to row index[i].
+
+    The engine leaves a RowGradient as it is until it arrives at a leaf, which may add the rows by itself
+    (`Tensor.add_rows`).
+
+    Parameters
+    ----------
+    index : (k,) array of int
+        Row numbers in [0, n_rows), which may repeat.
+    g : (k, ...) array
+    n_rows : int
+        Number of rows of the table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> RowGradient(np.array([2, 0, 2]), np.ones((3, 1)), 4).array().ravel()
+    array([1., 0., 2., 0.])
+    """
+
+    def __init__(self, index: np.ndarray, g: np.ndarray, n_rows: int) -> None:
+        self.index, self.g, self.n_rows = index, g, n_rows
+
+    def array(self) -> np.ndarray:
+        return scatter_rows(self.g, self.index, self.n_rows)
+
+    def add_to(self, total: np.ndarray) -> None:
+        added(total, self.array(), total)
+
+    def by_row(self) -> "RowGradient":
+        """Return the same gradient with each row once, in ascending order and in new arrays."""
+        order = np.argsort(self.index, kind="stable")
+        ascending = self.index[order]
+        new = np.ones(len(order), bool)
+        np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+        if new.all():
+            return RowGradient(ascending, self.g[order], self.n_rows)
+        row = np.empty(len(order), np.int64)
+        row[order] = np.cumsum(new) - 1
+        return RowGradient(ascending[new], scatter_rows(self.g, row, np.count_nonzero(new)), self.n_rows)
+
+
+def same_layout(a: np.ndarray, b: Any) -> bool:
+    """Return True if `kernels.add` takes both arrays: contiguous, of one shape and one float dtype."""
+    return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
+            and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
+
+
+def added(a: Any, b: Any, out: np.ndarray | None = None) -> np.ndarray:
+    """Return a + b, written to `out` if given. Large arrays of one shape are added on all threads."""
+    if not isinstance(a, np.ndarray) or not same_layout(a, b):
+        return np.asarray(np.add(a, b, out=out))
+    out = np.empty(a.shape, a.dtype) if out is None else out
+    kernels.add(a, b, out)
+    return out

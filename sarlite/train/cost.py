@@ -1,0 +1,205 @@
+"""The cost of a full-batch run as a formula of nodes, edges, widths and ranks. docs/cost.md derives it."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sarlite.comm import Communicator
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.schedule.modes import MODES
+from sarlite.sar.schedule.schedule import Options
+from sarlite.train.load import Shard, widths
+from sarlite.train.model import ModelSpec
+
+ARRAYS = {
+    # Values a row that one step holds, by model: times the features, times the widths of the hidden layers together,
+    # times the widest layer, times the outputs. Counted from runs on one rank (benchmarks/estimate.py).
+    "gcn": (3.3, 1.1, 1.2, 0.7),
+    "sage": (2.0, 1.9, 1.2, 1.9),
+    "gat": (2.0, 3.4, 0.5, 2.9),
+    "gatv2": (2.2, 5.3, 0.0, 5.3),
+    "gin": (2.0, 5.0, 5.0, 2.2),
+    "gcnii": (2.0, 2.0, 4.0, 0.0),
+    "pna": (11.3, 27.0, 33.0, 2.2),
+    "appnp": (2.0, 1.8, 1.3, 0.6),
+    "sgc": (4.2, 0.0, 0.0, 1.7),
+    "sign": (1.0, 1.8, 2.3, 1.6),
+}
+PROCESS_BYTES = 4 << 20
+"""Bytes of modules, small arrays and threads that the first step needs."""
+MPI_BYTES = 5 << 20
+"""Bytes of MPI and of its messages on several ranks."""
+EDGE_BYTES = 12
+"""Bytes of an edge: its source, its place in the transpose and its destination there, each int32."""
+MESSAGE_ARRAYS = 9.8
+"""Arrays of a message of gatv2, an ordinary tape computation, for each edge of a piece."""
+PIECE_EDGES = 1 << 16
+LARGEST_BLOCK = 1.25
+"""Edges of the largest block over those of the mean one."""
+REMOTE_ARRAYS = {"oneshot": 2.5, "sgc": 2.5, "sign": 0.0}
+"""Arrays of rows, gradients and messages for each halo row in use, by mode or model, else 0.9."""
+
+
+class Shape(NamedTuple):
+    """Sizes of one rank's part and of its model.
+
+    Attributes
+    ----------
+    model : str
+        A key of `ARRAYS`.
+    n_in, n_out : int
+    hidden : int
+        Width of a hidden layer, of all heads together.
+    layers, heads, hops : int
+    drops_input : bool
+        True if the features are dropped out, so the first layer's sums change in each step.
+    n_rows, n_edges : int
+        Rows and in-edges of the part, with added self loops.
+    n_halo : int
+        Rows of peers that the part needs.
+    size : int
+        Number of ranks.
+    mode : str
+    prefetch : int
+    itemsize : int
+        Bytes of a value.
+    """
+
+    model: str
+    n_in: int
+    n_out: int
+    hidden: int
+    layers: int
+    heads: int
+    hops: int
+    drops_input: bool
+    n_rows: int
+    n_edges: int
+    n_halo: int
+    size: int
+    mode: str = "sar"
+    prefetch: int = 0
+    itemsize: int = 4
+
+    @classmethod
+    def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
+        """Return the shape of a model, made with `spec`'s options; `part` are the fields from `n_rows` on."""
+        values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
+        values |= spec.options
+        dropout = values.get("input_dropout", 0.0 if spec.spec in ("sage", "gin", "pna", "sgc", "sign") else None)
+        heads = int(values.get("heads", 1))
+        return cls(spec.spec, n_in, n_out, int(values.get("hidden", 0)) * heads, int(values.get("layers", 1)), heads,
+                   int(values.get("hops", 0)), bool(values["dropout"] if dropout is None else dropout), **part)
+
+    @classmethod
+    def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
+                label_inputs: bool) -> "Shape | None":
+        """Return the shape of full-batch training on a part, None if the model or the graph has no formula."""
+        if type(part.graph) is not Graph or model.spec not in ARRAYS:
+            return None
+        graph, n_in = part.graph, widths(part.rows)
+        n_in += part.n_classes if label_inputs else 0
+        return cls.of_model(model, n_in, part.n_classes, n_rows=graph.n_dst, n_edges=graph.n_edges,
+                            n_halo=graph.n_halo, size=comm.size, mode=options.mode, prefetch=options.prefetch,
+                            itemsize=8 if model.dtype == "float64" else 4)
+
+    @property
+    def layer_widths(self) -> list[tuple[int, int]]:
+        """(n_in, n_out) of each layer's product."""
+        found = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
+        if self.model == "sgc":
+            found = [self.n_in, self.n_out]
+        if self.model == "gcnii":
+            found = [self.n_in, *[self.hidden] * (self.layers + 1), self.n_out]
+        if self.model == "sign":
+            found[:2] = [(self.hops + 1) * self.n_in, (self.hops + 1) * self.hidden]
+        return list(zip(found, found[1:]))
+
+
+def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
+    """Return the values of a halo row that are fetched forward, fetched again backward, and pushed, by aggregation.
+
+    Sums of features that never change are kept from the first step on: they are not counted.
+    """
+    layers, model = shape.layer_widths, shape.model
+    if model in ("sgc", "sign"):
+        return [], [], []
+    if model == "appnp":
+        forward = [shape.n_out] * shape.hops
+    elif model == "gcnii":
+        forward = [shape.hidden] * shape.layers
+    elif model == "pna":
+        forward = [4 * a for a, _ in layers]
+    elif model == "gin":
+        forward = [min(a, shape.hidden) for a, _ in layers]
+    elif model in ("gat", "gatv2"):
+        scores = [shape.heads] * (len(layers) - 1) + [1] if model == "gat" else [0] * len(layers)
+        forward = [b + n for (_, b), n in zip(layers, scores)]
+    else:
+        forward = [min(a, b) for a, b in layers]
+    pushed = [*forward]
+    if model in ("gcn", "sage", "gin"):
+        pushed = forward[1:]
+        forward = forward if shape.drops_input and training else pushed
+    again = forward if model in ("gat", "gatv2") and not MODES[shape.mode].keeps else []
+    return forward, again, pushed
+
+
+def step_bytes(shape: Shape) -> dict[str, int]:
+    """Return the bytes that the rank receives in a step, by phase of the run's counters."""
+    forward, again, pushed = (sum(each) for each in fetched_widths(shape))
+    n_bytes = shape.n_halo * shape.itemsize
+    phases = {"forward_fetch": forward * n_bytes, "backward_fetch": again * n_bytes, "backward_push": pushed * n_bytes}
+    if shape.mode == "broadcast" and shape.model in ("gcn", "sage"):  # gradients are fetched over the reversed edges
+        phases = phases | {"backward_fetch": phases["backward_push"], "backward_push": 0}
+    return {phase: n for phase, n in phases.items() if n}
+
+
+def evaluation_bytes(shape: Shape) -> int:
+    """Return the bytes that the rank receives in an evaluation."""
+    return sum(fetched_widths(shape, training=False)[0]) * shape.n_halo * shape.itemsize
+
+
+def peak_bytes(shape: Shape) -> int:
+    """Return the rank's peak memory in bytes, without Python and its libraries."""
+    of_input, of_hidden, of_widest, of_output = ARRAYS[shape.model]
+    n_in, widest, depth, n_out = shape.n_in, shape.hidden, shape.layers - 1, shape.n_out
+    if shape.model == "sign":
+        n_in, widest = (shape.hops + 2) * n_in, (shape.hops + 1) * widest
+    depth = shape.layers if shape.model == "gcnii" else depth
+    widest = max(n_in, widest) if shape.model == "pna" else widest
+    n_out = n_out * shape.hops if shape.model == "appnp" else n_out
+    values = shape.n_rows * (of_input * n_in + of_hidden * depth * shape.hidden + of_widest * widest
+                             + of_output * n_out)
+    if shape.model == "gatv2":
+        block = shape.n_edges if shape.size == 1 else LARGEST_BLOCK * shape.n_edges / shape.size
+        values += MESSAGE_ARRAYS * shape.hidden * min(block, max(PIECE_EDGES, shape.n_rows))
+    found = PROCESS_BYTES + EDGE_BYTES * shape.n_edges + shape.itemsize * values + 4 * n_parameters(shape) * 4
+    if shape.size > 1:
+        found += MPI_BYTES + shape.itemsize * _remote_values(shape)
+    return round(found)
+
+
+def _remote_values(shape):
+    """Return the values of peers' rows, gradients and messages that a rank holds at once."""
+    forward, _, pushed = fetched_widths(shape)
+    width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc") else [])],
+                default=0)
+    width = width // 2 if shape.model == "pna" else width  # the widest of its fetches is half of them
+    at_once = shape.size - 1 if shape.mode == "oneshot" else min(1 + shape.prefetch, shape.size - 1)
+    in_use = REMOTE_ARRAYS.get(shape.model, REMOTE_ARRAYS.get(shape.mode, 0.9)) * width * at_once / (shape.size - 1)
+    kept = sum(forward) if MODES[shape.mode].keeps and shape.model in ("gat", "gatv2") else 0
+    return shape.n_halo * (in_use + kept)
+
+
+def n_parameters(shape: Shape) -> int:
+    """Return the number of the model's values, without biases."""
+    times = {"sage": 2, "gatv2": 2, "pna": 13}.get(shape.model, 1)
+    return times * sum(a * b for a, b in shape.layer_widths)
+
+
+def step_work(shape: Shape) -> Mapping[str, float]:
+    """Return what a step computes on the rank: "flops" of its products, "edge_bytes" that its sums read."""
+    forward, again, pushed = (sum(each) for each in fetched_widths(shape))
+    flops = 6 * shape.n_rows * n_parameters(shape)  # forward, for the weights, for the input
+    return {"flops": flops, "edge_bytes": shape.n_edges * shape.itemsize * (forward + again + pushed)}

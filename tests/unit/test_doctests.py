@@ -1,0 +1,24 @@
+"""The examples in docstrings of the tape and of numerics run and give what they show."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import sarlite
+
+ROOT = Path(sarlite.__file__).parent
+MODULES = sorted(
+    f"sarlite.{package}.{path.stem}"
+    for package in ("tape", "numerics") for path in (ROOT / package).glob("*.py") if path.stem != "__init__"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_examples_are_found():
+    assert sum(doctest.testmod(importlib.import_module(name)).attempted for name in MODULES) > 20
