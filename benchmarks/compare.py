@@ -65,7 +65,7 @@ def epochs(model):
 def minibatches(model):
     step = TrainingStep(model, adam(nn.flatten(model)), rng, graph.comm)
     loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
-    measure(lambda: [step(batch, batch.x, batch.labels, batch.rows, batch.n_global) for batch in loader])
+    measure(lambda: [step(batch) for batch in loader])
 
 def sage():
     return models.SAGE(x.shape[1], classes, layers=3, hidden=128, dropout=0.5, batch_norm=True, rng=rng)

@@ -19,7 +19,8 @@ from sarlite.data import load
 from sarlite.models import GAT, SAGE
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import no_grad, ops
-from sarlite.train.label_inputs import LabelInputs
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs
 from sarlite.train.loop import fit, set_threads
 
 
@@ -40,7 +41,7 @@ def train(comm, data, args, make, share, seed, epochs, rate):
     x, labels, *splits = (array[ids] for array in (data.features, data.labels, data.train, data.val, data.test))
     model = make(x.shape[1] + (data.n_classes if share else 0), data.n_classes, args, rng)
     trainer = Trainer(graph, model, x, labels, *splits, optimizer=lambda flat: optim.Adam(flat, rate), rng=rng,
-                      label_inputs=LabelInputs(share, data.n_classes) if share else None)
+                      task=NodeTask(label_inputs=LabelInputs(share, data.n_classes) if share else None))
     best = fit(trainer, epochs)
     model.load_state_dict(best.state)
     with no_grad():

@@ -18,11 +18,11 @@ import sampling
 from sarlite import nn, optim
 from sarlite.models import SAGE
 from sarlite.profile import Memory
-from sarlite.train.link_loader import LinkLoader
-from sarlite.train.links import split_links
+from sarlite.tasks.link_data import split_links
+from sarlite.tasks.link_loader import LinkLoader
+from sarlite.tasks.link_task import LinkTask
 from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
-from sarlite.train.tasks import Task
 
 FANOUTS, BATCH, N_IN, WIDTH = (5, 10, 15), 1000, 100, 256
 
@@ -38,12 +38,12 @@ def worker(args):
     train = np.sort(draw.permutation(len(links.heads))[: args.batches * BATCH])
     rng = nn.Random(0)
     model = nn.LinkPredictor(SAGE(N_IN, WIDTH, layers=3, hidden=WIDTH, dropout=0.5, rng=rng), nn.Dot())
-    loss, step = Task("link").loss, TrainingStep(model, optim.Adam(nn.flatten(model), 0.003), rng, graph.comm)
+    loss, step = LinkTask().loss, TrainingStep(model, optim.Adam(nn.flatten(model), 0.003), rng, graph.comm)
     loader = LinkLoader(links.graph, x, links.labels, train, fanouts=FANOUTS, batch_size=BATCH)
 
     def run():
         for batch in loader:
-            step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, loss)
+            step(batch, loss)
 
     memory = Memory()
     harness.print_measurement(harness.timed(run, args.repeats), memory, batches=len(loader))

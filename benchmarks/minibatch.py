@@ -70,7 +70,7 @@ def worker(args):
 
     def run():
         for batch in loader:
-            step(batch, batch.x, batch.labels, batch.rows, batch.n_global)
+            step(batch)
 
     memory = Memory()
     times, peak = harness.timed(run, args.repeats), memory.peak()  # before `work` takes some

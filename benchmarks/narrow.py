@@ -118,7 +118,7 @@ def sampled_epoch(graph, name):
 
     def run():
         for batch in loader:
-            step(batch, batch.x, batch.labels, batch.rows, batch.n_global)
+            step(batch)
 
     return run
 

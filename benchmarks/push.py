@@ -49,7 +49,7 @@ class Run:
             batch = next(self.batches)
         self.comm.barrier()
         begin = time.perf_counter()
-        self.step(batch, batch.x, batch.labels, batch.rows, batch.n_global)
+        self.step(batch)
         self.comm.barrier()
         return 1e3 * (time.perf_counter() - begin)
 

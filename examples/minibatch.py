@@ -30,7 +30,7 @@ def main():
     step = TrainingStep(model, optim.Adam(nn.flatten(model), lr=0.03), rng, graph.comm)
     loader = NeighborLoader(graph, x, labels, slice(0, n, 4), fanouts=(5, 10), batch_size=100)
     for epoch in range(15):
-        losses = [step(batch, batch.x, batch.labels, batch.rows, batch.n_global) for batch in loader]
+        losses = [step(batch) for batch in loader]
         print(f"epoch {epoch + 1}: {len(losses)} steps, mean loss {np.mean(losses):.4f}")
     model.eval()
     with no_grad():

@@ -15,7 +15,7 @@ from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, resolve
 from sarlite.cli.option import option, options_of
 from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
-from sarlite.cli.run import new_model
+from sarlite.cli.run import new_model, task_of
 from sarlite.cli.settings import settings
 from sarlite.cli.train import main_on_ranks
 from sarlite.comm import together
@@ -26,16 +26,19 @@ from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tape.tensor import as_array
-from sarlite.train import checkpoint, link_splits, predictions, propagated
+from sarlite.tasks import link_splits
+from sarlite.tasks.link_data import known_links, without_links
+from sarlite.tasks.link_edges import Linked
+from sarlite.tasks.pair_task import PairTask
+from sarlite.tasks.recommend import ranks, top
+from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
+from sarlite.tasks.task_table import TASKS
+from sarlite.train import checkpoint, predictions, propagated
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
-from sarlite.train.label_inputs import LabelInputs, ShownLabels
-from sarlite.train.link_edges import Linked
-from sarlite.train.links import known_links, without_links
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model import errors_of
 from sarlite.train.predictions import Asked
-from sarlite.train.recommend import ranks, top
 from sarlite.train.trainer_arguments import check_output
 
 
@@ -139,7 +142,8 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     options = together(comm, lambda: _options(config, meta))
     task = options.training.task
     run = together(comm, lambda: settings(options))
-    together(comm, lambda: predictions.check_paths(config, task) if comm.rank == 0 else None)
+    form = TASKS[task].form_name(task)
+    together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
     kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
@@ -150,7 +154,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, run, meta, part, n_train))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
-    if part.task == "link":
+    if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
         part = part._replace(graph=of.nodes)
         together(comm, lambda: _check_several(config, of))
@@ -174,13 +178,13 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
             (wanted,) = wanted
-            arrays = [array[wanted.rows] for array in _arrays(config, task, found)]
+            arrays = [array[wanted.rows] for array in _arrays(config, form, found)]
         elif config.rank:
             arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
             _tell_ranks(comm, arrays[0][:, 1])
         else:
-            wanted, arrays = _scored(comm, config, wanted, _arrays(config, task, found))
-    predictions.write(comm, config, task, wanted, arrays, of, meta.get("class_names"))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found))
+    predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
 
 
 def _check_several(config, of):
@@ -296,7 +300,7 @@ def _check_data(config, run, meta, part, n_train):
                               f"{lacking}")
     trained, features = meta["data"], part.rows.features
     width = told_widths(features) if isinstance(features, dict) else features.shape[1]
-    classes = None if part.task == "link" else part.n_classes  # of which links and their labels know nothing
+    classes = part.n_classes if TASKS[part.task].reads_labels else None
     there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
     if there != here:
         told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
@@ -322,15 +326,21 @@ def _computed(comm, config, run, part, tensors, meta):
                                rows, training.seed)
         shown.show_all()
         x = shown.x
-    runs = model.encoder if part.task == "link" and (config.links is None or config.rank) else model
+    of_pairs = _of_pairs(run, part)
+    runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
         output = runs.eval()(graph, x)
         # scores are as many as pairs, and rows as wide as --link-width
-        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if part.task == "link" else n_out)
+        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
         return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+
+
+def _of_pairs(run, part):
+    """Return True if the run predicts pairs of nodes: links, or labels of edges."""
+    return issubclass(task_of(run, part), PairTask)
 
 
 class _Layers:
@@ -359,14 +369,14 @@ class _Layers:
         return output if self._kept is None else self._kept
 
 
-def _arrays(config, task, found):
+def _arrays(config, form, found):
     """What goes into each of `predictions.paths`."""
-    if task == "link" and config.links is not None:
+    if form == "link" and config.links is not None:
         return [found[:, 0]]
-    if config.embeddings is not None or task == "regress":
+    if config.embeddings is not None or form == "regress":
         return [found]
-    probabilities = (ops.softmax(Tensor(found), 1) if task == "classify" else ops.sigmoid(Tensor(found))).data
-    labels = found.argmax(1) if task == "classify" else (found > 0).astype(np.uint8)
+    probabilities = (ops.softmax(Tensor(found), 1) if form == "classify" else ops.sigmoid(Tensor(found))).data
+    labels = found.argmax(1) if form == "classify" else (found > 0).astype(np.uint8)
     return [labels, probabilities]
 
 

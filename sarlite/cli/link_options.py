@@ -15,13 +15,13 @@ from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.train import edge_labels, link_splits
-from sarlite.train.edge_labels import EdgeLabels
-from sarlite.train.link_edges import Linked, is_several, linked
-from sarlite.train.link_files import read_links, read_pairs
-from sarlite.train.link_splits import TEST, VAL
-from sarlite.train.links import Links, labelled_links, split_links
-from sarlite.train.negatives import SAMPLERS
+from sarlite.tasks import edge_labels, link_splits
+from sarlite.tasks.edge_labels import EdgeLabels
+from sarlite.tasks.link_data import Links, labelled_links, split_links
+from sarlite.tasks.link_edges import Linked, is_several, linked
+from sarlite.tasks.link_files import read_links, read_pairs
+from sarlite.tasks.link_splits import TEST, VAL
+from sarlite.tasks.negatives import SAMPLERS
 
 _LINKS = {"needs": ("task link",)}
 _LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",)}

@@ -26,9 +26,10 @@ from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
 from sarlite.sar.operators.evaluation import EVALUATIONS
 from sarlite.sar.schedule.modes import MODES
 from sarlite.sar.schedule.row_format import ROW_FORMATS
-from sarlite.train.metrics import EVERY
+from sarlite.tasks.metrics import EVERY
+from sarlite.tasks.task_losses import LOSSES
+from sarlite.tasks.task_table import TASKS
 from sarlite.train.model import ModelSpec, first_layer, model_class
-from sarlite.train.tasks import LOSSES
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class TrainingOptions:
     """How a model is trained and judged."""
 
     task: str | None = fixed_option(None, "what the labels must be: one class, several of 0 or 1, or numbers; link: "
-                                    "edges are predicted, and labels are ignored", choices=tuple(LOSSES), common=True,
+                                    "edges are predicted, and labels are ignored", choices=tuple(TASKS), common=True,
                                     otherwise="as the data say", see="#tasks-losses-and-metrics")
     loss: str | None = fixed_option(None, "loss to minimise", otherwise="by task: cross-entropy; bce; squared; bce",
                                     choices=tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)))

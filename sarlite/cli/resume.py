@@ -8,9 +8,9 @@ from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
-from sarlite.train.metrics import METRICS
 
 
 def stored(options: RunOptions) -> dict[str, Any]:
@@ -49,7 +49,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "options": (lambda options: isinstance(options, dict), "options by name"),
     "data": (lambda data: isinstance(data, dict) and _whole(data.get("classes")),
              "an identity with a number of classes"),
-    "task": (lambda task: isinstance(task, str) and task in METRICS, f"one of {', '.join(METRICS)}"),
+    "task": (lambda task: isinstance(task, str) and task in TASKS, f"one of {', '.join(TASKS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
              "true or false by name"),
     "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),

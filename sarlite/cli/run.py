@@ -21,19 +21,16 @@ from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
 from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.tasks.task_table import task_type
 from sarlite.train import checkpoint, minibatch, propagated, trace
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
-from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.link_splits import digest
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
 from sarlite.train.model import errors_of, make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
-from sarlite.train.tasks import Task
 
 
 @naming_flags
@@ -90,14 +87,11 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
-    links = None
-    if part.task == "link":
-        links, told = (_labels if run.links.edge_labels else _links)(run, part)
-        data |= told
+    targets = task_of(run, part).read_targets(run, part)
+    data |= targets.identity
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
-    if links:
-        part = links()
+    part = targets.apply(part)
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
@@ -125,53 +119,22 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
 
 def new_model(comm, run, part, rng):
-    """Return the model of a run, as wide as the data, and with labels as inputs wider; of links with the decoder behind
-    it, of graphs with the readout. Collective.
-    """
-    n_in, n_out, dtype = widths(part.rows), part.n_classes, run.model.dtype
-    n_in = n_in + n_out if run.training.label_inputs else n_in
-    nodes = getattr(part.graph, "nodes", part.graph)
-    if part.task == "link" or isinstance(part.graph, LinkGraph):
-        return together(comm, lambda: run.links.decoded(
-            make_model(run.model, n_in, run.links.link_width, rng, nodes, run.batches), rng, dtype, nodes, n_out))
-    if isinstance(part.graph, GraphSet):
-        return together(comm, lambda: run.graphs.read_out(
-            make_model(run.model, n_in, run.graphs.readout_width, rng, nodes), n_out, rng, dtype))
-    return together(comm, lambda: make_model(run.model, n_in, n_out, rng, nodes, run.batches))
+    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
+    task, n_in, n_out = task_of(run, part), widths(part.rows), part.n_classes
+    n_more = task.n_more_inputs(run.training, n_out)
+    n_in = n_in + n_more if n_more else n_in
+    nodes = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are no nodes
+
+    def encoder(width, batches=None):
+        return make_model(run.model, n_in, width, rng, nodes, batches)
+
+    return together(comm, lambda: task.make_model(encoder, run, nodes, n_out, rng))
 
 
-def _links(run, part):
-    """What makes the part of a run that predicts links, and what files tell of these, for the data's identity."""
-    comm, training, linked = part.graph.comm, run.training, _linked(run, part)
-    splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
-    told = {"links": digest(comm, *splits), "negatives": digest(comm, *samplers)}
-    if linked.several:
-        told["relations"] = ", ".join(linked.several)  # in the order of the decoder's rows
-    return lambda: with_links(part, run.links.of_graph(linked, splits, samplers, training.metric, training.seed)), told
-
-
-def _labels(run, part):
-    """As `_links`, of a run that predicts labels of edges."""
-    linked = _linked(run, part)
-    found = run.links.read_labels(linked, run.training.task, run.training.seed)
-
-    def make():
-        summary = {**part.summary, "classes": found.n_outputs, "task": found.task}
-        links = run.links.of_labels(linked, found)
-        return with_links(part, links)._replace(task=found.task, n_classes=found.n_outputs,
-                                                class_names=found.class_names, summary=summary)
-
-    return make, {"classes": found.n_outputs, "edge_labels": found.digest(part.graph.comm)}
-
-
-def _linked(run, part):
-    return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
-
-
-def with_links(part, links):
-    """Return the part with its links in place of its graph, and their labels and splits in place of its nodes'."""
-    rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
-    return part._replace(graph=links.graph, rows=rows)
+def task_of(run, part):
+    """Return the class of the task of a run's part."""
+    return task_type(part.task, labelled_edges=run.links.edge_labels is not None,
+                     graph_set=isinstance(part.graph, GraphSet))
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
@@ -189,24 +152,23 @@ def make_trainer(comm, run, part, model, rng, data=None):
         The data's `identity`, where propagated features are kept.
     """
     training, rows = run.training, part.rows
-    task = together(comm, lambda: _task(training, part))
+    task = together(comm, lambda: _task(run, part))
     lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     with errors_of(run.model.spec):
         optimizer = together(comm, lambda: training.make_optimizer(model, lr))
     numerics = named(training.numerics, part.graph.comm)  # which counts what is sent
     with using(numerics):
         features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
-    batches = minibatch.batches(comm, run, part, model, features)
+    batches = minibatch.batches(comm, run, part, task, model, features)
     if run.batches:
         features = batches["batches"].x  # where they were copied, that copy alone stays
-    shown = LabelInputs(training.label_inputs, part.n_classes) if training.label_inputs else None
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
                    optimizer=optimizer, rng=rng, schedule=run.schedule, task=task,
-                   clip_norm=training.clip_norm, label_inputs=shown, numerics=numerics or training.numerics)
+                   clip_norm=training.clip_norm, numerics=numerics or training.numerics)
 
 
-def _task(training, part):
-    task = Task(part.task, training.loss, training.metric)
+def _task(run, part):
+    task = task_of(run, part).of_run(part.task, run.training, part.n_classes)
     task.check_width(part.n_classes)
     return task
 
@@ -264,7 +226,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
-    counted |= {"links": trainer.counts} if isinstance(part.graph, LinkGraph) else {}
+    counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
     times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
     if comm.rank == 0:

@@ -1,20 +1,55 @@
-"""Batches, what one step computes: a sampled batch, and those that stay, a message-flow batch and the full batch."""
+"""Batches: the layers, the input rows, the targets, the rows that count, and their number over all ranks.
+
+`Batch` is a sampled batch or a message-flow batch, `FullBatch` the whole part.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.sar.graph.graph import Graph
+from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
+
+
+class TrainingBatch(Protocol):
+    """What one step computes.
+
+        loss = ops.cross_entropy(model(batch.graph, batch.x), batch.labels, batch.rows, batch.n_global)
+
+    Attributes
+    ----------
+    graph : Graph, or another graph
+        The layers: what the model is called with. The output has its `n_dst` destination rows.
+    x : Tensor, or dict of Tensor by node type
+        Input rows.
+    labels : (n_dst, ...) array
+        Targets.
+    rows : (n_dst,) bools, slice, or (k,) row numbers
+        This rank's rows of the output that count.
+    n_global : int
+        Number of rows that count, over all ranks.
+    """
+
+    @property
+    def graph(self) -> Any: ...
+    @property
+    def x(self) -> Any: ...
+    @property
+    def labels(self) -> Any: ...
+    @property
+    def rows(self) -> Any: ...
+    @property
+    def n_global(self) -> int: ...
 
 
 class Batch:
@@ -48,6 +83,8 @@ class Batch:
         The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until
         the backward pass is over; what anything else reads is gathered at its first use. In mode "broadcast", which
         sends all rows, they are gathered, and so they are without edges.
+    graph_types : tuple of types
+        Graphs that the batch's rows can be sampled from.
     labels : (n_dst, ...) array, or None
     rows : (n_seeds,) int64
         The row of the model's output of each seed as asked: one asked for twice is there twice.
@@ -60,6 +97,8 @@ class Batch:
     outputs : (n_dst,) int
         Which rows of `graph` the model's output has.
     """
+
+    graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)
 
     def __init__(self, graph: Any, graphs: Sequence[Any], part_rows: Any, outputs: Array, rows: Array, *, step: int,
                  n_global: int, x: Any, labels: Array | None, buffers: kernels.Buffers,
@@ -179,11 +218,12 @@ class FullBatch:
         return replace(self, x=x, rows=rows, n_global=n_global)
 
 
-class Staying:
-    """One batch in place of a loader: an epoch is one step over it.
+class FixedBatch:
+    """A source of batches that yields the same batch in each epoch, which is one step.
 
     Attributes
     ----------
+    batch : Batch or FullBatch
     step : int
         The global step of the next epoch.
     sampled, fresh
@@ -198,44 +238,23 @@ class Staying:
     def __len__(self) -> int:
         return 1
 
-    def __iter__(self) -> Iterator[Batch | FullBatch]:
+    def __iter__(self) -> Iterator[Any]:
         self.step += 1
         yield self.batch
 
     def counted(self, graph: Any) -> dict[str, Any]:
-        """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
+        """Return what a run reports of its batches, by the name that `--json` gives it. Collective.
 
         Of a message-flow batch "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks, and the graph's.
         """
         if self.batch.graph is graph:
             return {}
-        of = [(g.n_dst, g.n_edges, g.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
-        *layers, full = graph.comm.allreduce(np.array(of, np.int64)).tolist()
+        sizes = [(g.n_dst, g.n_edges, g.n_halo) for g in (*self.batch.graphs, graph)]  # type: ignore[union-attr]
+        *layers, full = graph.comm.allreduce(np.array(sizes, np.int64)).tolist()
         names = ("rows", "edges", "halo_rows")
-        found = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
-        return {"message_flow": found}
+        counts = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
+        return {"message_flow": counts}
 
     def contents(self) -> dict[str, Any]:
-        """Return nothing: there is no cache."""
+        """Return {}: there is no cache."""
         return {}
-
-
-class Drawn(Staying):
-    """Of a full batch whose graph is a `LinkGraph` the rows that count, anew each step: with the step's negatives."""
-
-    def __iter__(self) -> Iterator[Batch | FullBatch]:
-        whole: Any = self.batch
-        self.step += 1
-        graph = whole.graph.draw(self.step - 1, whole.rows)
-        yield replace(whole, graph=graph, labels=whole.labels[whole.rows], rows=np.arange(graph.n_dst))
-
-
-def source_of(given: Any, whole: FullBatch, trains: bool = False) -> Any:
-    """Return what yields batches: a loader as given, or a batch that stays, by default the whole part.
-
-    Where it `trains` on links their negatives are drawn anew each step.
-    """
-    if given is not None and not isinstance(given, Batch):
-        return given
-    draws = trains and given is None and isinstance(whole.graph, LinkGraph) and whole.graph.draw is not None
-    return (Drawn if draws else Staying)(whole if given is None else given)

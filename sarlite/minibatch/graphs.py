@@ -78,6 +78,8 @@ class GraphLoader(Loader):
     rank, and gradients.
     """
 
+    graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
+
     def __init__(self, graph: GraphSet, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
                  batches: str = "global") -> None:
         if not isinstance(graph, GraphSet):

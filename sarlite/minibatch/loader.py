@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,9 +47,12 @@ class Loader(ABC):
         Whether all rows of a batch are made in its step: none was made before, or comes from a cache.
     divided : str
         What makes steps depend on how rows are divided among ranks, as arguments; empty where nothing does.
+    graph_types : tuple of types
+        Graphs whose rows have the labels.
     """
 
     sampled, fresh, divided = True, True, ""
+    graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)
     _seeds: Seeds
 
     graph: Any

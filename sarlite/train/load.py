@@ -30,6 +30,7 @@ from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.sar.schedule.schedule import Options
+from sarlite.tasks.task_table import TASKS
 from sarlite.train import edge_values
 from sarlite.train.edge_values import NONE, Wanted
 from sarlite.types import Path
@@ -41,7 +42,7 @@ class Source(NamedTuple):
     Attributes
     ----------
     spec, task, normalize, verify, allow_empty, partition, order, balance, seed
-        As for `data.divided`; task "link" takes data of any task, and needs none of their labels.
+        As for `data.divided`. A task that does not read labels takes data with labels of any form.
     dtype : str, optional
         Of features and values on edges; by default as stored.
     features : bool
@@ -219,9 +220,14 @@ def _division(source, scratch, seconds):
     """What `data.divided` takes of either kind."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
-    if source.task == "link":  # of labels and splits of nodes nothing is used
-        options |= {"task": None, "allow_empty": SPLITS}
+    if not _reads_labels(source):
+        options["task"] = None  # the labels may have any form
+        options["allow_empty"] = options["allow_empty"] if TASKS[source.task].needs_splits else SPLITS
     return {**options, "progress": Progress(source.progress), "scratch": scratch, "seconds": seconds}
+
+
+def _reads_labels(source):
+    return source.task is None or TASKS[source.task].reads_labels
 
 
 def _part(comm, source, dataset, rows, memory, part, edges):
@@ -236,7 +242,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
         "method": (dataset.division or {"partition": "none"})["partition"],
         "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
-    task = "link" if source.task == "link" else dataset.task
+    task = dataset.task if _reads_labels(source) else source.task
     return Shard(None, rows, dataset.n_classes, summary, memory, {}, task)
 
 

@@ -12,21 +12,26 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, raise_together, whole
-from sarlite.minibatch.batch import FullBatch, source_of
+from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.optim import Factor, Optimizer, plateau_of
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.tensor import as_array
-from sarlite.train.label_inputs import LabelInputs, ShownLabels
+from sarlite.tasks.custom_loss import CustomLoss
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.task import Task
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
-from sarlite.train.tasks import OwnLoss, Task
-from sarlite.train.trainer_arguments import check_arguments, check_output, check_takes, checked_loss, each_x, rows_of
+from sarlite.train.trainer_arguments import (
+    check_arguments,
+    check_numerics,
+    check_output,
+    check_takes,
+    checked_loss,
+    each_x,
+    rows_of,
+)
 from sarlite.types import Array
 
 
@@ -35,9 +40,8 @@ class Trainer:
 
     Parameters
     ----------
-    graph : Graph, NodeType, GraphSet or LinkGraph
-        The rows that have labels: of a `HeteroGraph` `graph.of(type)`; of a `GraphSet` graphs; of links to predict that
-        of `links.split_links`, which returns labels and splits too.
+    graph : Graph, or another graph whose rows have the task's targets
+        A `NodeTask` takes a `Graph` or, of a `HeteroGraph`, `graph.of(type)`.
     model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
         The same replicated parameters on every rank: make it from the same `nn.Random` seed.
     x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
@@ -45,87 +49,81 @@ class Trainer:
         first layer without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and
         fetches only once.
     labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
-        Classes from 0, or what `task` says. Values outside the splits are not looked at.
+        Targets of `task`, by default classes from 0. Values outside the splits are not read.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
         This rank's rows of each split; a rank may have none.
     optimizer : callable
         Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
         The one that the model was made with; its `step` follows the steps.
-    batches : NeighborLoader, RowLoader, GraphLoader, or Batch, optional
-        What steps are taken over, of the same graph, x, labels and training rows: a loader's batches, an epoch being
-        the loader's, or one batch in every epoch, as `message_flow` makes it. By default the full batch: one step an
-        epoch, over the whole graph.
-    scoring : NeighborLoader, or Batch, optional
-        What `evaluate` goes over, of the same graph, x and labels: batches that have each row of the three splits once.
-        A loader starts anew each time, with the same seeds and picks. By default the whole graph, which makes batch
-        norms' moments exact where `batches` are a loader's (`nn.exact_moments`).
+    batches : loader, or Batch, optional
+        Source of the batches that steps are taken over, of the same graph, x, labels and training rows. A loader yields
+        the batches of an epoch. A `Batch`, as `message_flow` makes it, is the one step of every epoch. By default the
+        full batch is.
+    scoring : loader, or Batch, optional
+        Source of the batches that `evaluate` goes over, of the same graph, x and labels, with each row of the splits
+        once. A loader starts anew each time, with the same seeds and picks. By default the full batch, which makes the
+        moments of batch norms exact if `batches` is a loader (`nn.exact_moments`).
     schedule : callable
         Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
         (output, labels) -> scalar Tensor, a mean over the rows that it is given, in place of a task. There is no metric
         then.
     task : Task, optional
-        What labels are, loss and metric: by default of classes, cross entropy and accuracy.
+        What the targets are, the loss and the metric. By default `NodeTask()`: classes of nodes, cross entropy,
+        accuracy.
     clip_norm : float above 0, optional
         The largest norm of all ranks' gradients; larger ones are scaled down to it.
     numerics : {"fast", "exact"}, or an object as `Exact`
         "exact": losses, gradients, parameters and outputs have the same bits on any number of ranks, for any mode, way
         back, division and order of rows, prefetch, threads and instruction set. What is not exact yet is refused.
-    label_inputs : LabelInputs, optional
-        Show training labels to the model, whose input is then n_features + n_classes wide. x is copied.
 
     Attributes
     ----------
     own_seconds : array of float
-        How long each step took this rank until it had its gradients, from the end of the step before on.
+        Seconds of each step until this rank had its gradients, counted from the end of the step before.
 
     Raises
     ------
     SarliteError
-        On every rank together, naming the argument: x or labels have not the graph's rows, x has not as many features
-        as the model `takes` (if it says so), labels are no classes, a
-        split is none of the above, no rank has a training row, or another argument is not what is said here; the ranks'
-        x differ in width or dtype, or their models in a replicated parameter. In a step, where the model's output does
-        not fit.
+        On every rank together. An argument is wrong, such as x or labels without a row for each of the graph's rows, x
+        of another width than the model's `takes`, or targets that are not the task's; no rank has a training row; or
+        the ranks differ in the width or dtype of x, or in a replicated parameter. A step raises it if the model's
+        output does not fit. The error names the argument.
     """
 
-    def __init__(self, graph: Graph | NodeType | GraphSet | LinkGraph, model: Any, x: Any, labels: Any, train: Any,
-                 val: Any = (), test: Any = (), *, optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random,
-                 batches: Any = None, scoring: Any = None, schedule: Factor = lambda epoch: 1.0,
-                 loss: Callable[[Tensor, Array], Tensor] | None = None, task: Task | None = None,
-                 clip_norm: float | None = None, label_inputs: LabelInputs | None = None,
-                 numerics: Any = "fast") -> None:
+    def __init__(self, graph: Any, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
+                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None, scoring: Any = None,
+                 schedule: Factor = lambda epoch: 1.0, loss: Callable[[Tensor, Array], Tensor] | None = None,
+                 task: Task | None = None, clip_norm: float | None = None, numerics: Any = "fast") -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph: Any = graph
         self.comm, self.model = graph.comm, model
         self.x, self.labels = together(self.comm, lambda: (_constants(x), as_array(labels)))
-        others = {"batches": batches, "scoring": scoring, "loss": loss, "label_inputs": label_inputs}
-        together(self.comm, lambda: check_arguments(graph, model, self.x, rng, optimizer, schedule, task, clip_norm,
-                                                    numerics, others))
+        sources = {"batches": batches, "scoring": scoring}
+        together(self.comm, lambda: check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_norm,
+                                                    sources))
+        self.task = (task or NodeTask()) if loss is None else CustomLoss(loss)
+        together(self.comm, lambda: self.task.check_arguments(graph, model, self.x, batches, scoring))
+        together(self.comm, lambda: check_numerics(numerics, self.task, *sources.values()))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
-        self.task = (task or Task()) if loss is None else OwnLoss(loss)
         splits = {"train": train, "val": val, "test": test}
         self.rows = together(self.comm, lambda: rows_of(graph, self.x, self.labels, self.task, splits))
         counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
         self.counts = dict(zip(self.rows, counts.tolist()))
         if not self.counts["train"]:
             raise_together(self.comm, DataError("the training split is empty on every rank"))
-        self.shown = None
-        if label_inputs is not None:  # x gets columns for labels, which change: x is no constant any more
-            self.shown = ShownLabels.of(label_inputs, graph, self.x.data, self.labels, self.rows, rng.seed)
-            self.x = Tensor(self.shown.x)
+        self.inputs = self.task.input_rows(graph, self.x, self.labels, self.rows, rng.seed)
+        self.x = self.inputs.tensor
         together(self.comm, lambda: check_takes(model, self.x))
         self.flat = together(self.comm, lambda: nn.flatten(model))
         widths = [(name, x.shape[1:], str(x.dtype)) for name, x in each_x(self.x)]
         agree(self.comm, widths, "x: number of features and dtype")
         agree(self.comm, (self.flat.replicated.names, self.flat.data), "model: values of the replicated parameters")
-        self.whole = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
-        self.batches, self.scoring = source_of(batches, self.whole, trains=True), source_of(scoring, self.whole)
-        if self.shown is not None and not self.batches.fresh:
-            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other "
-                              "labels were shown")
+        self.full_batch = FullBatch(graph, self.x, self.labels, self.rows["train"], self.counts["train"])
+        self.batches = self.task.full_batches(self.full_batch) if batches is None else source_of(batches)
+        self.scoring = source_of(self.full_batch if scoring is None else scoring)
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
         self.loss = checked_loss(self.task.loss, type(model).__name__, self.n_classes)
@@ -222,16 +220,14 @@ class Trainer:
     def _begin(self, step):
         """Begin to go over the batches of the epoch that the global step `step` is in, from that step on."""
         self.training_step.n_steps = self.batches.step = step
-        self._left = iter(self.batches)
-        if self.shown is not None:
-            self._left = self.shown.to_train(self._left, step)
+        self._left = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
         """Take a step over a batch, for which this rank began to wait or to compute at `begin`."""
         step, there = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
             with using(self.numerics):
-                loss = step(batch.graph, batch.x, batch.labels, batch.rows, batch.n_global, self.loss)
+                loss = step(batch, self.loss)
         self.own_seconds.append(there - begin + step.own_seconds)
         return loss
 
@@ -261,8 +257,7 @@ class Trainer:
             Of the splits that are looked at.
         """
         self.scoring.step, loss = 0, 0.0
-        batches = iter(self.scoring)
-        for batch in batches if self.shown is None else self.shown.to_score(batches):
+        for batch in self.inputs.to_score(iter(self.scoring)):
             with self.buffers, no_grad():
                 output, rows = self._output(batch), self._split_rows(batch)
                 for name, metric in metrics.items():
@@ -289,10 +284,9 @@ class Trainer:
 
     def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
-        if self.shown is not None:
-            self.shown.show_all()
+        batch = next(self.inputs.to_score(iter([self.full_batch])))
         with self.buffers, no_grad(), using(self.numerics):
-            output = self._output(self.whole, exact=False)
+            output = self._output(batch, exact=False)
         return output.data.copy()
 
     def _output(self, batch, exact=True):
@@ -318,6 +312,11 @@ class Trainer:
         largest, mean = self.comm.allreduce(seconds.copy(), "max"), self.comm.allreduce(seconds) / self.comm.size
         imbalance = float(np.median(largest / mean)) if len(seconds) else None
         return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
+
+
+def source_of(batches: Any) -> Any:
+    """Return `batches`, or of a single batch the source that yields it in each epoch."""
+    return FixedBatch(batches) if isinstance(batches, (Batch, FullBatch)) else batches
 
 
 def _constants(x):

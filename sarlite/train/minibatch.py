@@ -7,20 +7,17 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import together
-from sarlite.minibatch import GraphLoader, NeighborLoader, RowLoader, message_flow
+from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
-from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.row_index import row_numbers
-from sarlite.train.link_loader import LinkLoader
 
 SPLITS = ("train", "val", "test")
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
 """Factors of the learning rate by the number of ranks, for a batch size that grows with it."""
 
 
-def batches(comm: Any, run: Any, part: Any, model: Any, features: Any) -> dict[str, Any]:
+def batches(comm: Any, run: Any, part: Any, task: Any, model: Any, features: Any) -> dict[str, Any]:
     """Return what a Trainer goes over, by its arguments' names: nothing, or `batches` and maybe `scoring`. Collective.
 
     Parameters
@@ -28,6 +25,8 @@ def batches(comm: Any, run: Any, part: Any, model: Any, features: Any) -> dict[s
     comm : Communicator
     run : Settings
     part : load.Shard
+    task : Task, or its class
+        Makes the loader.
     model : callable Module
     features : (n, ...) array
         The model's input rows, without labels.
@@ -38,11 +37,11 @@ def batches(comm: Any, run: Any, part: Any, model: Any, features: Any) -> dict[s
         As of NeighborLoader, RowLoader, or message_flow; message flow of a model that asks for no layers.
     """
     if run.training.mfg:
-        more = part.n_classes if run.training.label_inputs else 0
+        more = task.n_more_inputs(run.training, part.n_classes)
         with no_grad():
             n_layers = together(comm, lambda: count_layers(model, part.graph, _zeros(features, more)))
         return flows(part, n_layers, features)
-    return loaders(run, part, features, hasattr(model, "powers")) if run.batches else {}
+    return loaders(run, part, task, features, hasattr(model, "powers")) if run.batches else {}
 
 
 def _zeros(features, more=0):
@@ -60,17 +59,14 @@ def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
     return {name: message_flow(graph, own, n_layers, features, rows.labels) for name, own in made.items()}
 
 
-def loaders(run: Any, part: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
-    """Return the loaders of minibatches, of graphs, or of rows where the model needs no neighbours. Collective."""
+def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
+    """Return the task's loaders of minibatches, or loaders of rows if the model needs no neighbours. Collective."""
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
     divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
-    if rows_alone or isinstance(graph, GraphSet):
-        made = RowLoader if rows_alone else GraphLoader
-        return {"batches": made(graph, features, rows.labels, rows.train, **common, **divided)}
-    loader = (LinkLoader if isinstance(graph, LinkGraph) else NeighborLoader)(
-        graph, rows.features, rows.labels, rows.train, fanouts=asked.fanouts, remote=asked.at_remote(),
-        sampler=asked.sampler, sample_ahead=asked.sample_ahead, **common, **divided)
+    if rows_alone:
+        return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **divided)}
+    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided)
     if asked.eval_fanouts is None:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0

@@ -14,10 +14,10 @@ from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.files import try_whole
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Ends, Linked
-from sarlite.train.link_files import read_links, read_negatives
-from sarlite.train.negatives import AT_ONCE, RowNumbers
-from sarlite.train.recommend import NOBODY
+from sarlite.tasks.link_edges import Ends, Linked
+from sarlite.tasks.link_files import read_links, read_negatives
+from sarlite.tasks.negatives import AT_ONCE, RowNumbers
+from sarlite.tasks.recommend import NOBODY
 from sarlite.types import Array
 
 _HITS = (20, 50, 100)
@@ -152,22 +152,22 @@ def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callabl
     return places, rows, numbers
 
 
-def paths(config: Any, task: str) -> list[str]:
-    """Return the files to write: one, or labels, and at last probabilities."""
-    one = config.embeddings is not None or (task in ("regress", "link") and config.top is None)
+def paths(config: Any, form: str) -> list[str]:
+    """Return the files to write, by the form of the targets: one file, or labels and then probabilities."""
+    one = config.embeddings is not None or (form in ("regress", "link") and config.top is None)
     if one or not config.out.endswith(".npy"):
         return [config.out]
     return [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
-def check_paths(config: Any, task: str) -> None:
+def check_paths(config: Any, form: str) -> None:
     """Raise a ConfigError where a file cannot be written here."""
-    for path in reversed(paths(config, task)):
+    for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             try_whole(path)
 
 
-def write(comm: Communicator, config: Any, task: str, wanted: Asked, arrays: Sequence[Array], of: Linked,
+def write(comm: Communicator, config: Any, form: str, wanted: Asked, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
     """Write predictions into --out, of nodes or of links of `of`: maybe labels or likeliest destinations, and numbers.
     Collective.
@@ -178,15 +178,15 @@ def write(comm: Communicator, config: Any, task: str, wanted: Asked, arrays: Seq
         On every rank: a file cannot be written. What stood there before is intact.
     """
     if not config.out.endswith(".npy"):
-        return _write_table(comm, config, task, wanted, arrays, of, class_names)
-    for path, array in zip(paths(config, task), arrays):
+        return _write_table(comm, config, form, wanted, arrays, of, class_names)
+    for path, array in zip(paths(config, form), arrays):
         node_rows.write(comm, path, wanted.places, array, wanted.n)
         if comm.rank == 0:
             width = " x ".join(map(str, array.shape[1:])) or 1
             print(f"{path}: {wanted.n:,} rows of {width}, {array.dtype}", flush=True)
 
 
-def _write_table(comm, config, task, wanted, arrays, of, class_names):
+def _write_table(comm, config, form, wanted, arrays, of, class_names):
     """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
     with ExitStack() as held:
         made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -203,7 +203,7 @@ def _write_table(comm, config, task, wanted, arrays, of, class_names):
             if config.top is not None:
                 of_rows, labels, numbers = _pairs(wanted.ids, labels, numbers)
             columns = partial(_named_columns, of_rows, of, links)
-            result_table.write(config.out, columns, labels, numbers, task, class_names,
+            result_table.write(config.out, columns, labels, numbers, form, class_names,
                                config.embeddings is not None, headings)
             print(f"{config.out}: {len(numbers):,} rows", flush=True)
 

@@ -1,4 +1,4 @@
-"""One training step: the loss of some rows of a graph, its gradients over all ranks, and a step of the optimizer."""
+"""One training step: the loss of a batch, its gradients over all ranks, and a step of the optimizer."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,29 +9,30 @@ import numpy as np
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
 from sarlite.errors import DataError, number, raise_together
+from sarlite.minibatch.batch import TrainingBatch
 from sarlite.numerics import by_numerics
 from sarlite.numerics.reductions import surely_finite
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
 from sarlite.tape import Tensor, ops
 from sarlite.tape.row_index import row_numbers
+from sarlite.tasks.task_losses import Loss
 from sarlite.types import Array
 
 _PIECE = 1 << 18
-Loss = Callable[[Tensor, Array, Array, float], Tensor]  # (output, targets, rows, count) -> this rank's share
 
 
-class Riders:
-    """A few numbers of each rank that ride along in an allreduce that takes place anyway, and are added over ranks.
+class PiggybackReduce:
+    """A few numbers of each rank that are added over ranks in an allreduce that takes place anyway.
 
-    So ranks agree, at no message more, on what each rank alone may notice: a signal, a clock.
+    So ranks agree, without another message, on events that one rank alone may notice, such as a signal.
 
     Attributes
     ----------
-    own : callable -> sequence of k numbers
-        This rank's numbers, with the same k on every rank; by default none.
+    own : callable
+        () -> this rank's k numbers, with the same k on every rank. By default there are none.
     sums : (k,) float64
-        The numbers' sums in the last allreduce, the same on every rank; empty before.
+        Sums of the numbers in the last allreduce, the same on every rank. Empty before the first.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Riders:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over ranks, (n,) float64; the riders go with them. Collective."""
+        """Return the sums of `numbers` over ranks, (n,) float64; `own` goes with them. Collective."""
         sums = comm.allreduce(np.array([*numbers, *self.own()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]
@@ -72,15 +73,15 @@ class TrainingStep:
     Attributes
     ----------
     n_steps : int
-        The global step: how many steps were taken. Set it to go on from there.
-    riders : Riders
-        What ranks tell each other beside the loss.
+        The global step: the number of steps taken. Set it to continue a training.
+    riders : PiggybackReduce
+        Numbers that travel with the loss.
     lr : float
         The learning rate of the last step.
     own_seconds : float
-        How long the last step took this rank until it had its gradients, before it waited for the other ranks'.
+        Seconds of the last step until this rank had its gradients, before it waited for other ranks' gradients.
     buffers : kernels.Buffers
-        What arrays of a step take their memory from; after the first steps no large array takes fresh memory.
+        Memory for the arrays of a step. After the first steps no large array is allocated.
     """
 
     def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
@@ -89,26 +90,19 @@ class TrainingStep:
         self.clip_norm = None if clip_norm is None else number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
-        self.buffers, self.riders, self.n_steps, self.lr, self.own_seconds = kernels.Buffers(), Riders(), 0, 0.0, 0.0
+        self.buffers, self.riders = kernels.Buffers(), PiggybackReduce()
+        self.n_steps, self.lr, self.own_seconds = 0, 0.0, 0.0
 
-    def __call__(self, graph: Any, x: Any, targets: Array, rows: Array, count: float,
-                 loss: Loss = ops.cross_entropy) -> float:
-        """Take one step and return the loss over all ranks. Collective.
+    def __call__(self, batch: TrainingBatch, loss: Loss = ops.cross_entropy) -> float:
+        """Take one step over a batch and return the loss over all ranks. Collective.
 
         Parameters
         ----------
-        graph : Graph, or Batch
-            What the model is called with; its destination rows are the output's.
-        x : Tensor
-            What the model takes beside the graph.
-        targets : (n_dst, ...) array
-        rows : (n_dst,) array of bools, slice, or (k,) array of row numbers
-            This rank's rows of the model's output that count; it may have none.
-        count : int
-            Of those rows over all ranks.
+        batch : TrainingBatch
+            As a loader yields it, or a `FullBatch`. A rank may have no rows.
         loss : callable
-            (output, targets, rows, count) -> this rank's share, a scalar Tensor that hangs on `output` also where there
-            are no rows; it gets rows as numbers. The sum over ranks is the loss.
+            (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor. The share must depend on
+            `output` also without rows. `rows` are row numbers. The sum over ranks is the loss.
 
         Raises
         ------
@@ -116,21 +110,22 @@ class TrainingStep:
             On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has
             changed then.
         Exception
-            What `loss` raised here or `rows` are refused for; on the other ranks SarliteError with its text. No
-            parameter has changed.
+            An error that `loss` raised on this rank, or an error of `batch.rows`. On the other ranks it is a
+            SarliteError with the same text. No parameter has changed.
 
         Notes
         -----
-        Sends what the model sends, one allreduce of the replicated parameters' gradients, on the channel "gradients",
-        and beside it one of the loss. Gradients of parameters owned by rows stay where they are. With `clip_norm` one
-        number more.
+        Sends what the model sends, and one allreduce of the replicated parameters' gradients, on the channel
+        "gradients". Another allreduce adds the loss. Gradients of parameters owned by rows are not sent. With
+        `clip_norm` one more number is sent.
         """
+        x = batch.x  # gathered outside of this step's buffers
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
         self.model.train()
         flat.zero_grad()
         with self.buffers:
-            total, error = self._backward(graph, x, targets, rows, count, loss)
+            total, error = self._backward(batch, x, loss)
             gradients = flat.start_allreduce(self.comm.channel("gradients"))
             self.own_seconds = time.perf_counter() - begin
             total = float(self.riders.allreduce(self.comm, [total])[0])
@@ -159,16 +154,17 @@ class TrainingStep:
             gradient = group.gradient
             gradient *= factor
 
-    def _backward(self, graph, x, targets, rows, count, loss):
-        """Fill the gradients; return this rank's share of the loss and the error of its rows or its loss.
+    def _backward(self, batch, x, loss):
+        """Fill the gradients; return this rank's share of the loss, and the error of its rows or of its loss.
 
-        With an error the share is NaN, so that all ranks learn of it where the shares are added, and the backward pass
-        goes all the way:
-        other ranks wait for it. The tape alone holds the output, so that it goes as soon as it can.
+        With an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The backward
+        pass still visits all layers, as other ranks wait for it. The tape alone holds the output, so that the backward
+        pass can free it early.
         """
-        output, error = self.model(graph, x), None
+        graph, error = batch.graph, None
+        output = self.model(graph, x)
         try:
-            share = loss(output, targets, row_numbers("rows", rows, graph.n_dst), count)
+            share = loss(output, batch.labels, row_numbers("rows", batch.rows, graph.n_dst), batch.n_global)
         except Exception as found:
             if not isinstance(output, Tensor) or not output.ndim:
                 raise
@@ -180,16 +176,16 @@ class TrainingStep:
 
 @by_numerics
 def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> float:
-    """Return the norm of replicated gradients and of all ranks' owned ones together. Collective.
+    """Return the norm of the replicated gradients and of all ranks' owned gradients together. Collective.
 
-    Each rank adds up its share of the replicated ones, so all get the same number.
+    Each rank adds the squares of its share of the replicated gradients, so all ranks get the same number.
     """
     share = replicated[replicated.size * comm.rank // comm.size : replicated.size * (comm.rank + 1) // comm.size]
     return float(comm.allreduce(np.array([sum(_squares(g) for g in (share, *owned))]))[0]) ** 0.5
 
 
 def _squares(gradient):
-    """The sum of squares, in float64, a piece at a time."""
+    """Return the sum of squares, float64, computed piece by piece."""
     flat = gradient.reshape(-1)
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 

@@ -10,7 +10,8 @@ from typing import Any
 from sarlite import nn
 from sarlite.errors import whole
 from sarlite.optim import Plateau
-from sarlite.train.tasks import Task
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.task import Task
 from sarlite.types import Array
 
 Scores = dict[str, float | None]
@@ -21,8 +22,8 @@ class Best:
 
     Parameters
     ----------
-    task : Task
-        Whose metric it is.
+    task : Task, optional
+        The task with the metric, by default `NodeTask()`.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class Best:
     scores: Scores
 
     def __init__(self, task: Task | None = None) -> None:
-        self.task = task or Task()
+        self.task = task or NodeTask()
         self.epoch, self.state, self.decided = 0, None, False
         nothing = {f"{name}_{self.task.key}": None for name in ("train", "val", "test")}
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}

@@ -66,7 +66,7 @@ def trained(graph, name="sage", epochs=3, **options):
              "function": lambda: Weighted(rng, 2)}[name]()
     loader = loader_of(graph, **options)
     step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, graph.comm)
-    losses = [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(epochs) for b in loader]
+    losses = [step(b) for _ in range(epochs) for b in loader]
     return losses, nn.flatten(model).data.copy(), loader
 
 

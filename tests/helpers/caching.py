@@ -67,5 +67,5 @@ def trained(comm, remote, steps=40):
     step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.01), rng, comm)
     losses = []
     while len(losses) < steps:
-        losses += [step(b, b.x, b.labels, b.rows, b.n_global) for b in loader]
+        losses += [step(b) for b in loader]
     return losses, nn.flatten(model).data.copy(), loader

@@ -20,12 +20,14 @@ from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.propagation import CorrectAndSmooth
 from sarlite.tape import ops
+from sarlite.tasks.edge_task import EdgeTask
+from sarlite.tasks.link_data import labelled_links, split_links
+from sarlite.tasks.link_loader import LinkLoader
+from sarlite.tasks.link_task import LinkTask
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs
 from sarlite.train import propagated
-from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.link_loader import LinkLoader
-from sarlite.train.links import labelled_links, split_links
 from sarlite.train.smoothing import smoothed
-from sarlite.train.tasks import Task
 
 N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
 
@@ -139,7 +141,7 @@ CASES = {
     "gcn": Case(_of(GCN, layers=2, hidden=9, dropout=0.3), clip_norm=0.01),
     "sage": Case(_of(SAGE, layers=3, hidden=17, dropout=0.4, batch_norm=True), loops=False),
     "sage elu": Case(_of(SAGE, layers=2, hidden=130, batch_norm=False, activation="elu"), decay=0.1),
-    "sage pool": Case(_of(SAGE, layers=2, hidden=6, aggregator="max-pool"), task=Task("multilabel")),
+    "sage pool": Case(_of(SAGE, layers=2, hidden=6, aggregator="max-pool"), task=NodeTask("multilabel")),
     "gat": Case(_of(GAT, layers=2, hidden=3, heads=3, dropout=0.2, attention_dropout=0.4, residual=True, batch_norm=True)),
     "gat paper": Case(_of(GAT, form="paper", layers=2, hidden=4, heads=2, dropout=0.1, attention_dropout=0.1)),
     "gat heads": Case(_of(GAT, layers=2, hidden=3, heads=2, out_heads=2, dropout=0.1, attention_dropout=0.0)),
@@ -147,16 +149,18 @@ CASES = {
     "pna": Case(_of(PNA, layers=2, hidden=4)),
     "appnp": Case(_of(APPNP, hops=3, hidden=8)),
     "gcn of weights": Case(_of(GCN, layers=3, hidden=70, dropout=0.3), values=True),
-    "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=Task("regress", "absolute", "mae")),
+    "sage of weights": Case(_of(SAGE, layers=2, hidden=7), values=True, loops=False, task=NodeTask("regress", "absolute", "mae")),
     "gat of edge values": Case(_of(GAT, layers=2, hidden=3, heads=2, edge_features=3, attention_dropout=0.4), values=True),
-    "functions": Case(Functions, values=True, task=Task("multilabel")),
-    "shown labels": Case(_of(SAGE, layers=2, hidden=5, batch_norm=True), shown=True, task=Task(metric="macro-f1")),
+    "functions": Case(Functions, values=True, task=NodeTask("multilabel")),
+    "shown labels": Case(_of(SAGE, layers=2, hidden=5, batch_norm=True), shown=True,
+                         task=NodeTask(metric="macro-f1", label_inputs=LabelInputs(0.5, N_CLASSES))),
     "sgc": Case(_of(SGC, hops=2), values=True, smooth=CorrectAndSmooth(correct_iterations=5, smooth_iterations=4)),
     "sign": Case(_of(SIGN, hops=2, hidden=5),
                  smooth=CorrectAndSmooth(correct_iterations=3, smooth_iterations=3, scale=1.5, correct_normalization="row")),
     "message flow": Case(_of(GAT, layers=2, hidden=3, heads=2), batches=_flow),
-    "minibatch sage": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True, dropout=0.3), batches=_sampled(4, 3), shown=True),
-    "minibatch pool": Case(_of(SAGE, layers=1, aggregator="max-pool"), batches=_sampled(5, sampler="replace"), task=Task("regress")),
+    "minibatch sage": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True, dropout=0.3), batches=_sampled(4, 3), shown=True,
+                           task=NodeTask(label_inputs=LabelInputs(0.5, N_CLASSES))),
+    "minibatch pool": Case(_of(SAGE, layers=1, aggregator="max-pool"), batches=_sampled(5, sampler="replace"), task=NodeTask("regress")),
     "minibatch gcn": Case(_of(GCN, layers=2, hidden=7), batches=_sampled(4, -1, scored=True), values=True),
     "minibatch gat": Case(_of(GAT, layers=2, hidden=3, heads=2, attention_dropout=0.2), batches=_sampled(4, 6, sampler="labor")),
     "minibatch sgc": Case(_of(SGC, hops=2), batches=_sampled(batch_size=20)),
@@ -168,13 +172,13 @@ CASES = {
     "minibatch rgat": Case(_of(RGAT, layers=2, hidden=3, heads=2, embedding=5, attention_dropout=0.3), relational=True,
                            batches=_sampled(9, 8, sampler="labor", scored=True)),
     "message flow of relations": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, batches=_flow),
-    "links": Case(_of(GCN, layers=2, hidden=6), links=_links("distmult", sampler="per-source"), task=Task("link", "bpr", "mrr")),
-    "links apart": Case(_of(GAT, layers=2, hidden=3, heads=2), links=_links("rotate", disjoint=0.3), task=Task("link", "margin", "ap")),
-    "labels of edges": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True), links=_labels_of_edges),
+    "links": Case(_of(GCN, layers=2, hidden=6), links=_links("distmult", sampler="per-source"), task=LinkTask("bpr", "mrr")),
+    "links apart": Case(_of(GAT, layers=2, hidden=3, heads=2), links=_links("rotate", disjoint=0.3), task=LinkTask("margin", "ap")),
+    "labels of edges": Case(_of(SAGE, layers=2, hidden=7, batch_norm=True), links=_labels_of_edges, task=EdgeTask()),
     "minibatch links": Case(_of(SAGE, layers=2, hidden=7), links=_links("mlp", sampler="in-batch"), batches=_sampled_links(4, 3),
-                            task=Task("link", "cross-entropy")),
+                            task=LinkTask("cross-entropy")),
     "links of a relation": Case(_of(RGCN, layers=2, hidden=6, embedding=5), relational=True, links=_links("complex", ("a", "in", "b")),
-                                task=Task("link")),
+                                task=LinkTask()),
 }  # fmt: skip
 
 
@@ -232,7 +236,7 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
 
 def labels_of(case, labels):
     """Classes, or what the task has in their place."""
-    name = "classify" if case.task is None else case.task.name
+    name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
 
@@ -251,7 +255,7 @@ def make_trainer(comm, case, graph, dtype, numerics):
         x = propagated.inputs(comm, model, SimpleNamespace(graph=graph, rows=SimpleNamespace(features=x)))
     batches = case.batches(graph, x, labels[ids], train[ids]) if case.batches else {}
     return Trainer(graph, model, x, labels[ids], train[ids], ~train[ids], rng=rng, clip_norm=case.clip_norm, task=case.task,
-                   label_inputs=LabelInputs(0.5, N_CLASSES) if case.shown else None, numerics=numerics,
+                   numerics=numerics,
                    optimizer=lambda flat: optim.Adam(flat, 0.01, weight_decay=case.decay), **batches)
 
 

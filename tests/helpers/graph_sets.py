@@ -5,7 +5,7 @@ import numpy as np
 from sarlite import Graph, GraphSet, Trainer, nn, optim
 from sarlite.minibatch import GraphLoader
 from sarlite.models import GIN
-from sarlite.train.tasks import Task
+from sarlite.tasks.graph_task import GraphTask
 
 SIZES = np.array([5, 1, 7, 0, 3, 6, 4, 8, 2, 5, 6, 3])
 """Nodes of each graph; one has none."""
@@ -41,7 +41,7 @@ def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classi
     labels = LABELS[own] if task == "classify" else SIZES[own].astype(float)
     train, val, test = (own % 4 < 2, own % 4 == 2, own % 4 == 3)
     batches = None if batch is None else GraphLoader(made, x, labels, train, batch_size=batch, seed=3)
-    return Trainer(made, model, x, labels, train, val, test, rng=rng, task=Task(task), batches=batches, numerics=numerics,
+    return Trainer(made, model, x, labels, train, val, test, rng=rng, task=GraphTask(task), batches=batches, numerics=numerics,
                    optimizer=lambda flat: optim.SGD(flat, lr))
 
 

@@ -5,8 +5,8 @@ import numpy as np
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.models import GAT, GCN
 from sarlite.nn.decoders import DECODERS
-from sarlite.train.links import split_links
-from sarlite.train.tasks import Task
+from sarlite.tasks.link_data import split_links
+from sarlite.tasks.link_task import LinkTask
 
 N = 40
 DRAW = np.random.default_rng(0)
@@ -37,4 +37,4 @@ def trainer(comm, mode="sar", decoder="dot", loss=None, metric=None, directed=Fa
     encoder = model(6, 8, rng=rng, dtype=np.float64, **({"hidden": 4, "heads": 2} if model is GAT else {"hidden": 8}))
     predictor = nn.LinkPredictor(encoder, DECODERS[decoder](8, rng=rng, dtype=np.float64))
     return Trainer(links.graph, predictor, FEATURES[graph.dst_ids], links.labels, links.train, links.val, links.test, rng=rng,
-                   task=Task("link", loss, metric), optimizer=lambda flat: optim.SGD(flat, lr)), links
+                   task=LinkTask(loss, metric), optimizer=lambda flat: optim.SGD(flat, lr)), links

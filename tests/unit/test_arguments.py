@@ -7,14 +7,15 @@ from sarlite import Graph, Tensor, Trainer, fn, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.minibatch import message_flow
+from sarlite.minibatch.batch import FullBatch
 from sarlite.models import GAT, GCN, RGCN, SAGE, SIGN, GATConv, GATv2Conv
 from sarlite.progress import Progress
 from sarlite.tape import ops
-from sarlite.train.label_inputs import LabelInputs
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs
 from sarlite.train.loop import fit
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Stopping
-from sarlite.train.tasks import Task
 
 GRAPH = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4)
 X = np.ones((4, 3), np.float32)
@@ -62,6 +63,8 @@ LAYERS = {
     "betas are (0.9,), but must be two numbers": lambda: optim.Adam(nn.flatten(nn.Linear(3, 2, rng=rng())), betas=(0.9,)),
     "nodes is a Graph, but must be a node type of a HeteroGraph": lambda: RGCN({"a": 3}, 2, GRAPH, rng=rng()),
     "kind 'none at all' is not one of auto, bar, lines, none": lambda: Progress("none at all"),
+    "label_inputs is 0.5, but must be LabelInputs": lambda: NodeTask(label_inputs=0.5),
+    "label_inputs are classes, but the task is regress": lambda: NodeTask("regress", label_inputs=LabelInputs(0.5, 2)),
     "patience is 0, but must be 1 or more": lambda: Stopping(0),
     "n_heads is 0, but must be 1 or more": lambda: GATConv(3, 2, 0, rng=rng()),
     "n_feat is 0, but must be 1 or more": lambda: GATv2Conv(3, 0, 2, rng=rng()),
@@ -175,16 +178,14 @@ TRAINERS = {
     "clip_norm is 0, but must be in (0, inf)": {"clip_norm": 0},
     "clip_norm is inf": {"clip_norm": np.inf}, "clip_norm is nan": {"clip_norm": np.nan},
     "task is 'regress', but must be a Task": {"task": "regress"},
-    "loss and task: one of them says what is minimised": {"task": Task(), "loss": ops.mse},
+    "loss and task: one of them says what is minimised": {"task": NodeTask(), "loss": ops.mse},
     "metric roc-auc is of several labels, or of 2 classes, but there are 3 classes":
-        {"task": Task(metric="roc-auc"), "labels": np.array([0, 1, 2, 2]), "train": [0, 1, 2], "model": GCN(3, 3, rng=rng())},
+        {"task": NodeTask(metric="roc-auc"), "labels": np.array([0, 1, 2, 2]), "train": [0, 1, 2], "model": GCN(3, 3, rng=rng())},
     "metric roc-auc is of several labels, or of 2 classes, but the output has 3 columns":
-        {"task": Task(metric="roc-auc"), "model": GCN(3, 3, rng=rng())},
-    "label_inputs is 0.5, but must be LabelInputs": {"label_inputs": 0.5},
-    "label inputs: the share is 1.5, but must be in (0, 1)": {"label_inputs": LabelInputs(1.5, 2)},
-    "label inputs: n_classes is 0": {"label_inputs": LabelInputs(0.5, 0)},
-    "label_inputs are classes, but the task is regress": {"label_inputs": LabelInputs(0.5, 2), "task": Task("regress")},
-    "label_inputs: the model has powers": {"label_inputs": LabelInputs(0.5, 2), "model": SIGN(3, 2, hops=1, rng=rng())},
+        {"task": NodeTask(metric="roc-auc"), "model": GCN(3, 3, rng=rng())},
+    "label inputs: the share is 1.5, but must be in (0, 1)": {"task": NodeTask(label_inputs=LabelInputs(1.5, 2))},
+    "label inputs: n_classes is 0": {"task": NodeTask(label_inputs=LabelInputs(0.5, 0))},
+    "label_inputs: the model has powers": {"task": NodeTask(label_inputs=LabelInputs(0.5, 2)), "model": SIGN(3, 2, hops=1, rng=rng())},
     "batches is a list, but must be a loader or a Batch": {"batches": [1, 2]},
     "batches is a Batch of no rows on any rank": {"batches": message_flow(GRAPH, [], 2, X, LABELS)},
     "scoring is a int, but must be a loader or a Batch": {"scoring": 3},
@@ -249,7 +250,7 @@ def test_rows_are_a_mask_a_slice_or_numbers(rows):
     for chosen in (rows, np.array([1, 3])):
         random = rng()
         model = GCN(3, 2, rng=random)
-        losses.append(TrainingStep(model, adam(nn.flatten(model)), random, Solo())(GRAPH, Tensor(X), LABELS, chosen, 2))
+        losses.append(TrainingStep(model, adam(nn.flatten(model)), random, Solo())(FullBatch(GRAPH, Tensor(X), LABELS, chosen, 2)))
     assert losses[0] == losses[1]
 
 
@@ -277,10 +278,10 @@ def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(
         before, given = model.state_dict(), {"x": X, "labels": LABELS, "rows": [0, 2], "loss": ops.cross_entropy}
         here = {**given, **(wrong if comm.rank else {})}
         with pytest.raises((SarliteError, ZeroDivisionError), match=message):
-            step(part, Tensor(here["x"]), here["labels"], here["rows"], 4, here["loss"])
+            step(FullBatch(part, Tensor(here["x"]), here["labels"], here["rows"], 4), here["loss"])
         for name, array in model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
-        return step(part, Tensor(X), LABELS, [0, 2], 4) > 0  # and it goes on
+        return step(FullBatch(part, Tensor(X), LABELS, [0, 2], 4)) > 0  # and it goes on
 
     assert threads.run(2, work) == [True, True]
 

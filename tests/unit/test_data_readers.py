@@ -12,8 +12,8 @@ from sarlite.data import load, npz
 from sarlite.data.ogb import read_csv
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.edges import destinations, is_symmetric
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_files import read_pairs
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_files import read_pairs
 from tests.helpers.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write_gz, write_ogb, write_saved, write_split
 
 REAL = Path(os.environ.get("SARLITE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -13,12 +13,12 @@ from sarlite.models import SAGE
 from sarlite.nn.decoders import DECODERS
 from sarlite.tape import Tensor
 from sarlite.tape.gradcheck import gradcheck
-from sarlite.train import edge_labels
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_loader import LinkLoader
-from sarlite.train.link_splits import TEST, TRAIN, VAL
-from sarlite.train.links import labelled_links
-from sarlite.train.tasks import Task
+from sarlite.tasks import edge_labels
+from sarlite.tasks.edge_task import EdgeTask
+from sarlite.tasks.link_data import labelled_links
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_loader import LinkLoader
+from sarlite.tasks.link_splits import TEST, TRAIN, VAL
 from tests.helpers.linked import FEATURES, N, part
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import assert_same_curve, train_here
@@ -38,7 +38,7 @@ def made(comm, task="classify", mode="sar", decoder="mlp", batches=False, every=
     encoder = SAGE(6, 8, hidden=8, layers=layers, rng=rng, dtype=np.float64)
     predictor = nn.LinkPredictor(encoder, DECODERS[decoder](8, 3, rng=rng, dtype=np.float64))
     source = {"batches": LinkLoader(links.graph, x, links.labels, links.train, fanouts=(-1,) * layers, batch_size=16)} if batches else {}
-    return Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, task=Task(task), **source,
+    return Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, task=EdgeTask(task), **source,
                    optimizer=lambda flat: optim.SGD(flat, 0.05)), links
 
 

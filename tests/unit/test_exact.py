@@ -228,7 +228,9 @@ BROKEN = {
 
 
 NO_REDUCTIONS = {"on", "check", "backward", "edge_grid", "grid_of", "largest", "column_sums"}  # but what reductions are made of
-HELD_OTHERWISE = {"choices": "the way that is left out is refused", "rank_invariant": "both choices have the same bits in every case here", "add_at": "what is added to one place is the same each time"}
+HELD_OTHERWISE = {"choices": "the way that is left out is refused",
+                  "rank_invariant": "both choices have the same bits in every case here",
+                  "add_at": "what is added to one place is the same each time"}
 
 
 def test_each_reduction_is_broken_once():

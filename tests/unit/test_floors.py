@@ -26,7 +26,7 @@ FLOORS = [
     {"nn"},
     {"optim"},
     {"data"},
-    {"models"},
+    {"models", "tasks"},
     {"train", "oracle", "info"},
     {"cli"},
     {"smooth", "predict", "estimate", "report", "interop"},

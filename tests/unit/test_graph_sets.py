@@ -10,6 +10,7 @@ from sarlite.graph.whole_graphs import divide
 from sarlite.minibatch import GraphLoader
 from sarlite.models import GAT, GCN, GIN
 from sarlite.tape.gradcheck import gradcheck
+from sarlite.tasks.graph_task import GraphTask
 from tests.helpers.graph_sets import FEATURES, GRAPH_OF, LABELS, PAIRS, SIZES, N, graphs, trainer, whole
 
 RUNS = [
@@ -133,7 +134,7 @@ def cycles(parts):
     encoder = GIN(1, 8, hidden=8, layers=2, dropout=0.0, batch_norm=False, rng=rng, dtype=np.float64)
     model = nn.GraphPredictor(encoder, 8, 2, rng=rng, dtype=np.float64)
     train = np.arange(len(parts)) % 4 < 2
-    return Trainer(made, model, x, labels, train, ~train, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.02))
+    return Trainer(made, model, x, labels, train, ~train, rng=rng, task=GraphTask(), optimizer=lambda flat: optim.Adam(flat, 0.02))
 
 
 def test_gin_tells_what_weisfeiler_and_leman_tell_and_no_more():

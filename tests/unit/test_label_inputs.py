@@ -15,8 +15,9 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GCN
 from sarlite.propagation import CorrectAndSmooth
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.train import smoothing
-from sarlite.train.label_inputs import LabelInputs, ShownLabels
 from sarlite.train.loop import Best
 from tests.helpers.references import EDGES, FEATURES, LABELS, N_IN, N_OUT
 from tests.helpers.training_runs import SMALL, train_here
@@ -31,7 +32,7 @@ def trainer(graph, labels=LABELS, share=0.4, train=TRAIN, val=VAL, seed=2):
     ids, rng = graph.node_ids, nn.Random(seed)
     model = GCN(N_IN + N_OUT, N_OUT, hidden=8, rng=rng, dtype=np.float64)
     return Trainer(graph, model, FEATURES[ids], labels[ids], train[ids], val[ids], TEST[ids], rng=rng,
-                   optimizer=lambda flat: optim.Adam(flat, 0.05), label_inputs=LabelInputs(share, N_OUT))
+                   optimizer=lambda flat: optim.Adam(flat, 0.05), task=NodeTask(label_inputs=LabelInputs(share, N_OUT)))
 
 
 def shown(share=0.3, ids=None, seed=0):

@@ -8,10 +8,10 @@ from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.models import GAT, GCN, SAGE
+from sarlite.tasks.link_data import split_links
+from sarlite.tasks.link_loader import LinkLoader
+from sarlite.tasks.link_task import LinkTask
 from sarlite.train import checkpoint
-from sarlite.train.link_loader import LinkLoader
-from sarlite.train.links import split_links
-from sarlite.train.tasks import Task
 from tests.helpers.linked import FEATURES, N, part
 from tests.helpers.training_runs import train_here
 
@@ -29,7 +29,7 @@ def made(comm, model=SAGE, mode="sar", kind="uniform", directed=False, weights=F
     loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=fanouts, batch_size=16, sampler=kind)
     predictor = nn.LinkPredictor(model(6, 8, hidden=8, layers=len(fanouts), rng=rng, dtype=np.float64), nn.Dot())
     return Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, batches=loader,
-                   task=Task("link"), optimizer=lambda flat: optim.SGD(flat, 0.01)), links
+                   task=LinkTask(), optimizer=lambda flat: optim.SGD(flat, 0.01)), links
 
 
 @pytest.mark.sampled(3)
@@ -107,9 +107,9 @@ def test_what_cannot_be_is_refused():
         ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
         ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
         ("as split_links and labelled_links make it", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
-        ("batches is a NeighborLoader, but of links a LinkLoader", lambda: Trainer(
+        ("batches: a NeighborLoader does not go with a LinkGraph", lambda: Trainer(
             links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *given, rng=nn.Random(1),
-            optimizer=lambda flat: optim.SGD(flat, 1), task=Task("link"),
+            optimizer=lambda flat: optim.SGD(flat, 1), task=LinkTask(),
             batches=NeighborLoader(links.graph.nodes, x, None, slice(9), fanouts=(2,), batch_size=4))),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):

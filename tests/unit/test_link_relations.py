@@ -11,9 +11,10 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.recording import no_grad
-from sarlite.train.link_loader import LinkLoader
-from sarlite.train.links import labelled_links, split_links
-from sarlite.train.tasks import Task
+from sarlite.tasks.edge_task import EdgeTask
+from sarlite.tasks.link_data import labelled_links, split_links
+from sarlite.tasks.link_loader import LinkLoader
+from sarlite.tasks.link_task import LinkTask
 
 DRAW = np.random.default_rng(0)
 N = {"shop": 12, "user": 30, "item": 20}
@@ -110,7 +111,7 @@ def test_negatives_are_of_the_relations_types(sampler):
 
 def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=BUYS, fanouts=None, **options):
     graph, rng = graph_of(comm, mode), nn.Random(1)
-    task, n_out = Task("link" if labels is None else "classify"), None if labels is None else 3
+    task, n_out = LinkTask() if labels is None else EdgeTask(), None if labels is None else 3
     if labels is None:
         links = split_links(graph, 0.15, 0.2, relation=relation, seed=3, **options)
         n_out = len(relation) if isinstance(relation, list) and decoder != "dot" else None
@@ -253,7 +254,7 @@ def test_a_step_of_several_relations_in_plain_numpy(n):
             pieces = LinkGraph(nodes, step.heads, step.tails, at_once=7, relations=step.relations)
             np.testing.assert_array_equal(pieces.score(decoder, Tensor(table[nodes.dst_ids])).data, scores.data)
         count = int(comm.allreduce(np.array([step.n_dst]))[0])
-        loss = Task("link").loss(scores, np.zeros(step.n_dst, np.int64), np.arange(step.n_dst), count)
+        loss = LinkTask().loss(scores, np.zeros(step.n_dst, np.int64), np.arange(step.n_dst), count)
         loss.backward()
         ids = np.concatenate(comm.allgather(nodes.dst_ids))
         own = comm.allgather((ids[step.heads], ids[step.tails], step.relations))

@@ -5,9 +5,9 @@ import pytest
 
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.train import link_splits
-from sarlite.train.link_edges import Ends, linked
-from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
+from sarlite.tasks import link_splits
+from sarlite.tasks.link_data import TEST, TRAIN, VAL, split_links, without_links
+from sarlite.tasks.link_edges import Ends, linked
 from tests.helpers.linked import PAIRS, N, part, whole
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import metrics, train_here

@@ -10,10 +10,10 @@ from sarlite.models import GAT, GCN, SGC
 from sarlite.nn.decoders import DECODERS
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape.gradcheck import gradcheck
-from sarlite.train.label_inputs import LabelInputs
-from sarlite.train.link_edges import linked
-from sarlite.train.links import TEST, TRAIN, VAL, split_links, without_links
-from sarlite.train.tasks import Task
+from sarlite.tasks.edge_task import EdgeTask
+from sarlite.tasks.link_data import TEST, TRAIN, VAL, split_links, without_links
+from sarlite.tasks.link_edges import linked
+from sarlite.tasks.link_task import LinkTask
 from tests.helpers.linked import DRAW, FEATURES, PAIRS, PARTS, N, part, trainer, whole
 
 EDGES = {tuple(pair) for pair in PAIRS.tolist() if pair[0] != pair[1]}
@@ -150,7 +150,7 @@ def test_a_step_and_an_evaluation_in_plain_numpy():
     """GCN of one layer, dot, binary cross entropy, ROC-AUC; messages are those of the training links and self loops."""
     links, rng = split_links(whole(), 0.15, 0.2, negatives=2, sampler="per-source", seed=3), nn.Random(1)
     predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng, dtype=np.float64), nn.Dot())
-    made = Trainer(links.graph, predictor, FEATURES, links.labels, links.train, links.val, links.test, task=Task("link"), rng=rng,
+    made = Trainer(links.graph, predictor, FEATURES, links.labels, links.train, links.val, links.test, task=LinkTask(), rng=rng,
                    optimizer=lambda flat: optim.SGD(flat, 1e-30))  # fmt: skip
     a = np.eye(N)
     for u, v in zip(links.heads[links.train], links.tails[links.train]):
@@ -177,7 +177,7 @@ def test_losses_are_their_formulas(loss):
     rows, d = np.array([0, 3]), scores[[0, 3], 1:] - scores[[0, 3], :1]
     expected = {"bpr": np.log1p(np.exp(d)).sum() / 3, "margin": np.maximum(0, 1 + d).sum() / 3,
                 "cross-entropy": np.log1p(np.exp(d).sum(1)).sum()}[loss]  # fmt: skip
-    found = Task("link", loss).loss(Tensor(scores), np.zeros(5, int), rows, 7)
+    found = LinkTask(loss).loss(Tensor(scores), np.zeros(5, int), rows, 7)
     np.testing.assert_allclose(found.item(), expected / 7, rtol=1e-12)
 
 
@@ -229,16 +229,16 @@ def test_what_cannot_be_is_refused():
     predictor = nn.LinkPredictor(GCN(6, 8, rng=rng, dtype=np.float64), nn.Dot())
     common = {"optimizer": lambda flat: optim.SGD(flat, 0.1), "rng": rng}
     for words, made, options in (
-        ("the task must be Task", predictor, {}),
-            ("of links it is not done yet", predictor, {"task": Task("link"), "label_inputs": LabelInputs(0.5, 2)}),
+        ("those of a Graph or NodeType, but graph is a LinkGraph", predictor, {}),
+        ("the task must be LinkTask", predictor, {"task": EdgeTask()}),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             Trainer(links.graph, made, *arguments, **common, **options)
-    with pytest.raises(ConfigError, match="task link is of a LinkGraph"):
-        Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=Task("link"), **common)
+    with pytest.raises(ConfigError, match="the rows of LinkTask are those of a LinkGraph, but graph is a Graph"):
+        Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=LinkTask(), **common)
     with pytest.raises(DataError, match="of links the .* zeros"):
-        Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=Task("link"), **common)
-    alone = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=Task("link"), **common)
+        Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=LinkTask(), **common)
+    alone = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=LinkTask(), **common)
     with pytest.raises(ConfigError, match="give the model of nodes a decoder"):
         alone.step()
 
@@ -253,7 +253,7 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
         links, rng = split_links(graph, 0.15, 0.2, seed=3, negatives=2, disjoint=0.3), nn.Random(1)
         predictor = nn.LinkPredictor(GCN(6, 8, hidden=8, rng=rng), nn.DistMult(8))
         made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val, links.test,
-                       task=Task("link"), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
+                       task=LinkTask(), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
         losses = [made.epoch(epoch) for epoch in range(4)]
         ends = [graph.schedule.row_format.name for graph in links.graph._slots]
         return losses, links.graph.nodes.schedule.row_format.name, links.graph.draw(0, links.train).nodes.schedule.row_format.name, ends

@@ -11,8 +11,9 @@ from sarlite.comm import Solo
 from sarlite.data import load
 from sarlite.data.__main__ import main as convert
 from sarlite.errors import CheckpointError, ConfigError, DataError
-from sarlite.train import checkpoint, recommend
-from sarlite.train.link_edges import Ends
+from sarlite.tasks import recommend
+from sarlite.tasks.link_edges import Ends
+from sarlite.train import checkpoint
 from tests.helpers.data_files import write_saved
 from tests.helpers.linked import N, part
 from tests.helpers.predicting import predict_here

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sarlite.comm import Solo, threads
-from sarlite.train import auc
-from sarlite.train.metrics import METRICS, ExactSums
+from sarlite.tasks import auc
+from sarlite.tasks.metrics import METRICS, ExactSums
 
 N = 97
 

@@ -35,7 +35,7 @@ def makers(monkeypatch):
 
 def epoch(loader, step):
     for batch in loader:
-        step(batch, batch.x.astype(np.float32), batch.labels, batch.rows, batch.n_global)
+        step(batch.with_input(batch.x.astype(np.float32), batch.rows, batch.n_global))
 
 
 def made(graph, name, sample_ahead=1):

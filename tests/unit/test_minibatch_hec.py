@@ -37,7 +37,7 @@ def test_without_delay_and_limits_logits_are_the_full_batchs_at_every_step(name,
                 full = model(graph, Tensor(X[graph.src_ids])).data  # collective, of all ranks' rows
                 for node, row in zip(batch.dst_ids, logits.data):
                     np.testing.assert_allclose(row, full[graph.dst_ids == node][0], rtol=1e-11, atol=1e-12)
-                step(batch, batch.x, batch.labels, batch.rows, batch.n_global)
+                step(batch)
         return loader.counts
 
     for counts in threads.run(3, work):

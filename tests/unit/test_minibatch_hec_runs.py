@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_its_state(push):
         model, step, loader = start()
 
         def epoch(loader, step):
-            return [step(b, b.x, b.labels, b.rows, b.n_global) for b in loader]
+            return [step(b) for b in loader]
 
         epoch(loader, step), epoch(loader, step)
         state, parameters, at, n_steps = loader.state(), nn.flatten(model).data.copy(), loader.step, step.n_steps
@@ -154,7 +154,7 @@ def test_ranks_without_nodes_seeds_or_halo(remote):
         model, rng = make("sage")
         step = TrainingStep(model, optim.SGD(nn.flatten(model), 0.1), rng, comm)
         loader = loader_of(graph, graph.dst_ids >= 30, fanouts=(2, 2, 2), batch_size=9, remote=remote)
-        return [step(b, b.x, b.labels, b.rows, b.n_global) for _ in range(3) for b in loader]
+        return [step(b) for _ in range(3) for b in loader]
 
     losses = threads.run(4, work)
     assert all(own == losses[0] for own in losses) and np.isfinite(losses[0]).all()

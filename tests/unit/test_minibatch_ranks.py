@@ -300,7 +300,7 @@ def test_the_order_of_the_products_is_the_same_on_all_ranks():
         model = SAGE(40, 3, layers=3, hidden=40, dropout=0.0, batch_norm=False, rng=rng, dtype=np.float64)
         loader = NeighborLoader(part, x[part.src_ids], np.zeros(part.n_dst, int), slice(None), fanouts=(3, 3, 3), batch_size=50)
         step = TrainingStep(model, optim.SGD(nn.flatten(model), 0.1), rng, part.comm)
-        return [step(b, Tensor(b.x.data), b.labels, b.rows, b.n_global) for b, _ in zip(loader, range(3))]
+        return [step(b.with_input(Tensor(b.x.data), b.rows, b.n_global)) for b, _ in zip(loader, range(3))]
 
     (alone,) = threads.run(1, work)
     for found in threads.run(3, work):

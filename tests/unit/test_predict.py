@@ -24,8 +24,8 @@ from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.models import SAGE
 from sarlite.sar.schedule import schedule
+from sarlite.tasks.metrics import METRICS
 from sarlite.train import checkpoint
-from sarlite.train.metrics import METRICS
 from tests.helpers.owned_rows import make
 from tests.helpers.predicting import predict_here
 from tests.helpers.relational_runs import SPEC, relational_run

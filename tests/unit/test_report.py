@@ -12,7 +12,7 @@ import pytest
 
 from sarlite import report
 from sarlite.charts import ticks
-from sarlite.train.outcome import confusion, histogram
+from sarlite.tasks.outcome_counts import confusion, histogram
 from tests.helpers import tasks
 from tests.helpers.training_runs import train_here
 

@@ -10,7 +10,8 @@ from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.minibatch import HEC, NeighborLoader, RowLoader
 from sarlite.models import SAGE
-from sarlite.train.label_inputs import LabelInputs
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs
 from tests.helpers.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
 from tests.helpers.predicting import predict_here
 from tests.helpers.training_runs import SMALL, assert_same_curve, metrics, train_here
@@ -122,7 +123,7 @@ def trainer(graph, labels=LABELS, sampled=False, **options):
     if sampled:
         scoring["scoring"] = NeighborLoader(graph, X[ids], labels[ids], (TRAIN | VAL | TEST)[ids], fanouts=(-1, -1), batch_size=20)
     return Trainer(graph, model, X[ids], labels[ids], TRAIN[ids], VAL[ids], TEST[ids], rng=rng, batches=loader,
-                   optimizer=lambda flat: optim.Adam(flat, 0.05), label_inputs=LabelInputs(0.6, N_OUT), **scoring)
+                   optimizer=lambda flat: optim.Adam(flat, 0.05), task=NodeTask(label_inputs=LabelInputs(0.6, N_OUT)), **scoring)
 
 
 def watched(trainer):

@@ -177,7 +177,8 @@ def test_rows_of_a_batch_that_do_not_ascend():
         (batch,) = NeighborLoader(part, X[part.src_ids], None, np.arange(0, part.n_dst, 3), fanouts=(4, 4), batch_size=20)
         for layer in batch.layers(2):
             found = []
-            layer.schedule.run((layer.src_ids.astype(float),), lambda block, rows, found=found: found.append((rows[0].copy(), block.src_ids)))
+            note = lambda block, rows, found=found: found.append((rows[0].copy(), block.src_ids))  # noqa: E731
+            layer.schedule.run((layer.src_ids.astype(float),), note)
             assert found and all(np.array_equal(rows, ids) for rows, ids in found)
         arrivals = [arrival for layer in batch.layers(2) for piece in layer.plan.forward for arrival in piece.arrivals]
         return any((np.diff(arrival.needed) < 0).any() for arrival in arrivals if isinstance(arrival.needed, np.ndarray))

@@ -11,10 +11,10 @@ from sarlite.cli import config
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.profile import Profile
+from sarlite.tasks.node_task import NodeTask
 from sarlite.train import checkpoint
 from sarlite.train.loop import fit
 from sarlite.train.stopping import Best, Stopping
-from sarlite.train.tasks import Task
 from tests.helpers.owned_rows import make
 from tests.helpers.tasks import stored
 
@@ -29,7 +29,7 @@ class Model:
 
 
 def test_the_best_is_by_metric_then_by_loss():
-    for task, key, better, worse in ((Task(), "accuracy", 0.9, 0.8), (Task("regress"), "rmse", 0.8, 0.9)):
+    for task, key, better, worse in ((NodeTask(), "accuracy", 0.9, 0.8), (NodeTask("regress"), "rmse", 0.8, 0.9)):
         best = Best(task)
         for epoch, (value, loss) in enumerate([(worse, 1.0), (worse, 0.9), (better, 5.0), (worse, 0.1), (np.nan, 0.1), (better, 6.0)], 1):
             best.update(epoch, scores(value, loss, key), Model())
@@ -87,7 +87,7 @@ def test_a_run_ends_where_none_is_better(every, here, tmp_path, capsys):
 class Scripted:
     """A trainer whose validation accuracy after each epoch is known before."""
 
-    task, rows, model, graph = Task(), {"train": (), "val": (), "test": ()}, Model(), SimpleNamespace(profile=Profile())
+    task, rows, model, graph = NodeTask(), {"train": (), "val": (), "test": ()}, Model(), SimpleNamespace(profile=Profile())
     training_step = SimpleNamespace(lr=0.1)
 
     def __init__(self, values):

@@ -13,7 +13,7 @@ from sarlite.data.writer import META, write_meta
 from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.models import GCN
 from sarlite.tape import ops
-from sarlite.train.tasks import Task
+from sarlite.tasks.node_task import NodeTask
 from tests.helpers.data_files import write_proteins
 from tests.helpers.tasks import dataset, stored
 
@@ -222,7 +222,7 @@ def test_a_trainer_of_a_task():
         graph = graph if comm.size == 1 else graph.shard(comm, np.array([0, 0, 1, 1, 0, 1]))
         rng, ids = nn.Random(0), graph.node_ids
         trainer = Trainer(graph, GCN(3, 2, dropout=0.0, rng=rng, dtype=np.float64), x[ids], labels[ids], ids < 3, ids == 3,
-                          optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng, task=Task(task, **options))
+                          optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng, task=NodeTask(task, **options))
         before = trainer.predict()
         return [trainer.step() for _ in range(3)], trainer.evaluate(), before
 

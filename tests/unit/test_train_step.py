@@ -7,11 +7,12 @@ import pytest
 from sarlite import Graph, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import CheckpointError, DataError
+from sarlite.minibatch.batch import FullBatch
 from sarlite.models import GCN
 from sarlite.tape import Tensor, ops
+from sarlite.tasks.task_losses import mean_over_rows
 from sarlite.train import checkpoint
 from sarlite.train.step import TrainingStep
-from sarlite.train.tasks import mean_over_rows
 from tests.helpers.owned_rows import (
     OPTIMIZERS,
     Learned,
@@ -188,7 +189,7 @@ def test_steps_over_graphs_of_their_own():
         for graph, x, labels in batches:
             rows = np.arange(0, len(x), 2)
             loss = mean_over_rows(ops.cross_entropy) if as_ranks else ops.cross_entropy
-            keys.append((random.step, step(graph, Tensor(x), labels, rows, len(rows), loss)))
+            keys.append((random.step, step(FullBatch(graph, Tensor(x), labels, rows, len(rows)), loss)))
         assert factors == [0, 1, 2] and step.n_steps == 3 and random.step == 2
         return [loss for _, loss in keys], nn.flatten(model).data
 

@@ -1,7 +1,6 @@
-"""Metrics over all ranks, exactly: the same number, bit for bit, however the rows are divided.
+"""Metrics over all ranks, with the same bits however the rows are divided.
 
-Hits and counts are whole numbers; sums of errors are made of whole numbers too (`ExactSums`); ROC-AUC counts pairs
-(`auc`).
+Hits and counts are integers, and sums of errors are added as integers (`ExactSums`). ROC-AUC counts pairs (`auc`).
 """
 
 import math
@@ -12,39 +11,39 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.train.auc import pairs, precisions
+from sarlite.tasks.auc import pairs, precisions
 from sarlite.types import Array
 
 
 class Metric:
-    """One metric of one split: this rank's rows are added, then all ranks tell the value.
+    """One metric of one split. Each rank adds its rows; then `value` combines all ranks.
 
     Attributes
     ----------
     least : int
-        Of links, the fewest negatives of each that the metric means something with.
+        The fewest negatives of a link that the metric is defined for.
     note : str or None
-        What `value` left out, in words.
+        Text that says what `value` left out.
     """
 
     note: str | None = None
     least = 1
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add rows of the output, (n, n_outputs), and their labels in the task's form. Every rank adds, if no rows."""
+        """Add rows of the output, (n, n_outputs), and their labels. Every rank calls it, also without rows."""
         raise NotImplementedError
 
     def counts(self) -> Array:
-        """Return whole numbers below 2^53, (k,) float64, whose sums over ranks `value` takes."""
+        """Return integers below 2^53, (k,) float64, whose sums over ranks are the `counts` of `value`."""
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the metric, the same on every rank; None where nothing can be told. Collective."""
+        """Return the metric, the same on every rank, or None if it is undefined. Collective."""
         raise NotImplementedError
 
 
 class Accuracy(Metric):
-    """The share of rows that are right; of several labels, in all of them."""
+    """Share of the rows that are right. A row with several labels is right if all labels are."""
 
     def __init__(self) -> None:
         self.hits = self.n = 0
@@ -61,7 +60,7 @@ class Accuracy(Metric):
 
 
 class F1(Metric):
-    """2 tp / (2 tp + fp + fn): of all classes together (micro), or the mean over classes (macro).
+    """F1 score, 2 tp / (2 tp + fp + fn): over all classes together (micro), or the mean over classes (macro).
 
     Parameters
     ----------
@@ -69,8 +68,8 @@ class F1(Metric):
 
     Notes
     -----
-    Of several labels a row, macro counts one that neither occurs nor is predicted as 0; such a class it leaves out. So
-    does scikit-learn.
+    A label of several that neither occurs nor is predicted counts as 0 in macro, but such a class is left out, as in
+    scikit-learn.
     """
 
     def __init__(self, average: str) -> None:
@@ -93,7 +92,7 @@ class F1(Metric):
         return self.found.reshape(-1)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the score; 0 where nothing is true and nothing predicted."""
+        """Return the score, 0 if nothing is true and nothing is predicted."""
         hits, either = counts.reshape(2, -1)
         if self.average == "micro":
             hits, either = hits.sum(keepdims=True), either.sum(keepdims=True)
@@ -102,8 +101,8 @@ class F1(Metric):
         return math.fsum(2 * hits / np.maximum(either, 1)) / len(hits) if len(hits) else None
 
 
-class _OfScores(Metric):
-    """A metric that keeps this rank's scores, and which of them are positive; NaN where a score of any rank is."""
+class _ScoreMetric(Metric):
+    """A metric that keeps this rank's scores and marks the positive scores. NaN if a score of any rank is NaN."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []
@@ -115,17 +114,15 @@ class _OfScores(Metric):
         return self.of(scores, positive, comm)
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        """Return the metric of all ranks' scores, (n_local, k), none of them NaN. Collective."""
+        """Return the metric of all ranks' scores, of which this rank's are (n_local, k), without NaN. Collective."""
         raise NotImplementedError
 
 
-class RocAuc(_OfScores):
-    """The share of (positive, negative) pairs that are in order, ties as half; of several labels the mean, as OGB's.
+class RocAuc(_ScoreMetric):
+    """ROC-AUC: the share of (positive, negative) pairs in order, where a tie is half. The mean over labels, as OGB's.
 
-    A label whose rows are all of one class has no pairs, and is left out. Of two classes the score is the difference of
-    the logits.
-
-    See `auc.pairs`. Of another number of classes than 2 `add` raises a ConfigError.
+    A label whose rows are all of one class has no pairs and is left out. With two classes the score of a row is the
+    difference of the logits. With another number of classes `add` raises a ConfigError. See `auc.pairs`.
     """
 
     def add(self, output: Array, labels: Array) -> None:
@@ -142,14 +139,14 @@ class RocAuc(_OfScores):
         return math.fsum(found) / len(found) if found else None
 
 
-class _Mean(Metric):
-    """A metric that is made of means over rows of columns of numbers, exactly; NaN where a number is not finite."""
+class _MeanMetric(Metric):
+    """A metric that is computed from exact means over rows. NaN if a number of any rank is not finite."""
 
     def __init__(self) -> None:
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Any) -> None:
-        """Add rows, (n, k) float64, and count the odd ones among them, bools, which must not be NaN or infinite."""
+        """Add rows of finite numbers, (n, k) float64, and count the True values of `odd`, which replaced NaN or inf."""
         self.sums.add(values)
         self.n, self.n_odd = self.n + len(values), self.n_odd + int(np.count_nonzero(odd))
 
@@ -165,15 +162,15 @@ class _Mean(Metric):
         return means[0]
 
 
-class MeanError(_Mean):
-    """The mean over columns of root(mean over rows of error(output - label)).
+class MeanError(_MeanMetric):
+    """Mean over columns of root(mean over rows of error(output - label)).
 
     Parameters
     ----------
     error : callable
-        Of an array of differences.
+        (differences) -> errors, elementwise.
     root : callable
-        Of a mean.
+        (mean error) -> float.
     """
 
     def __init__(self, error: Callable[[Array], Array], root: Callable[[float], float]) -> None:
@@ -191,11 +188,11 @@ class MeanError(_Mean):
 
 
 class ExactSums:
-    """Sums of columns of numbers that are not negative, without rounding: 53-bit mantissas are added up by exponent.
+    """Sums of columns of nonnegative numbers, without rounding: 53-bit mantissas are added by exponent.
 
     Notes
     -----
-    Memory: 34 kB a column. Of fewer than 2^36 numbers.
+    Memory: 34 kB a column. Right for fewer than 2^36 numbers.
     """
 
     _LOW, _EXPONENTS, _PIECE = 27, 2100, 1 << 20  # bits of a mantissa's lower half; from -1074 on; numbers at a time
@@ -211,34 +208,34 @@ class ExactSums:
         step = max(1, self._PIECE // max(1, values.shape[1]))
         for at in range(0, len(values), step):
             mantissas, exponents = np.frexp(values[at : at + step])
-            whole = (mantissas * 2.0**53).astype(np.int64)
+            integers = (mantissas * 2.0**53).astype(np.int64)
             places = (exponents - self._LEAST + self._EXPONENTS * np.arange(values.shape[1])).reshape(-1)
-            for bins, half in zip(self.bins, (whole >> self._LOW, whole & ((1 << self._LOW) - 1))):
+            for bins, half in zip(self.bins, (integers >> self._LOW, integers & ((1 << self._LOW) - 1))):
                 found = np.bincount(places, half.reshape(-1), bins.size)  # exact: below 2^53
                 bins += found.astype(np.int64).reshape(bins.shape)
 
     def means(self, comm: Communicator, n: int) -> list[float]:
         """Return the columns' sums over all ranks divided by `n`, each rounded once. Collective."""
         upper, lower = comm.allreduce(self.bins.copy())
-        return [self._whole(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
+        return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
-    def _whole(self, upper, lower):
-        """A column's sum, times 2^(53 - _LEAST)."""
+    def _integer_sum(self, upper, lower):
+        """Return a column's sum times 2^(53 - _LEAST)."""
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)
 
 
 class LinkAuc(RocAuc):
-    """ROC-AUC of links against the negatives of all links; rows are (link, negatives ..)."""
+    """ROC-AUC of links against the negatives of all links. A row of the output is a link and its negatives."""
 
     def add(self, output: Array, labels: Array) -> None:
         self.rows.append((output.reshape(-1, 1), _first_column(output).reshape(-1, 1)))
 
 
-class AveragePrecision(_OfScores):
-    """The mean, over links, of the share of links among all candidates of a link's score or a higher one.
+class AveragePrecision(_ScoreMetric):
+    """Average precision: the mean over links of the share of links among candidates with the link's score or higher.
 
-    Equal scores are one step, as scikit-learn has it.
+    Equal scores are one step, as in scikit-learn.
     """
 
     def add(self, output: Array, labels: Array) -> None:
@@ -251,15 +248,15 @@ class AveragePrecision(_OfScores):
         return sums.means(comm, n)[0] if n else None
 
 
-class LinkRank(_Mean):
-    """The mean over links of a number of the link's rank among its own negatives; ties count half (OGB).
+class LinkRank(_MeanMetric):
+    """Mean over links of a function of the link's rank among its own negatives. A tie counts half, as in OGB.
 
     Parameters
     ----------
     of_rank : callable
-        Of an array of ranks, from 1: (n,) of 0 .. 1.
+        (ranks from 1, (n,)) -> numbers in [0, 1], (n,).
     least : int
-        The fewest negatives that it means something with.
+        The fewest negatives that the metric is defined for.
     """
 
     def __init__(self, of_rank: Callable[[Array], Array], least: int = 1) -> None:
@@ -273,7 +270,7 @@ class LinkRank(_Mean):
 
 
 def _first_column(output):
-    """Which candidates are links: the first of each row."""
+    """Return True in the first column, which has the links, bools of `output`'s shape."""
     return np.arange(output.shape[1]) == np.zeros((len(output), 1))
 
 
@@ -290,7 +287,7 @@ METRICS: dict[str, dict[str, Callable[[], Metric]]] = {
     "link": {"roc-auc": LinkAuc, "ap": AveragePrecision, "mrr": lambda: LinkRank(lambda ranks: 1 / ranks),
              **{f"hits@{k}": _hits(k) for k in (1, 3, 10, 20, 50, 100)}},
 }  # fmt: skip
-"""By task and name, how a metric is made; a task's first is its own."""
+"""Metrics by form of targets and name. The first metric of a form is its default."""
 LOWER = ("rmse", "mae")
-"""Metrics of which less is better."""
+"""Names of the metrics of which a lower value is better."""
 EVERY = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))

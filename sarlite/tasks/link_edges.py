@@ -1,5 +1,7 @@
-"""The edges whose ends are links: those of a graph of one kind, or of one relation, with ids that count through both
-ends' types."""
+"""Edges that are links: the edges of a `Graph`, or of relations of a `HeteroGraph`.
+
+Ids of nodes count through the node types at both ends.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ class Ends(NamedTuple):
     Attributes
     ----------
     first, n : int
-        The id of the first one among both ends' types, and how many there are.
+        Id of the first node, counted through the types at both ends, and the number of nodes.
     node_type : str
     names : data.names.Names, optional
     """
@@ -34,24 +36,25 @@ class Ends(NamedTuple):
 
 
 class LinkEdges(NamedTuple):
-    """A rank's edges that are links: of a graph, or of one relation.
+    """This rank's edges of a graph or of one relation, as links.
 
     Attributes
     ----------
     relation : Relation, or None
     nodes : Graph or NodeType
-        What the encoder computes on; a `NodeType` is of the types at all links' ends.
+        What the encoder computes on. A `NodeType` has the types at the ends of all links.
     sources : (n_edges,) int64
-        Ids.
+        Ids of the sources.
     rows : (n_edges,) int64
         Local rows of the destinations.
     places : slice or (n_edges,) int
-        Where the edges stand in the order of the graph's `edge_ids`.
+        Positions of the edges in the order of the graph's `edge_ids`.
     heads, tails : Ends
-    others : dict by relation of (sources, rows)
-        Relations between the same types the other way round, whose edges tell of the links.
+        Nodes that a link's head and tail can be.
+    others : dict of relation to (sources, rows)
+        Relations from the tails' type to the heads' type. Their edges would reveal the links.
     subgraph : callable
-        masks by relation -> nodes whose graph has these edges; collective.
+        (edge masks by relation) -> `nodes` with the masked edges alone. Collective.
     """
 
     relation: Relation | None
@@ -66,24 +69,24 @@ class LinkEdges(NamedTuple):
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Ids of both ends."""
+        """Ids of the sources and of the destinations, two (n_edges,) arrays."""
         return self.sources, self.nodes.dst_ids[self.rows]
 
 
 class Linked(NamedTuple):
-    """Whose edges are links: a graph's, or those of one relation or of several.
+    """The graph and the relations whose edges are links.
 
     Attributes
     ----------
     graph : Graph or HeteroGraph
     relation : Relation, list of Relation, or None
-        As it was given.
+        The argument of `linked`.
     relations : list of Relation, or of None
-        Those that are predicted; of a graph of one kind one, None.
+        Relations that are predicted; [None] of a `Graph`.
     nodes : Graph or NodeType
         What the encoder computes on.
     ends : list of (Ends, Ends)
-        Of each relation the nodes at either end.
+        Nodes at the source and the destination of each relation.
     """
 
     graph: Graph | HeteroGraph
@@ -94,23 +97,35 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Any]) -> "Linked":
-        """Return no links, but nodes of one type, as `ends[0][0]`."""
+        """Return a `Linked` without links, whose `ends[0][0]` are the nodes of one type."""
         own = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(own, own)])
 
     @property
     def several(self) -> list[str] | None:
-        """Names of several relations, as user.buys.item; None of one, that is no list."""
+        """Names of the relations, such as user.buys.item, if `relation` is a list; else None."""
         return [_dotted(one) for one in self.relations] if is_several(self.relation) else None
 
 
 def is_several(relation: Any) -> bool:
-    """Whether a relation to predict is a list of relations, not one."""
+    """Return True if `relation` is a list of relations."""
     return relation is not None and not (len(relation) and all(isinstance(word, str) for word in relation))
 
 
 def linked(graph: Any, relation: Any) -> Linked:
-    """Return whose edges are links, of a relation, a list of several, or None; ConfigError where there are none yet."""
+    """Return the graph and relations whose edges are links.
+
+    Parameters
+    ----------
+    graph : Graph or HeteroGraph
+    relation : Relation, list of Relation, or None
+        None: the only relation of a `HeteroGraph`, or a `Graph`.
+
+    Raises
+    ------
+    ConfigError
+        The graph has no such relation, or its edges cannot be links.
+    """
     if not isinstance(graph, HeteroGraph):
         if not isinstance(graph, Graph):
             raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
@@ -162,8 +177,7 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _ids(graph, nodes, relation):
-    """Ids of the sources of this rank's edges of a relation, and local rows of the destinations, both among `nodes`.
-    Collective."""
+    """Return the source ids and the destinations' local rows of a relation's edges, as in `nodes`. Collective."""
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
@@ -174,8 +188,14 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Return the distinct links from this rank's rows, edges and listed pairs: heads as rows, tails as ids and as row
-    numbers; and whether each edge's reverse is one, too. Collective.
+    """Return the distinct links, edges and listed pairs, whose heads are rows of this rank. Collective.
+
+    Returns
+    -------
+    heads, tails, tail_rows : (n_links,) int64
+        Local rows of the heads; ids of the tails, and their row numbers.
+    undirected : bool
+        True if the reverse of each edge is an edge, on all ranks.
     """
     nodes, (sources, tails) = edges.nodes, edges.ends
     comm, n = nodes.comm, nodes.n_nodes
@@ -195,14 +215,13 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
 
 
 def _distinct(numbers):
-    """The numbers in ascending order, each once; by sorting, which is a tenth of the time of NumPy's table of
-    hashes."""
+    """Return the distinct numbers in ascending order. Sorting takes a tenth of the time of `np.unique`."""
     found = np.sort(numbers)
     return found[np.diff(found, prepend=-1) > 0]
 
 
 def _to_heads(comm, offsets, found):
-    """Send rows to the owners of the row numbers in their first column, which become local there. Collective."""
+    """Send each row to the owner of the row number in its first column; make that number local. Collective."""
     found = send(comm, owners(found[:, 0], offsets), found)
     found[:, 0] -= offsets[comm.rank]
     return found

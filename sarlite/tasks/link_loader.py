@@ -1,6 +1,7 @@
-"""LinkLoader: minibatches whose seeds are links, over the batches of `NeighborLoader` of their ends."""
+"""Batches of links: minibatches whose seeds are links, and full batches with the negatives of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,27 +11,32 @@ from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.part import owners
 from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.minibatch.part_edges import share
 from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.tape.row_index import row_numbers
-from sarlite.train.negatives import Candidates
+from sarlite.tasks.negatives import Candidates
 from sarlite.types import Array
 
 
 class LinkBatch:
-    """Some links, their negatives, and the batch of the nodes at the ends of both.
+    """Links of a step, their negatives, and the batch of the nodes at the ends of both.
 
     Attributes
     ----------
     graph : LinkGraph
         What an `nn.LinkPredictor` is called with; `graph.nodes` is the `Batch` of the ends.
     x : Tensor
-        The input rows of the ends' batch.
-    labels, rows : (n_links, ...) array, (n_links,) int64
-        The links', which are zeros of links to predict; all rows.
-    step, n_global : int
-        The global step; links of all ranks.
+        Input rows of the batch of nodes.
+    labels : (n_links, ...) array
+        Labels of the links; zeros for links to predict.
+    rows : (n_links,) int64
+        All rows: each link counts in the loss.
+    step : int
+        The global step.
+    n_global : int
+        Number of links of all ranks.
     """
 
     lasting: ClassVar[bool] = False
@@ -50,39 +56,41 @@ class LinkBatch:
 
 
 class LinkLoader(NeighborLoader):
-    """Makes the batches of a training on links; iterating over it is an epoch. Construction and epochs are collective.
+    """Loader of minibatches whose seeds are links. Construction and epochs are collective.
 
         loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(10, 10), batch_size=1000)
         trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)
 
-    A step's seeds are links. Their negatives are drawn by step, and the batch has the ends of both. No message passes
-    along a seed in its own step, in either direction, also where it is several edges; but where labels of links are
-    predicted all edges bring messages.
+    The negatives of a step's links are drawn anew in each step. No message passes along a seed in its own step, in
+    either direction, also if several edges connect its ends. If labels of links are predicted, all edges bring
+    messages.
 
     Parameters
     ----------
     graph : LinkGraph
-        Of `links.split_links` or `links.labelled_links`, of a graph or of relations.
-    x : (n_src, ...) array, or of relations a dict of such by node type
+        As `link_data.split_links` or `link_data.labelled_links` makes it.
+    x : (n_src, ...) array, or dict of such arrays by node type
         Features of this rank's nodes.
     labels : (n_links, ...) array
-        The links'.
+        Labels of the links.
     train : (n_links,) bools, slice, or (k,) row numbers
         This rank's links of an epoch.
     fanouts, batch_size, others
-        As of `NeighborLoader`, of which `remote` is "exact": a step is the same on any number of ranks.
+        As for `NeighborLoader`. `remote` must be "exact": a step is the same on any number of ranks.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: the graph was not made by these, another `remote`, or as `NeighborLoader`.
+        On every rank: the graph was made otherwise, `remote` is not "exact", or as for `NeighborLoader`.
 
     Notes
     -----
-    What picks count is as if seeds were no edges, but degrees of "sym" are those of all training edges. Beyond what
-    `NeighborLoader` sends: 8 bytes for each end that another rank owns and 8 back, 16 a link, and what drawing
-    negatives sends.
+    Picks are weighted as if seeds were no edges, but degrees of "sym" count all training edges. A step sends, beyond
+    `NeighborLoader`, 16 bytes for each end that another rank owns, 16 bytes a link, and what drawing negatives
+    sends.
     """
+
+    graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
 
     def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  remote: Any = "exact", **options: Any) -> None:
@@ -98,8 +106,7 @@ class LinkLoader(NeighborLoader):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
 
     def links(self, step: int) -> Array:
-        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective, and not while an epoch goes
-        on."""
+        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective; not during an epoch."""
         return self._links[self._seeds(step)]
 
     def _make(self, step):
@@ -113,8 +120,7 @@ class LinkLoader(NeighborLoader):
             return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
 
     def _nodes(self, step, heads, tails, without):
-        """The batch of the ends, which are row numbers of the whole graph, and both ends by their numbers in the
-        batch."""
+        """Return the batch of the nodes at both ends, and the ends as row numbers of the batch. Collective."""
         comm, offsets = self._sampling, self._offsets
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
         rows, places = np.unique(ends, return_inverse=True)
@@ -127,10 +133,10 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
-        """By set of edges, where the edges between the ends of a step's links stand; None where links have labels.
+        """Return, by set of edges, the positions of this rank's edges to leave out; None if links have labels.
 
-        In the links' relation they go from head to tail; within one type, and in other relations between the same
-        types, from tail to head too. All ranks' links tell of this rank's rows.
+        The edges connect the ends of the step's links of all ranks. In the links' relation they lead from head to
+        tail. Within one type, and in other relations between the same types, they also lead from tail to head.
         """
         if self._candidates.negatives is None:
             return None
@@ -150,7 +156,7 @@ class LinkLoader(NeighborLoader):
         return found
 
     def _find(self, edges, rows, ids):
-        """Where a set's edges stand into these rows of `graph` from sources of these ids of `graph`."""
+        """Return the positions of a set's edges from sources with the given ids into the given rows of `graph`."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -158,8 +164,25 @@ class LinkLoader(NeighborLoader):
         return edges.find(rows - edges.first, ids if relation is None else ids - graph.first[relation[0]])
 
 
+class ResampledLinks(FixedBatch):
+    """A source of full batches of a `LinkGraph`: the rows that count, with negatives drawn anew in each step."""
+
+    batch: FullBatch
+
+    def __iter__(self) -> Iterator[Any]:
+        full, step = self.batch, self.step
+        self.step += 1
+        graph = full.graph.draw(step, full.rows)
+        yield replace(full, graph=graph, labels=full.labels[full.rows], rows=np.arange(graph.n_dst))
+
+
+def resampled(full: FullBatch) -> FixedBatch:
+    """Return `ResampledLinks` of a graph that draws negatives, or else a `FixedBatch`."""
+    return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
+
+
 def _directions(relation, other, forward, backward):
-    """Those of two ways to go along a link of a relation that edges of the other one go."""
+    """Return the directions, of `forward` and `backward`, in which edges of `other` can connect a link's ends."""
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
     return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []

@@ -1,4 +1,4 @@
-"""Pairs in order over all ranks: what ROC-AUC is made of, by a distributed sort. No rank holds all scores."""
+"""Counts for ROC-AUC and average precision over all ranks, by a distributed sort. No rank holds all scores."""
 
 import numpy as np
 
@@ -7,7 +7,9 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return of each column, over all ranks, twice the number of pairs in order, ties as half, and that of pairs.
+    """Return (2 x pairs in order, pairs) of each column over all ranks. A tie is half a pair in order.
+
+    A pair is a positive and a negative row. A pair is in order if the positive row has the larger score.
 
     Parameters
     ----------
@@ -16,12 +18,12 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
         None of them NaN.
     positive : (n_local, k) array of bools
     at_once : int
-        A rank's scores that are sorted at a time: columns are taken together up to so many.
+        Number of a rank's scores that are sorted together. Columns are grouped up to this number.
 
     Returns
     -------
     list of (int, int)
-        Of pairs (a positive, a negative row), in order where the first score is larger. ROC-AUC: in_order / (2 pairs).
+        ROC-AUC is the first number / (2 x the second).
 
     Notes
     -----
@@ -38,18 +40,21 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
 
 
 def precisions(comm: Communicator, scores: Array, positive: Array) -> tuple[Array, int]:
-    """Return what average precision is a sum of, over all ranks.
+    """Return the terms of the average precision over all ranks.
 
     Parameters
     ----------
-    scores, positive : (n_local,) array of floats, none of them NaN, and of bools
+    scores : (n_local,) array of floats
+        None of them NaN.
+    positive : (n_local,) array of bools
 
     Returns
     -------
-    (m, 1) float64
-        Of the distinct scores in this rank's range: their positives times the share of positives among rows of this or
-        a higher score.
-    int
+    terms : (m, 1) float64
+        One term for each distinct score in this rank's range: the positives with the score times the share of positives
+        among rows with this score or a higher score.
+    n_positive : int
+        Over all ranks.
 
     Notes
     -----
@@ -82,7 +87,7 @@ def _pairs(comm, scores, positive):
 
 
 def _counted(column, scores, positive):
-    """This rank's distinct scores of a column: (m, 4) of column, score, positives, negatives, by ascending score."""
+    """Return (column, score, positives, negatives) of this rank's distinct scores, (m, 4), by ascending score."""
     values, places = np.unique(scores, return_inverse=True)
     pos = np.bincount(places.reshape(-1), positive, len(values))
     n = np.bincount(places.reshape(-1), minlength=len(values))
@@ -90,7 +95,9 @@ def _counted(column, scores, positive):
 
 
 def _sorted_range(comm, own, k):
-    """Exchange rows (column, score, ...): each rank gets a range of each column's scores, sorted, equal ones as sums.
+    """Exchange rows (column, score, counts): each rank gets a sorted range of each column's scores. Collective.
+
+    The counts of equal scores are added.
     """
     column = own[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(k + 1))

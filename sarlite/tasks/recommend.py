@@ -1,5 +1,4 @@
-"""The likeliest destinations of nodes, and the ranks of links among all nodes, by a decoder of links and all nodes'
-rows."""
+"""The likeliest destinations of nodes, and the ranks of links among all nodes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,40 +8,41 @@ import numpy as np
 from sarlite.comm.routing import ask
 from sarlite.graph.part import owners
 from sarlite.tape import Tensor
-from sarlite.train.link_edges import Ends
-from sarlite.train.negatives import among
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.negatives import among
 from sarlite.types import Array
 
 NOBODY = -1
-"""What stands where a node has fewer destinations than are wanted; the score there is -inf."""
+"""Id in place of a destination if a node has fewer than the wanted number. The score in that place is -inf."""
 
 
 def top(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, rows: Array, destinations: Ends,
         known: Array, k: int, n_bytes: int = 1 << 25) -> tuple[Array, Array]:
-    """Return the k likeliest destinations of some of this rank's nodes, likeliest first; of equal ones the lowest id.
-    Collective.
+    """Return the k likeliest destinations of some of this rank's nodes, likeliest first. Collective.
+
+    Destinations with equal scores are ordered by id.
 
     Parameters
     ----------
     graph : Graph or NodeType
     decoder : callable
-        Of heads (n, 1, width) and tails (1, c, width), as `LinkGraph.score` calls it, but outside of a recording.
+        (heads (n, 1, width), tails (1, c, width)) -> scores (n, c), called while the tape does not record.
     h : (n_dst, width) array
-        The rows of this rank's nodes.
+        Encoder rows of this rank's nodes.
     rows : (q,) int64
-        Local rows of the nodes that are asked for.
+        Local rows of the nodes whose destinations are wanted.
     destinations : Ends
         The nodes that links may lead to.
     known : (m,) int64
-        local row * n_nodes + id of pairs that are left out, ascending; so is each node itself.
+        local row * n_nodes + id of the pairs to leave out, ascending. A node is never its own destination.
     k : int
     n_bytes : int
-        About what is held beyond the result, and a piece of another rank's rows.
+        Approximate memory beyond the result, which holds scores and a piece of another rank's rows.
 
     Returns
     -------
-    (q, k) int64, (q, k) array of h's dtype
-        Ids among `destinations`, and scores.
+    ids, scores : (q, k) int64, (q, k) array of h's dtype
+        Ids are counted among `destinations`.
 
     Notes
     -----
@@ -59,19 +59,18 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
           destinations: Ends, known: Array, n_bytes: int = 1 << 25) -> Array:
     """Return the scores of links and the ranks of their destinations among all nodes, (n, 2) float64. Collective.
 
-    Of a link's rank among negatives, as the metrics "mrr" and "hits@k" have it, the negatives here are all nodes but
-    the link's source; ties count half.
+    The rank counts all nodes but the link's source and the known destinations. A tie counts half.
 
     Parameters
     ----------
     graph, decoder, h, n_bytes
         As for `top`.
     heads, tails : (n,) int64
-        Row numbers of all ranks' nodes in the order of ranks; the heads are this rank's.
+        Row numbers, counted through the nodes of all ranks. The heads are this rank's nodes.
     destinations : Ends
         As for `top`.
     known : (m,) int64
-        As for `top`: pairs that do not count, but for the links themselves.
+        As for `top`: pairs that do not count, except the links themselves.
 
     Notes
     -----
@@ -93,7 +92,7 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
 
 
 def _scored(graph, decoder, h, rows, of, n_bytes):
-    """Yield ids of some nodes, which of the rows, and these rows' scores with these nodes. Collective."""
+    """Yield the ids of some destinations, a slice of `rows`, and the scores of both, piece by piece. Collective."""
     for ids, tails in _pieces(graph, h, of, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max(tails.size * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
@@ -104,12 +103,12 @@ def _scored(graph, decoder, h, rows, of, n_bytes):
 
 
 def _left_out(graph, own, ids, known):
-    """Which pairs of local rows (q, 1) and ids (c,) are known, or one node."""
+    """Return True for the pairs of local rows (q, 1) and ids (c,) that are known, or one node, (q, c) bools."""
     return among(known, own * graph.n_nodes + ids) | (graph.dst_ids[own] == ids)
 
 
 def _pieces(graph: Any, h: Array, of: Ends, n: int) -> Iterator[tuple[Array, Array]]:
-    """Ids and rows of all ranks' nodes of some ends, at most n at a time. Collective."""
+    """Yield ids and encoder rows of all ranks' nodes in `of`, at most n at a time. Collective."""
     comm, ids = graph.comm, np.asarray(graph.dst_ids, np.int64)
     here = np.flatnonzero((ids >= of.first) & (ids < of.first + of.n))
     for rank, size in enumerate(comm.allgather(len(here))):
@@ -121,7 +120,7 @@ def _pieces(graph: Any, h: Array, of: Ends, n: int) -> Iterator[tuple[Array, Arr
 
 
 def _best(ids, scores, more_ids, more_scores):
-    """Of each row the best of both."""
+    """Return the k best ids and scores of each row, of two lists of candidates."""
     k = ids.shape[1]
     more_ids = np.where(more_scores == -np.inf, NOBODY, more_ids)
     ids, scores = np.concatenate([ids, more_ids], 1), np.concatenate([scores, more_scores], 1)

@@ -1,4 +1,4 @@
-"""A graph's edges as links to predict: divided into splits, with those to be predicted left out of its messages."""
+"""Links to predict: a graph's edges, divided into splits. Links to validate and to test on bring no messages."""
 
 from typing import Any, NamedTuple
 
@@ -12,31 +12,34 @@ from sarlite.keys import splitmix64
 from sarlite.sar.graph.graph import Graph
 from sarlite.sar.graph.hetero import HeteroGraph, Relation
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Linked, link_edges, linked, out_links
-from sarlite.train.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ToldSplits, uniform, variates
-from sarlite.train.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
+from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
+from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
+from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
 from sarlite.types import Array
 
 
 class Links(NamedTuple):
-    """What a `Trainer` takes of links: Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test,
-    task=Task("link"), ...), with model an `nn.LinkPredictor`.
+    """Links, their targets and their splits, as a `Trainer` takes them.
+
+        Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test, task=LinkTask(), ...)
+
+    The model is an `nn.LinkPredictor`.
 
     Attributes
     ----------
     graph : LinkGraph
-        A row for each of this rank's links, of all splits: the link, and negatives. `graph.nodes` has the edges along
-        which messages pass in evaluation. Training draws its own negatives each step. `graph.relations` are of several
-        relations the numbers of the links'.
+        One row for each of this rank's links, of all splits: the link and its negatives. `graph.nodes` has the edges
+        along which messages pass in evaluation. Training draws other negatives in each step. `graph.relations` has the
+        index of each link's relation, if there are several.
     labels : (graph.n_dst, ...) array
-        Zeros, (graph.n_dst,) int64: the column of the candidate that is a link; or what the links are labelled with.
+        Labels of the links. For links to predict zeros, (graph.n_dst,) int64: the column of the link among the
+        candidates.
     train, val, test : (k,) int64
-        Which rows are of each split.
+        Rows of each split.
     heads, tails : (graph.n_dst,) int64
-        Ids of the links' ends, as of `graph.nodes.dst_ids`.
+        Ids of the links' ends, as in `graph.nodes.dst_ids`.
     undirected : bool
-        Whether each edge's reverse is an edge, too: then both are one link. Of several relations whether it is so in
-        all.
+        True if the reverse of each edge is an edge, in all relations. Then both are one link.
     """
 
     graph: LinkGraph
@@ -53,7 +56,9 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
                 relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into links to train, validate and test on, and leave the latter two out of its messages.
+    """Divide a graph's edges into links to train, to validate and to test on.
+
+    Links to validate and to test on bring no messages.
 
     Parameters
     ----------
@@ -61,33 +66,35 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
         Whole, or this rank's part; ids are 0 .. n_nodes - 1. Not bipartite. Its values on edges
         stay with the edges.
     relation : (source type, name, destination type), optional
-        Of a `HeteroGraph`: whose edges are the links; by default the only one. Ids of pairs are of these types' nodes.
-        What is left out of the relation's messages is left out, the other way round, of all relations from the
-        destination type to the source type. Or a list of several relations, each of which is predicted: a link's
-        negatives are of its relation's types, and the decoder is made with n_out, the number of relations. `val`,
-        `test`, `split` and `sampler` that are arrays then are dicts of arrays by relation.
+        Relation of a `HeteroGraph` whose edges are the links; by default the only relation. Pairs have ids of these
+        types' nodes. The reverse of a link that brings no messages brings none either, in all relations from the
+        destination type to the source type. A list predicts several relations: a link's negatives have its relation's
+        types, and the decoder is made with n_out, the number of relations. Arrays of `val`, `test`, `split` and
+        `sampler` then are dicts of arrays by relation.
     val, test : float, or (k, 2) array of ids
-        The share of each. A link's split is drawn by the ids of its ends, so shares hold on average. Edges between the
-        same two nodes, in either direction, are of one split, so that none tells of another. Self loops are no links.
-        Or the links of each, source and destination, each rank giving some of them: they are links also where they are
-        no edges, and all other edges are to train on.
+        Shares of the links. A link's split is drawn from the ids of its ends, so shares hold on average. Edges between
+        the same two nodes, in either direction, are in one split, so that no edge reveals another. Self loops are no
+        links. Arrays have the pairs (source, destination) of each split, and each rank passes some of the pairs. Such a
+        pair is a link also if it is no edge. All other edges are to train on.
     split : (n_edges,) array of int, optional
-        In place of `val` and `test`: 0 of an edge to train on, 1 to validate, 2 to test on, in the order of
+        In place of `val` and `test`: 0 for an edge to train on, 1 to validate on, 2 to test on, in the order of
         `graph.edge_ids`.
     disjoint : float
-        The share of training links that are trained on and bring no messages in training; the others bring messages
-        alone. 0: each training link does both. In evaluation all training links bring messages.
+        Share of the training links that are targets and bring no messages in training. The others bring messages and
+        are no targets. 0: each training link does both. In evaluation all training links bring messages.
     negatives, eval_negatives : int
-        Negatives of each link, in training and in evaluation: pairs of nodes that are no training links, in evaluation
-        no links at all. Evaluation's stay the same.
+        Number of negatives of each link, in training and in evaluation. Negatives of training are pairs that are no
+        training links, and negatives of evaluation are pairs that are no links at all. Every evaluation has the same
+        negatives.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) array of ids
-        Both ends of a negative are drawn uniformly of all nodes. Or the head is the link's, and the tail is drawn of
-        all nodes; of the tails of the step's links; or of those that hard pairs tell of the head, each rank giving some
-        of the pairs: each once before one comes again, and of a head without pairs of all nodes.
+        "uniform" draws both ends of a negative from all nodes. Otherwise the head is the link's. "per-source" draws the
+        tail from all nodes, "in-batch" from the tails of the step's links. An array lists hard negatives, and each rank
+        passes some of the pairs. Tails listed for a head are used in turn. A head without listed tails draws from all
+        nodes.
     eval_sampler : as `sampler`, optional
-        Of evaluation, whose one batch are the links of all splits; by default `sampler`.
+        The sampler of evaluation, where "in-batch" draws from the links of all splits. By default `sampler`.
     filtered : bool
-        Whether evaluation's negatives are no links. Without, they may be.
+        True if negatives of evaluation must be no links.
     seed : int
 
     Returns
@@ -97,9 +104,9 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     Raises
     ------
     ConfigError
-        On every rank: an argument is not what is said here.
+        On every rank: an argument is wrong.
     DataError
-        On every rank: a listed node is none; edges between the same two nodes are of two splits.
+        On every rank: a listed node does not exist, or edges between the same two nodes are in two splits.
 
     Notes
     -----
@@ -118,38 +125,41 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
           "sampler or eval_sampler")
     raise_together(comm, _odd_id(of.nodes))
     with graph.profile.phase("setup"):
-        found, splits = _told(of, val, test, seed, split)
+        found, splits = _edges_and_splits(of, val, test, seed, split)
         return _split(found, splits, of.several, samplers, *arguments)
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0) -> Links:
-    """Divide labelled links into those to train, validate and test on. All edges of the graph bring messages.
+    """Divide labelled pairs into links to train, to validate and to test on. All edges of the graph bring messages.
 
     Parameters
     ----------
     graph, relation
-        As for `split_links`; the relation says which types' nodes the pairs are of.
+        As for `split_links`. The pairs have ids of the relation's types.
     pairs : (k, 2) array of ids
-        Sources and destinations, each rank giving some. A pair may be there several times, and need not be an edge.
+        Sources and destinations; each rank passes some of the pairs. A pair may occur several times, and need not be an
+        edge.
     labels : (k,) or (k, n) array
-        What a `Task` takes: classes from 0; 0 or 1 of each label; numbers. Of one dtype and width on every rank.
+        Targets of an `EdgeTask`: classes from 0; 0 or 1 for each label; numbers. The dtype and width are the same on
+        every rank.
     val, test : float
-        The share of each, drawn by the ids of a pair's ends, in either order, so shares hold on average.
+        Shares of the pairs. A split is drawn from the ids of a pair's ends, in either order, so shares hold on
+        average.
     split : (k,) array of int, optional
-        In place of `val` and `test`: 0 of a pair to train on, 1 to validate, 2 to test on.
+        In place of `val` and `test`: 0 for a pair to train on, 1 to validate on, 2 to test on.
     seed : int
 
     Returns
     -------
     Links
-        `Trainer(links.graph, model, x, links.labels, links.train, ..., task=Task("classify"))` takes it, with model an
-        `nn.LinkPredictor` whose decoder was made with as many outputs as there are classes, labels or values.
+        For `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The model is an
+        `nn.LinkPredictor` whose decoder has one output for each class, label or value.
 
     Raises
     ------
     ConfigError
-        On every rank: an argument is not what is said here.
+        On every rank: an argument is wrong.
 
     Notes
     -----
@@ -192,7 +202,7 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
 
 
 def _codes(split, n, of):
-    """Splits by number, (n,) int64."""
+    """Return the splits as (n,) int64, or raise a ConfigError."""
     found = np.asarray(split)
     if found.shape != (n,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
         raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each "
@@ -201,8 +211,8 @@ def _codes(split, n, of):
 
 
 def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
-    """Return `graph.nodes` of what `split_links` returns of the same arguments, and make nothing else. Collective."""
-    found, splits = _told(of, val, test, seed, split)
+    """Return `split_links(...).graph.nodes` of the same arguments, without links. Collective."""
+    found, splits = _edges_and_splits(of, val, test, seed, split)
     knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
               for edges, split_of in zip(found, splits)]
     kept, _ = _messages(found, splits, knowns, seed, 0.0)
@@ -210,14 +220,15 @@ def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None)
 
 
 def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
-    """Return of each relation local row of the head * n_nodes + id of the tail of all links of all splits, ascending;
-    rows, ids and n_nodes are those of `of.nodes`. Collective.
+    """Return the links of all splits of each relation as local row of the head * n_nodes + id of the tail. Collective.
+
+    The numbers ascend. Rows, ids and n_nodes are counted in `of.nodes`.
     """
-    return [_known(*one) for one in zip(*_told(of, val, test, seed, split))]
+    return [_known(*one) for one in zip(*_edges_and_splits(of, val, test, seed, split))]
 
 
-def _told(of, val, test, seed, split):
-    """The edges of each relation, and what tells their splits. Collective."""
+def _edges_and_splits(of, val, test, seed, split):
+    """Return the edges of each relation, and the functions that return the splits of pairs. Collective."""
     found, given = link_edges(of), (val, test, split)
     checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_given(one, of, at) for one in given))
                                                for at, edges in enumerate(found)])
@@ -225,7 +236,10 @@ def _told(of, val, test, seed, split):
 
 
 def _given(value, of, at):
-    """What is given of one of the relations; of several a dict by relation, of which those left out have no pairs."""
+    """Return the entry of relation number `at` in an argument, which is a dict by relation if there are several.
+
+    A relation that the dict leaves out has no pairs.
+    """
     if not isinstance(value, dict):
         if of.several and np.ndim(value):
             raise ConfigError("several relations: pairs and splits are dicts by relation")
@@ -299,12 +313,12 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
 
 
 def _by_split(split):
-    """The rows of each split, by its name."""
+    """Return the rows of each split by name."""
     return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
 def _checked_splits(edges, val, test, split):
-    """Shares of both splits, or the pairs that this rank tells the splits of, and these."""
+    """Return the shares of both splits, or this rank's listed pairs and their splits."""
     if split is not None:
         return None, _codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
     if any(np.ndim(given) for given in (val, test)):
@@ -323,7 +337,7 @@ def _shares(val, test):
 
 
 def _pairs(ends, name, given):
-    """Pairs of the nodes' ids at either end, as ids that count through both."""
+    """Return pairs of ids that count through both node types, from ids within each type."""
     found = np.asarray(given)
     if not found.size:
         return np.empty((0, 2), np.int64)
@@ -339,7 +353,7 @@ def _pairs(ends, name, given):
 
 
 def _splits(edges, told, seed):
-    """What tells the split of pairs of ids, of what `_checked_splits` returned. Collective."""
+    """Return the function that returns the splits of pairs, from what `_checked_splits` returned. Collective."""
     comm, (one, other) = edges.nodes.comm, told
     listed = one is None or bool(np.ndim(one))
     if len(set(comm.allgather(listed))) > 1:
@@ -349,13 +363,14 @@ def _splits(edges, told, seed):
         return DrawnSplits(one, other, seed)
     if one is None:
         one, other = np.stack(edges.ends, 1), other[edges.places]
-    return ToldSplits(comm, edges.nodes.n_nodes, one, other)
+    return ListedSplits(comm, edges.nodes.n_nodes, one, other)
 
 
 def _messages(found, splits, knowns, seed, disjoint):
-    """By relation which edges bring messages in evaluation, and which of these are targets in training: of the links
-    themselves, of which self loops are none; and of the relations the other way round, whose edges are concerned where
-    they are known links."""
+    """Return by relation the edges that bring messages in evaluation, and the edges that are targets in training.
+
+    Self loops bring messages and are no targets. Edges of reverse relations follow the links whose reverse they are.
+    """
     predicted = {edges.relation for edges in found}
     kept: dict[Any, Array] = {}
     targets: dict[Any, Array] = {}
@@ -378,5 +393,5 @@ def _of_ends(one, other, split_of, seed, disjoint):
 
 
 def _targets(one, other, seed, disjoint):
-    """Whether each pair is a target if it is of training."""
+    """Return True for the pairs that are targets if they are to train on."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

@@ -1,4 +1,4 @@
-"""Which split each link is of: drawn from the ids of its ends, or told by the user, as pairs, by edge or by time."""
+"""Splits of links: drawn from the ids of a link's ends, or read from pairs, from a column of the edges, or by time."""
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -14,8 +14,8 @@ from sarlite.data import columns
 from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_files import ids_of, read_pairs
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_files import ids_of, read_pairs
 from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
@@ -34,7 +34,14 @@ def uniform(bits: Array) -> Array:
 
 
 class DrawnSplits(NamedTuple):
-    """Splits drawn by the ids of a link's ends: the shares `val` and `test`, and the others to train on."""
+    """Splits that are drawn from the ids of a link's ends.
+
+    Attributes
+    ----------
+    val, test : float
+        Shares of the links to validate and to test on. The other links are to train on.
+    seed : int
+    """
 
     val: float
     test: float
@@ -46,21 +53,20 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return this rank's pairs that are links whether or not they are edges, and their splits: none."""
+        """Return no pairs and no splits: without a list, edges alone are links."""
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
-class ToldSplits:
-    """Splits as pairs of nodes have them; pairs that are not listed are of training. Construction and calls are
-    collective.
+class ListedSplits:
+    """Splits of listed pairs of nodes. All other pairs are to train on. Construction and calls are collective.
 
     Parameters
     ----------
     comm : Communicator
     n : int
-        Nodes, whose ids are 0 .. n - 1.
+        Number of nodes, whose ids are 0 .. n - 1.
     pairs : (k, 2) int64
-        Ids of both ends, in either order; each rank gives some. Self loops are no links, and not looked at.
+        Ids of both ends, in either order. Each rank passes some of the pairs. Self loops are ignored.
     split : (k,) int64
         Of `TRAIN`, `VAL` and `TEST`.
 
@@ -71,7 +77,7 @@ class ToldSplits:
 
     Notes
     -----
-    Memory: 24 bytes a listed pair, of which each rank keeps those of a range of ids. A call sends 16 bytes a pair.
+    Memory: 24 bytes a listed pair. Each rank keeps the pairs of a range of ids. A call sends 16 bytes a pair.
     """
 
     def __init__(self, comm: Communicator, n: int, pairs: Array, split: Array) -> None:
@@ -91,7 +97,7 @@ class ToldSplits:
         return ask(self._comm, self._rank(keys), keys, self._of)
 
     def listed(self) -> tuple[Array, Array]:
-        """Return the pairs to validate and to test on that this rank gave, and their splits; they need not be edges."""
+        """Return this rank's pairs to validate and to test on, and their splits. A pair need not be an edge."""
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
@@ -104,7 +110,7 @@ class ToldSplits:
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
 
     def _rank(self, keys):
-        """The ranks that keep pairs."""
+        """Return the ranks that keep these pairs."""
         return keys // self._n // self._range
 
     def _error(self, at):
@@ -115,13 +121,12 @@ class ToldSplits:
 
 
 def digest(comm: Communicator, *given: Any) -> str | None:
-    """Return what tells rank 0's pairs from others, in either direction; None where none are pairs. Collective.
+    """Return a hash of rank 0's pairs, in either direction; None if no argument has pairs. Collective.
 
     Parameters
     ----------
-    *given : (n, 2) array, or else
-        Of each use, as of a split; of several relations a dict. What is no pairs, such as a share, is told by the
-        options.
+    *given : (n, 2) array, dict of such by relation, or anything else
+        Pairs of one use, such as a split. An argument that is no pairs, such as a share, is left out.
     """
     rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use + 10 * at)])
             for use, own in enumerate(given, VAL) if isinstance(own, (dict, np.ndarray))
@@ -132,24 +137,28 @@ def digest(comm: Communicator, *given: Any) -> str | None:
 
 
 def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return the pairs that files tell the splits of, (k, 2) int64 ids of the ends' types, and their splits, (k,)
-    int64.
+    """Read splits from files.
+
+    Returns
+    -------
+    pairs, split : (k, 2) int64, (k,) int64
+        Pairs of nodes, numbered within their type, and their splits.
 
     Parameters
     ----------
     val, test : path or float
-        Files of pairs, as `read_pairs` takes; with `table` shares. Pairs of both are to test on, and a warning tells
-        how many.
+        Files of pairs, as `read_pairs` takes; with `table`, shares. Pairs in both files are to test on, and a warning
+        says how many they are.
     table : str, optional
-        FILE,split=COLUMN: a table with a row an edge, whose column has train, val or test; or FILE,time=COLUMN: the
-        latest links are to test on, a share `test` of all, and those before to validate on. src=COLUMN and dst=COLUMN
-        name the ends; by default the first two columns.
+        FILE,split=COLUMN: a table with one row for each edge, whose column has train, val or test. Or
+        FILE,time=COLUMN: the latest links, a share `test` of all, are to test on, and a share `val` before these links
+        is to validate on. src=COLUMN and dst=COLUMN name the ends; by default the first two columns.
     ends : (Ends, Ends)
 
     Raises
     ------
     ConfigError, DataError
-        Naming the file and the value.
+        A file cannot be read, or a value is wrong. The error names the file and the value.
     """
     if table is not None:
         return _of_table(val, test, table, ends)
@@ -180,20 +189,28 @@ def _of_table(val, test, spec, ends):
         pairs, values = _by_time(told.source, pairs, values, val, test)
     else:
         # refuses a pair of two splits, one of which may be train
-        ToldSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
+        ListedSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
     return pairs - first, values
 
 
 class PairsTable(NamedTuple):
-    """A table with a row a pair of nodes: its source, the columns of both ends, and other columns by what they tell."""
+    """A table with one row for each pair of nodes.
+
+    Attributes
+    ----------
+    source : columns.Table
+    ends : list of str
+        Names of the columns of the source and of the destination.
+    columns : dict of str to str
+        Names of the other columns, by the word that stands before the name in the option.
+    """
 
     source: columns.Table
     ends: list[str]
     columns: dict[str, str]
 
     def pieces(self, others: Sequence[str], ends: Sequence[Ends]) -> Iterator[tuple[int, Array, list[Any]]]:
-        """Yield the number of a piece's first row, its pairs by original id, (n, 2) int64, and the cells of other
-        columns."""
+        """Yield the number of a piece's first row, its pairs, (n, 2) int64, and cells of the columns `others`."""
         row = 0
         for one, other, *cells in self.source.pieces([*self.ends, *others]):
             both = [ids_of(self.source.where, column, own, row, end)
@@ -209,14 +226,15 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
     ----------
     argument, spec : str
     form : str
-        What messages say stands behind FILE.
+        Text behind FILE in error messages.
     known : collection of str
-        Words, beside src= and dst=, which name the columns of the ends; by default the first two.
+        Words that `spec` may have, beside src= and dst=, which name the columns of the ends. By default the ends are
+        the first two columns.
 
     Raises
     ------
     ConfigError, DataError
-        Naming the argument and the word, or the file: a word is none of these; there are too few columns.
+        A word is unknown, or the table has too few columns. The error names the argument and the word, or the file.
     """
     file, *words = spec.split(",")
     told = dict(word.partition("=")[::2] for word in words)
@@ -251,12 +269,12 @@ def _times(source, column, cells, row):
 
 
 READERS = {"split": _words, "time": _times}
-"""What reads the cells of a column of splits, and of one of times: (source, column, cells, first row)."""
+"""Readers of a column of splits and of a column of times, called with (source, column, cells, first row)."""
 
 
 def _by_time(source, pairs, times, val, test):
-    """The splits of pairs, each of which is as old as its first edge in either direction; links of one time are of one
-    split."""
+    """Return the distinct pairs and their splits by time. A pair's time is the time of its first edge, in either
+    direction."""
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))
@@ -266,13 +284,15 @@ def _by_time(source, pairs, times, val, test):
 
 
 def of_times(source: columns.Table, times: Array, val: float, test: float) -> Array:
-    """Return the split of each link by its time, (n,) int64: the latest share `test`, `val` before; one time is of one
-    split.
+    """Return the split of each link by its time, (n,) int64.
+
+    The latest links, a share `test`, are to test on, and a share `val` before these links is to validate on. Links of
+    one time are in one split.
 
     Raises
     ------
     DataError
-        A split that is asked for would have no link.
+        A split whose share is above 0 has no link.
     """
     ascending, split = np.sort(times), np.full(len(times), TRAIN)
     for of, after in ((VAL, val + test), (TEST, test)):

@@ -1,4 +1,4 @@
-"""Labels of edges, from a table with a row a pair of nodes."""
+"""Labels of edges, from a table with one row for each pair of nodes."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -11,8 +11,8 @@ from sarlite.data.label_columns import LabelColumns
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
-from sarlite.train.link_edges import Ends
-from sarlite.train.link_splits import READERS, DrawnSplits, of_times, pairs_table
+from sarlite.tasks.link_edges import Ends
+from sarlite.tasks.link_splits import READERS, DrawnSplits, of_times, pairs_table
 from sarlite.types import Array
 
 _WORDS = ("labels", *READERS)
@@ -24,17 +24,16 @@ class EdgeLabels(NamedTuple):
     Attributes
     ----------
     pairs : (n, 2) int64
-        Sources and destinations by original id of the ends' types; a pair may be there several times, and need not be
-        an edge.
+        Sources and destinations, numbered within their type. A pair may occur several times, and need not be an edge.
     labels : (n,) or (n, k) array
         In the task's form, as of a `Dataset`.
     split : (n,) int64
         Of `link_splits.TRAIN`, `VAL` and `TEST`.
     task : {"classify", "multilabel", "regress"}
     n_outputs : int
-        Classes, labels or values.
+        Number of classes, labels or values.
     class_names : list of str, optional
-        Where labels are words.
+        Names of the classes, if the labels are words.
     """
 
     pairs: Array
@@ -45,7 +44,7 @@ class EdgeLabels(NamedTuple):
     class_names: list[str] | None = None
 
     def digest(self, comm: Communicator) -> str:
-        """Return what tells rank 0's labels from others. Collective."""
+        """Return a hash of rank 0's pairs, labels and splits. Collective."""
         found = sha256(repr(self.class_names).encode())
         for array in (self.pairs, self.labels, self.split):
             found.update(np.ascontiguousarray(array).tobytes())
@@ -53,26 +52,27 @@ class EdgeLabels(NamedTuple):
 
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends]) -> EdgeLabels:
-    """Return the labels that a table tells of pairs of nodes. Rows without a label, which may be empty, are left out.
+    """Return the labels of pairs of nodes in a table. Rows without a label are left out.
 
     Parameters
     ----------
     spec : str
-        FILE,labels=COLUMN, of numbers or words; of another task than classify COLUMN+COLUMN may be several, of numbers.
-        With split=COLUMN a row is of train, val or test; with time=COLUMN the latest labels are to test on, a share
-        `test` of all, and those before to validate on; else splits are drawn by the ids of a pair's ends, in either
-        order. src=COLUMN and dst=COLUMN name the ends, by default the first two columns.
+        FILE,labels=COLUMN, with numbers or words. Tasks other than classify take several columns of numbers,
+        COLUMN+COLUMN. split=COLUMN has train, val or test for each row. With time=COLUMN the latest labels, a share
+        `test`, are to test on, and a share `val` before these labels is to validate on. Without either, splits are
+        drawn from the ids of a pair's ends, in either order. src=COLUMN and dst=COLUMN name the ends, by default the
+        first two columns.
     task : str, optional
         "classify" by default.
     val, test : float
-        Shares.
+        Shares of the labels.
     seed : int
     ends : (Ends, Ends)
 
     Raises
     ------
     ConfigError, DataError
-        Naming the file, the row, the column and the value.
+        A value is wrong. The error names the file, the row, the column and the value.
     """
     form = "labels=COLUMN, and maybe split=COLUMN or time=COLUMN"
     table = pairs_table("edge_labels", spec, form, _WORDS)

@@ -12,27 +12,28 @@ from sarlite.data import ogb, textfile
 from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
 from sarlite.errors import DataError
-from sarlite.train.link_edges import Ends, Linked
+from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
 
 
 def read_links(file: str, of: Linked) -> Array:
-    """Return the links of a file, (n, 3) int64: source, destination, each by original id of its type, and the
-    relation's number.
+    """Return the links of a file, (n, 3) int64: source, destination and relation.
+
+    Nodes are numbered within their type, as in the data, and relations by their place in `of.relations`.
 
     Parameters
     ----------
     file : path
-        Of one relation as `read_pairs` takes it. Of several text of a source, a relation and a destination a line,
-        parted by commas; the first line may be a header, of names such as source, relation and destination.
+        For one relation a file as `read_pairs` takes. For several relations text with a source, a relation and a
+        destination on each line, separated by commas. The first line may be a header.
     of : Linked
 
     Raises
     ------
     DataError
-        Naming the file and the line or the pair: it cannot be read, or an id is no node, or a name no relation.
+        The file cannot be read, an id is no node, or a name is no relation. The error names the file and the line.
     """
     several = of.several
     if several is None:
@@ -55,19 +56,21 @@ def read_links(file: str, of: Linked) -> Array:
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
-    """Return the pairs (source, destination) of a file by original id of the ends' types, (n, 2) int64.
+    """Return the pairs (source, destination) of a file, (n, 2) int64.
+
+    Nodes are numbered within their type, as in the data.
 
     Parameters
     ----------
     file : path
-        Text of two ids a line, parted by a comma, .npy, .parquet, or .pt as `ogb.pairs` takes it; of nodes with names
-        text of two names a line. The first line may be a header, of names such as source and destination.
+        Text with two ids on each line, separated by a comma, or two names if the nodes have names; or .npy, .parquet,
+        or .pt as `ogb.pairs` takes. The first line of text may be a header.
     ends : (Ends, Ends)
 
     Raises
     ------
     DataError
-        Naming the file and the pair: it cannot be read, or an id is no node.
+        The file cannot be read, or an id is no node. The error names the file and the pair.
     """
     if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
         return _named(file, ends)
@@ -79,8 +82,10 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Return the negatives of a `.pt` file, (m, 2) int64, and how many each link has, as `ogb.pairs`; None where there
-    are none."""
+    """Return the negatives of a `.pt` file, (m, 2) int64, and their number for each link, as `ogb.pairs` does.
+
+    The number is None if the file has no negatives.
+    """
     _, found, per_link = ogb.pairs(file)
     if found is None:
         return np.empty((0, 2), np.int64), None
@@ -88,7 +93,7 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
 
 
 def _nodes_of(file, name, found, ends):
-    """Pairs as int64, once each is of nodes."""
+    """Return the pairs as int64, after a check that each id is a node."""
     bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
@@ -104,7 +109,7 @@ def _named(file, ends):
 
 
 def _lines(file, expected, n):
-    """Yield the number and the n cells of each line; a header before them, of names of both ends, is no line."""
+    """Yield the number and the `n` cells of each line, without a header line."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
@@ -116,13 +121,12 @@ def _lines(file, expected, n):
 
 
 def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
-    """Return the ids of nodes at an end from cells of a table, (n,) int64: by name where they have names, else by
-    number.
+    """Return the ids of the nodes in a column's cells, (n,) int64: looked up by name if the nodes have names.
 
     Raises
     ------
     DataError
-        Naming the row from `row` on and the column: a cell is none of a node.
+        A cell is no node. The error names the row, counted from `row` on, and the column.
     """
     if end.names is not None:
         try:

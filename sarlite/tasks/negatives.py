@@ -1,4 +1,4 @@
-"""Negatives: pairs of nodes that are no links, drawn by counter, so that they are the same on any number of ranks."""
+"""Negatives: pairs of nodes that are no links, drawn by counter, so that N ranks draw the same pairs as one."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -11,28 +11,28 @@ from sarlite.comm.routing import ask, send
 from sarlite.graph.part import owners
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.sar.graph.link_graph import LinkGraph
-from sarlite.train.link_edges import Ends
+from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 
 AT_ONCE = 1 << 18
 """Candidates that are scored at a time in evaluation."""
 TRIES = 32
-"""How often a negative that is a link is drawn again."""
+"""Number of draws of a negative, while each draw so far is a link."""
 
 
 class RowNumbers:
-    """The row numbers of nodes by id, of which each rank knows a range. Construction and calls are collective.
+    """Row numbers of nodes by id. Each rank keeps a range of ids. Construction and calls are collective.
 
     Parameters
     ----------
     comm : Communicator
     ids : (n_local,) int64
-        Of this rank's rows; those of all ranks are 0 .. n - 1.
+        Ids of this rank's rows. The ids of all ranks are 0 .. n - 1.
 
     Attributes
     ----------
     n : int
-        How many nodes there are.
+        Number of nodes.
 
     Notes
     -----
@@ -48,7 +48,7 @@ class RowNumbers:
         self._rows[found[:, 0] - comm.rank * self.range] = found[:, 1]
 
     def on(self, comm: Communicator) -> "RowNumbers":
-        """Return the same, whose calls communicate by another channel."""
+        """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
         other = copy(self)
         other.comm = comm
         return other
@@ -62,8 +62,16 @@ class RowNumbers:
 SAMPLERS = ("uniform", "per-source", "in-batch")
 
 
-class Told(NamedTuple):
-    """Tails by head: ids and row numbers, of local row i from starts[i] to starts[i + 1]."""
+class ListedTails(NamedTuple):
+    """Listed tails of each head.
+
+    Attributes
+    ----------
+    starts : (n_local + 1,) int64
+        The tails of local row i stand from starts[i] to starts[i + 1].
+    tails, rows : (n_tails,) int64
+        Ids and row numbers of the tails.
+    """
 
     starts: Array
     tails: Array
@@ -71,60 +79,62 @@ class Told(NamedTuple):
 
 
 class Negatives:
-    """Draws pairs of nodes that are no links, nor a node with itself.
+    """Draws negatives: pairs of two different nodes that are no links.
 
     Parameters
     ----------
     numbers : RowNumbers
     ids : (n_local,) int64
-        Of this rank's rows.
+        Ids of this rank's rows.
     heads, tails : Ends
-        Whose ids heads and tails are drawn of.
+        Nodes that heads and tails are drawn from.
     known : (m,) int64
         head's local row * n_nodes + tail's id of each link, ascending.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) int64
-        "uniform": both ends are drawn of all nodes. Else the head is the link's, and the tail is drawn of all nodes;
-        of the tails of the step's links, of all ranks; or of those that pairs of ids tell of the head, each rank giving
-        some pairs: each once before one comes again, and of a head without any, of all nodes.
+        "uniform" draws both ends from all nodes. Otherwise the head is the link's. "per-source" draws the tail from all
+        nodes, "in-batch" from the tails of the step's links on all ranks. An array lists hard negatives, and each rank
+        passes some of the pairs. Tails listed for a head are used in turn. A head without listed tails draws from all
+        nodes.
     seed : int
     purpose : str
-        Of the key: other purposes draw other negatives.
+        Part of the random key: other purposes draw other negatives.
 
     Notes
     -----
-    A negative depends on the seed, the step, the ids of its link and its column; in a batch on the step's links, too.
-    There only half of the `TRIES` draws are of the batch, as it may have no other tail. After `TRIES` draws that were
-    links the last one stays: that of a node linked to nearly all others. Told pairs that are links are left out.
+    A negative depends on the seed, the step, the ids of its link and its column; for "in-batch" also on the step's
+    links. "in-batch" draws from all nodes after half of the `TRIES`, as a batch may have no other tail. After `TRIES`
+    draws that are links the last draw stays, for a node that is linked to nearly all others. Listed pairs that are
+    links are left out.
     """
 
     def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, known: Array, sampler: Any, seed: int,
                  purpose: str) -> None:
         self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
         self.heads, self.tails = heads, tails
-        told = isinstance(sampler, np.ndarray)
+        is_listed = isinstance(sampler, np.ndarray)
         self.comm = numbers.comm
-        self.of_pairs, self.in_batch = (not told and sampler == one for one in ("uniform", "in-batch"))
+        self.of_pairs, self.in_batch = (not is_listed and sampler == one for one in ("uniform", "in-batch"))
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
-        self.told = self._by_head(sampler) if told else None
+        self.listed = self._by_head(sampler) if is_listed else None
 
     def on(self, comm: Communicator) -> "Negatives":
-        """Return the same, whose calls communicate by another channel."""
+        """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
         other = copy(self)
         other.comm, other.numbers = comm, self.numbers.on(comm)
         return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
-        """Return the row numbers of the ends of n negatives for each link, heads and tails, (k, n) int64. Collective.
+        """Return the row numbers of heads and tails of n negatives for each link, two (k, n) int64. Collective.
 
         Parameters
         ----------
         heads, tails : (k,) int64
-            The links': local rows, and ids.
+            Local rows of the links' heads, and ids of their tails.
         """
         own = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
         own = splitmix64(own ^ tails.astype(np.uint64))
         found = np.stack([np.repeat(heads + self.offsets[self.comm.rank], n), np.zeros(len(heads) * n, np.int64)])
-        wrong = np.arange(len(heads) * n) if self.told is None else self._put_told(found[1], own, heads, n)
+        wrong = np.arange(len(heads) * n) if self.listed is None else self._fill_listed(found[1], own, heads, n)
         of_batch = self._tails_of_batch(tails) if self.in_batch else None
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
@@ -142,8 +152,10 @@ class Negatives:
         return found[0].reshape(-1, n), found[1].reshape(-1, n)
 
     def _tails_of_batch(self, tails):
-        """What draws, as `_one_of` does, of all ranks' tails, each as often as it is one; they are drawn by their place
-        in the order of ids. Collective, and so is a draw."""
+        """Return a function that draws from the tails of all ranks' links, like `_one_of`. Collective, as is a draw.
+
+        A tail of several links is drawn as often. The order of ids numbers the tails, so ranks do not matter.
+        """
         comm = self.comm
         kept = np.sort(send(comm, tails // self.numbers.range, tails))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(len(kept)))])
@@ -155,25 +167,25 @@ class Negatives:
         return draw
 
     def _by_head(self, pairs):
-        """The pairs of this rank's heads, in an order that ids alone tell. Collective."""
+        """Return the listed tails of this rank's heads, in an order that depends on ids alone. Collective."""
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
         found = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
         found = found[~self._are_own(*found.T)]
         shuffled = splitmix64(found[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
         heads, tails = found[np.lexsort((shuffled, found[:, 0]))].T
-        return Told(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
+        return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
-    def _put_told(self, out, own, heads, n):
-        """Put what is told of heads into `out`, and return the places that are left."""
-        starts, counts = self.told.starts[heads], np.diff(self.told.starts)[heads]
-        first, told = _below(np.maximum(counts, 1), own, np.uint64(0)), np.repeat(counts > 0, n)
+    def _fill_listed(self, out, own, heads, n):
+        """Write the listed tails of heads into `out`, and return the places of heads without listed tails."""
+        starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
+        first, has_tails = _below(np.maximum(counts, 1), own, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
-        out[told] = self.told.rows[places.reshape(-1)[told]]
-        return np.flatnonzero(~told)
+        out[has_tails] = self.listed.rows[places.reshape(-1)[has_tails]]
+        return np.flatnonzero(~has_tails)
 
     def _are_links(self, heads, tails):
-        """Which pairs of a row number and an id are links, or one node; the head's owner says it. Collective."""
+        """Return True for the pairs of a head's row number and a tail's id that are links or one node. Collective."""
         if not self.of_pairs:
             return self._are_own(heads - self.offsets[self.comm.rank], tails)
         owner = owners(heads, self.offsets)
@@ -185,40 +197,41 @@ class Negatives:
 
 
 def among(known: Array, wanted: Array) -> Array:
-    """Return which of the wanted numbers are among the known ones, which ascend: bools of `wanted`'s shape."""
+    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
     places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
     return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def _one_of(ends, bits, places):
-    """A uniform id of some ends for each of these random bits and counters."""
+    """Return a uniformly drawn id of `ends` for each of the random bits and counters."""
     return ends.first + _below(ends.n, bits, places)
 
 
 def _below(n, bits, places):
-    """A uniform whole number below n for each of these random bits and counters."""
+    """Return a uniformly drawn integer below n for each of the random bits and counters."""
     found = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((found * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
 class Candidates:
-    """A rank's links, and the negatives that they are compared with. Construction is collective, and so is a call,
-    which makes a step's `LinkGraph`.
+    """This rank's links, with the negatives of each. A call makes the `LinkGraph` of a step.
+
+    Construction and calls are collective.
 
     Parameters
     ----------
     nodes : Graph or NodeType
         The edges along which messages pass.
     heads, tails, rows : (n_links,) int64
-        The links': local rows of the heads; ids of the tails, and their row numbers.
+        Local rows of the heads; ids of the tails; row numbers of the tails.
     negatives : list of Negatives, optional
-        Each relation's. Without them links have labels, and pass messages in their own steps, too.
+        One for each relation. Without negatives the links have labels, and pass messages in their own steps, too.
     n : int
-        Negatives of each link.
+        Number of negatives of each link.
     relations : (n_links,) int64, optional
-        Of links of several relations the number of each one's.
+        Index of each link's relation, if there are several relations.
     predicted : list of Relation, or of None
-        The relations that the links are edges of; None of a graph of one kind.
+        Relations that the links are edges of; [None] for a `Graph`.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
@@ -228,13 +241,13 @@ class Candidates:
         self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":
-        """Return the same, whose negatives are drawn by another channel."""
+        """Return a copy whose negatives are drawn through `comm`, another channel of the same ranks."""
         other = copy(self)
         other.negatives = self.negatives and [negatives.on(comm) for negatives in self.negatives]
         return other
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
-        """Return both ends of the candidates of some links, as `LinkGraph` takes them. Collective."""
+        """Return the heads and tails of the candidates of the links `of`, as `LinkGraph` takes them. Collective."""
         heads, rows = self.first + self.heads[of, None], self.rows[of, None]
         if self.negatives is None:
             return heads, rows
@@ -250,5 +263,5 @@ class Candidates:
         return LinkGraph(self.nodes, *self.pairs(step, of), relations=self.relations_of(of))
 
     def relations_of(self, of: Array) -> Array | None:
-        """Return the numbers of the relations of some links; None where there are no numbers."""
+        """Return the relation indices of the links `of`; None if there is one relation."""
         return None if self.relations is None else self.relations[of]

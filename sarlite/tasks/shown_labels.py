@@ -1,8 +1,9 @@
-"""Labels as inputs: masked label prediction (Shi et al., 2020; SAR 4.2)."""
+"""Labels as inputs of a model: masked label prediction (Shi et al., 2020; SAR 4.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +15,21 @@ from sarlite.tape import Tensor
 from sarlite.types import Array
 
 
-class LabelInputs(NamedTuple):
-    """Each step a random share of the training rows shows its label to the model, and the loss runs over the others.
+@dataclass(frozen=True)
+class LabelInputs:
+    """A random share of the training rows shows its labels to the model in each step. The loss runs over the others.
 
-    The label stands as a one-hot row behind the features, zeros where it is not shown; so the first layer's weights of
-    these columns are a learned embedding of each class, added to what the layer makes of the features. In evaluation
-    all training rows show theirs.
-    In a minibatch its seeds, which the loss runs over, hide theirs, and the share is of the other training rows.
+    A shown label is a one-hot row behind the features; a hidden label is a row of zeros. So the first layer's weights
+    of these columns are a learned embedding of each class. In evaluation all training rows show their labels. In a
+    minibatch the seeds, which the loss runs over, hide their labels, and a share of the other training rows shows its
+    labels.
 
     Attributes
     ----------
     share : float in (0, 1)
+        Share of the training rows that show their labels.
     n_classes : int
-        Columns that join the features: the model takes n_features + n_classes.
+        Number of columns behind the features: the model takes n_features + n_classes.
     """
 
     share: float
@@ -34,9 +37,9 @@ class LabelInputs(NamedTuple):
 
 
 class ShownLabels:
-    """This rank's input rows, of features and shown labels, for the batches of any source. Construction is collective.
+    """This rank's input rows: features beside shown labels. Construction is collective.
 
-    Of labels it is given the training rows' alone, so no other label can reach the model.
+    The class receives the labels of the training rows alone, so no other label can reach the model.
 
     Parameters
     ----------
@@ -46,8 +49,9 @@ class ShownLabels:
     rows : (k,) int64
         Training rows.
     ids : (k,) int64
-        Their global ids.
+        Global ids of the training rows.
     labels : (k,) array of integers
+        Labels of the training rows.
     others : (m,) int64
         Rows of the other splits.
     seed : int
@@ -55,13 +59,14 @@ class ShownLabels:
     Attributes
     ----------
     x : (n, n_features + n_classes) array, of x's dtype
-        New; its last columns change with every draw.
+        A new array. The last columns change with every step.
+    tensor : Tensor
+        Of `x`. It is no constant tensor, as `x` changes.
 
     Raises
     ------
     ConfigError, DataError
-        On every rank: the share is not above 0 and below 1, a training row is in another split too, a label is no
-        class.
+        On every rank: the share is not in (0, 1), a training row is in another split too, or a label is no class.
     """
 
     def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array,
@@ -70,6 +75,7 @@ class ShownLabels:
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
         self.x[:, : x.shape[1]] = x
+        self.tensor = Tensor(self.x)
         self._columns = x.shape[1] + labels
         self._classes = np.full(len(x), -1, np.int64)
         self._classes[rows] = labels
@@ -77,8 +83,13 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: Any, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Return those of a graph's rows, of which `rows` tells the numbers by split. Collective; raises, too, a
-        ConfigError where labels are no classes."""
+        """Return the shown labels of a graph whose splits are `rows`. Collective.
+
+        Raises
+        ------
+        ConfigError
+            On every rank: labels are no classes.
+        """
         train, others = rows["train"], np.concatenate([rows["val"], rows["test"]])
         classes = together(graph.comm, lambda: _classes(labels, train))
         return cls(inputs, graph.comm, x, train, np.asarray(graph.dst_ids)[train], classes, others, seed)
@@ -96,10 +107,10 @@ class ShownLabels:
                             f"{self.inputs.n_classes} classes")
 
     def to_train(self, batches: Any, step: int) -> Iterator[Any]:
-        """Yield batches with labels shown, from the global step `step` on. Collective.
+        """Yield the batches of an epoch with labels shown, from the global step `step` on. Collective.
 
-        Of a sampled batch the seeds hide their labels. Of a batch that stays the drawn training rows do, and the loss
-        is over these.
+        The seeds of a sampled batch hide their labels. In a batch that is the same in each step, drawn training rows
+        hide their labels, and the loss runs over these rows.
         """
         with closing(batches):
             for number, batch in enumerate(batches, step):
@@ -111,7 +122,7 @@ class ShownLabels:
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
                 yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
 
-    def to_score(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:
@@ -123,16 +134,16 @@ class ShownLabels:
         Parameters
         ----------
         step : int
-            The global step. Whether a node shows its label depends on the seed, the step and its id alone.
+            The global step. A node's draw depends on the seed, the step and the node's id alone.
 
         Returns
         -------
         rows : (m,) int64
             This rank's training rows that hide their labels.
         count : int
-            Of those over all ranks, 1 or more: where chance would show all labels, none is.
+            Number of hidden labels over all ranks, 1 or more: if all labels were drawn, none is shown.
         """
-        shown = self._coins(self.ids, step)
+        shown = self._is_drawn(self.ids, step)
         count = int(self.comm.allreduce(np.array([np.count_nonzero(~shown)]))[0])
         if not count:
             shown[:] = False
@@ -140,21 +151,21 @@ class ShownLabels:
         self.x[self.rows, self._columns] = shown
         return self.rows[~shown], count
 
-    def _coins(self, ids, step):
+    def _is_drawn(self, ids, step):
         own = np.uint64(key(self.seed, "label inputs", "", step, 0))
         return splitmix64(ids.astype(np.uint64) ^ own) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
         """Return a batch's input rows, (n_src, n_features + n_classes), new.
 
-        No seed of the step shows its label, on whichever rank, and of the other training nodes those do whose coin, by
-        (seed, step, id), says so; the loss of all seeds counts. So a row's input is the same for any number of ranks.
+        Seeds hide their labels on every rank. Other training nodes show their labels if they are drawn by (seed, step,
+        id). So a row's input is the same for any number of ranks.
         """
         x, n = batch.take(self.x), batch.n_dst
         first = x.shape[1] - self.inputs.n_classes
         x[:, first:] = 0
         classes = self._classes[batch.part_rows[n:]]  # the seeds, which come first, are this rank's own
-        shown = np.flatnonzero((classes >= 0) & self._coins(batch.src_ids[n:], step))
+        shown = np.flatnonzero((classes >= 0) & self._is_drawn(batch.src_ids[n:], step))
         x[n + shown, first + classes[shown]] = 1
         return x
 

@@ -1,0 +1,40 @@
+"""EdgeTask: labels of edges, or of other pairs of nodes."""
+
+from typing import Any
+
+from sarlite.errors import ConfigError
+from sarlite.tasks.pair_task import PairTask, linked_of, with_links
+from sarlite.tasks.target_forms import FORMS
+from sarlite.tasks.task import Targets, Task, one_of
+
+
+class EdgeTask(PairTask):
+    """Labels of pairs of nodes: the rows of the `LinkGraph` that `link_data.labelled_links` makes.
+
+    Parameters as of `GraphTask`.
+    """
+
+    def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
+        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)
+
+    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+        super().check_arguments(graph, model, x, batches, scoring)
+        if graph.n_candidates > 1:
+            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be LinkTask(), or the "
+                              "loss your own", "task")
+
+    @classmethod
+    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+        return cls(name, training.loss, training.metric)
+
+    @classmethod
+    def read_targets(cls, run: Any, part: Any) -> Targets:
+        linked = linked_of(run, part)
+        labels = run.links.read_labels(linked, run.training.task, run.training.seed)
+
+        def apply(part):
+            summary = {**part.summary, "classes": labels.n_outputs, "task": labels.task}
+            return with_links(part, run.links.of_labels(linked, labels))._replace(
+                task=labels.task, n_classes=labels.n_outputs, class_names=labels.class_names, summary=summary)
+
+        return Targets({"classes": labels.n_outputs, "edge_labels": labels.digest(part.graph.comm)}, apply)

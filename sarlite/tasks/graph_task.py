@@ -1,0 +1,30 @@
+"""GraphTask: labels of whole graphs."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sarlite.minibatch import GraphLoader
+from sarlite.sar.graph.graph_set import GraphSet
+from sarlite.tasks.target_forms import FORMS
+from sarlite.tasks.task import Task, one_of
+
+
+class GraphTask(Task):
+    """Labels of the graphs of a `GraphSet`. Parameters as of `NodeTask`, without label inputs."""
+
+    graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
+
+    def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
+        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)
+
+    @classmethod
+    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+        return cls(name, training.loss, training.metric)
+
+    @classmethod
+    def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
+        return run.graphs.read_out(encoder(run.graphs.readout_width), n_outputs, rng, run.model.dtype)
+
+    @classmethod
+    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+        return GraphLoader(graph, x, targets, train, **options)

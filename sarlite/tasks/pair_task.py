@@ -1,0 +1,53 @@
+"""PairTask: what the tasks have in common whose rows are pairs of nodes."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sarlite.comm import together
+from sarlite.errors import ConfigError
+from sarlite.minibatch.batch import FullBatch
+from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.tasks.link_data import Links
+from sarlite.tasks.link_edges import Linked
+from sarlite.tasks.link_loader import LinkLoader, resampled
+from sarlite.tasks.task import Task
+
+
+class PairTask(Task):
+    """A task whose rows are pairs of nodes, the rows of a `LinkGraph`."""
+
+    graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
+    reads_labels: ClassVar[bool] = False
+    needs_splits: ClassVar[bool] = False
+
+    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+        super().check_arguments(graph, model, x, batches, scoring)
+        if scoring is not None:
+            raise ConfigError("scoring: of links it is not done yet")
+
+    def full_batches(self, full: FullBatch) -> Any:
+        return resampled(full)
+
+    @classmethod
+    def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
+        return run.links.decoded(encoder(run.links.link_width, run.batches), rng, run.model.dtype, nodes, n_outputs)
+
+    @classmethod
+    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+        return LinkLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
+                          sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
+
+    @classmethod
+    def summary(cls, counts: dict[str, int]) -> dict[str, Any]:
+        return {"links": counts}
+
+
+def linked_of(run: Any, part: Any) -> Linked:
+    """Return the edges that a run's options call links. Collective."""
+    return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
+
+
+def with_links(part: Any, links: Links) -> Any:
+    """Return the part with its links in place of its graph, and their targets and splits in place of its nodes'."""
+    rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
+    return part._replace(graph=links.graph, rows=rows)
