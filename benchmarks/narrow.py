@@ -22,7 +22,7 @@ from sarlite import Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
-from sarlite.sar.schedule.schedule import ROWS
+from sarlite.sar.schedule.row_format import ROW_FORMATS
 from sarlite.tape import no_grad
 from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
@@ -83,7 +83,7 @@ def in_turn(args, runs):
 
 
 def aggregations(args):
-    loaded = {rows: load(args, rows) for rows in ROWS}
+    loaded = {rows: load(args, rows) for rows in tuple(ROW_FORMATS)}
     return [compared(name, args.graph, in_turn(args, {rows: make(graph, *sizes) for rows, graph in loaded.items()}))
             for name, (make, *sizes) in CASES.items()]
 
@@ -91,18 +91,18 @@ def aggregations(args):
 def epochs(args):
     found = []
     for name in args.models:
-        trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in ROWS}
+        trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in tuple(ROW_FORMATS)}
         steps = {rows: (lambda trainer=trainer: trainer.step()) for rows, trainer in trainers.items()}
         found.append(compared(f"epoch of {name}", args.graph, in_turn(args, steps)))
         del trainers, steps
         words = [__file__, "--worker", "--graphs", args.graphs, "--graph", args.graph, "--threads", args.threads, "--models", name]
-        peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROWS}
+        peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in tuple(ROW_FORMATS)}
         found.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
     return found
 
 
 def minibatches(args):
-    loaded = {rows: load(args, rows) for rows in ROWS}
+    loaded = {rows: load(args, rows) for rows in tuple(ROW_FORMATS)}
     return [compared(f"minibatches of {name}", args.graph,
                      in_turn(args, {rows: sampled_epoch(graph, name) for rows, graph in loaded.items()}))
             for name in args.models if name in minibatch.CASES]
@@ -148,7 +148,7 @@ def sent_bytes(args):
     found = []
     for name in args.models:
         for backward in (None, "fetch"):  # of float32: as by default, pushed; and as of bfloat16
-            sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in ROWS}
+            sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in tuple(ROW_FORMATS)}
             title = f"sent MiB of {name}" + (", float32 fetched too" if backward else "")
             found.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})
     return found
@@ -162,9 +162,9 @@ def accuracy(args):
     with harness.Scratch() as scratch:
         data = scratch.convert(f"planetoid:{args.data}/cora", "cora", "--normalize-features")
         for name in [name for name in args.models if name in cora.SETTINGS]:
-            test = {rows: [] for rows in ROWS}
+            test = {rows: [] for rows in tuple(ROW_FORMATS)}
             for seed in range(args.seeds):
-                for rows in ROWS:
+                for rows in tuple(ROW_FORMATS):
                     result = harness.train(1, data=data, seed=seed, threads=1, rows=rows, **cora.SETTINGS[name])
                     test[rows].append(100 * result["test_accuracy"])
                 harness.note(f"{name}, seed {seed}: {test['float32'][-1]:.1f} %, bfloat16 {test['bfloat16'][-1]:.1f} %")
@@ -190,7 +190,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpu", action="store_true", help="processor time in place of time, where other work runs beside")
-    parser.add_argument("--rows", choices=ROWS, default="float32", help="of --worker alone")
+    parser.add_argument("--rows", choices=tuple(ROW_FORMATS), default="float32", help="of --worker alone")
     parser.add_argument("--worker", action="store_true")
     parser.set_defaults(seeds=5, models=["sage", "gat", "gcn"])
     return parser
@@ -203,7 +203,7 @@ def main(argv=None):
         return worker(args)
     parts = {"aggregations": aggregations, "epochs": epochs, "minibatches": minibatches, "bytes": sent_bytes, "accuracy": accuracy}
     rows = [row for name in args.parts for row in parts[name](args)]
-    columns = {**harness.named("case", "graph", *ROWS, "ratio", "difference", "spread")}
+    columns = {**harness.named("case", "graph", *tuple(ROW_FORMATS), "ratio", "difference", "spread")}
     harness.report(f"Rows of bfloat16 beside float32, {args.threads} threads, ms where nothing else is said", rows, columns, args.json)
     return rows
 
