@@ -83,7 +83,7 @@ def in_turn(args, runs):
 
 
 def aggregations(args):
-    loaded = {rows: load(args, rows) for rows in tuple(ROW_FORMATS)}
+    loaded = {rows: load(args, rows) for rows in ROW_FORMATS}
     return [compared(name, args.graph, in_turn(args, {rows: make(graph, *sizes) for rows, graph in loaded.items()}))
             for name, (make, *sizes) in CASES.items()]
 
@@ -91,18 +91,18 @@ def aggregations(args):
 def epochs(args):
     found = []
     for name in args.models:
-        trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in tuple(ROW_FORMATS)}
+        trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in ROW_FORMATS}
         steps = {rows: (lambda trainer=trainer: trainer.step()) for rows, trainer in trainers.items()}
         found.append(compared(f"epoch of {name}", args.graph, in_turn(args, steps)))
         del trainers, steps
         words = [__file__, "--worker", "--graphs", args.graphs, "--graph", args.graph, "--threads", args.threads, "--models", name]
-        peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in tuple(ROW_FORMATS)}
+        peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROW_FORMATS}
         found.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
     return found
 
 
 def minibatches(args):
-    loaded = {rows: load(args, rows) for rows in tuple(ROW_FORMATS)}
+    loaded = {rows: load(args, rows) for rows in ROW_FORMATS}
     return [compared(f"minibatches of {name}", args.graph,
                      in_turn(args, {rows: sampled_epoch(graph, name) for rows, graph in loaded.items()}))
             for name in args.models if name in minibatch.CASES]
@@ -148,7 +148,7 @@ def sent_bytes(args):
     found = []
     for name in args.models:
         for backward in (None, "fetch"):  # of float32: as by default, pushed; and as of bfloat16
-            sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in tuple(ROW_FORMATS)}
+            sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in ROW_FORMATS}
             title = f"sent MiB of {name}" + (", float32 fetched too" if backward else "")
             found.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})
     return found
@@ -162,9 +162,9 @@ def accuracy(args):
     with harness.Scratch() as scratch:
         data = scratch.convert(f"planetoid:{args.data}/cora", "cora", "--normalize-features")
         for name in [name for name in args.models if name in cora.SETTINGS]:
-            test = {rows: [] for rows in tuple(ROW_FORMATS)}
+            test = {rows: [] for rows in ROW_FORMATS}
             for seed in range(args.seeds):
-                for rows in tuple(ROW_FORMATS):
+                for rows in ROW_FORMATS:
                     result = harness.train(1, data=data, seed=seed, threads=1, rows=rows, **cora.SETTINGS[name])
                     test[rows].append(100 * result["test_accuracy"])
                 harness.note(f"{name}, seed {seed}: {test['float32'][-1]:.1f} %, bfloat16 {test['bfloat16'][-1]:.1f} %")
