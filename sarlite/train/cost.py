@@ -141,7 +141,7 @@ def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list
     if model in ("gcn", "sage", "gin"):
         pushed = forward[1:]
         forward = forward if shape.drops_input and training else pushed
-    again = forward if model in ("gat", "gatv2") and not MODES[shape.mode].keeps else []
+    again = forward if model in ("gat", "gatv2") and not MODES[shape.mode].keeps_rows else []
     return forward, again, pushed
 
 
@@ -188,7 +188,7 @@ def _remote_values(shape):
     width = width // 2 if shape.model == "pna" else width  # the widest of its fetches is half of them
     at_once = shape.size - 1 if shape.mode == "oneshot" else min(1 + shape.prefetch, shape.size - 1)
     in_use = REMOTE_ARRAYS.get(shape.model, REMOTE_ARRAYS.get(shape.mode, 0.9)) * width * at_once / (shape.size - 1)
-    kept = sum(forward) if MODES[shape.mode].keeps and shape.model in ("gat", "gatv2") else 0
+    kept = sum(forward) if MODES[shape.mode].keeps_rows and shape.model in ("gat", "gatv2") else 0
     return shape.n_halo * (in_use + kept)
 
 
