@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RANKS ?= 2
 ARGS ?=
-BENCHMARKS ?= limits spmm attention epoch memory scaling overlap
+BENCHMARKS ?= limits spmm attention_speed epoch memory scaling overlap
 
 # Tests start hundreds of processes: each would compile what it imports, where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
@@ -28,7 +28,7 @@ train: $(VENV)/.train
 
 # The kernels' tests whose subject differs between instruction sets: products' bits do, and test_instruction_sets.py has no case of
 # picks and of narrow rows. That all others have the same bits in every set is what that file tests.
-OF_EACH_SET := $(addprefix tests/unit/test_,kernels_dense.py kernels_sample.py narrow_kernels.py)
+OF_EACH_SET := $(addprefix tests/unit/kernels/test_,kernels_dense.py kernels_sample.py narrow_kernels.py)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 tests/unit
@@ -46,8 +46,8 @@ SANITIZED := build/sanitize/lib
 PRELOAD = $(shell $(CC) -print-file-name=libasan.so)
 # Python leaks at its end; a test asks for more memory than there is.
 SANITIZER_OPTIONS := detect_leaks=0:allocator_may_return_null=1
-SANITIZER_TESTS := tests/unit/test_instruction_sets.py tests/unit/test_kernels_arguments.py \
-  tests/unit/test_buffers.py tests/unit/test_kernels_cache.py
+SANITIZER_TESTS := tests/unit/kernels/test_instruction_sets.py tests/unit/kernels/test_kernels_arguments.py \
+  tests/unit/kernels/test_buffers.py tests/unit/kernels/test_kernels_cache.py
 
 sanitize: $(VENV)/.test
 	@test -e "$(PRELOAD)" || { echo "make sanitize: $(CC) has no libasan.so"; exit 1; }

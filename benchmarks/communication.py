@@ -16,7 +16,7 @@ import numpy as np
 
 from sarlite import Graph, Tensor, models, nn
 from sarlite.comm.launch import connect
-from sarlite.graph.generate import sbm
+from sarlite.structure.generate import sbm
 from sarlite.tape import ops
 
 N_FEATURES, HIDDEN, HEADS, N_CLASSES, ITEM, STEPS = 32, 64, 4, 8, 4, 2

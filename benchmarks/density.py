@@ -20,14 +20,14 @@ import sys
 import time
 from pathlib import Path
 
-import broadcast
-import graphs
+import broadcast_speed
 import harness
 import numpy as np
+import seeded_graphs
 
 from sarlite import Graph, Tensor, fn, kernels, no_grad
-from sarlite.graph import bter
-from sarlite.graph.partition import METHODS
+from sarlite.structure import bter
+from sarlite.structure.partition import METHODS
 
 CLASSES, TRAIN_SHARE = 40, 0.54
 CMAX, XI = 0.35, 0.04
@@ -50,16 +50,16 @@ def path(args, scale):
 
 def work(comm, args):
     """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
-    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
+    whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
              for mode in (args.modes if comm.size > 1 else ["sar"])}
-    trainers = {mode: broadcast.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
+    trainers = {mode: broadcast_speed.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
                 for mode, graph in parts.items()}
-    found = broadcast.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
+    found = broadcast_speed.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
         sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
-        found.update(broadcast.turns(comm, sums, args.repeats))
+        found.update(broadcast_speed.turns(comm, sums, args.repeats))
     return found
 
 
@@ -72,7 +72,7 @@ def measure(args, scale):
     for number in range(args.rounds):
         harness.note(f"x{scale}: round {number + 1} of {args.rounds}")
         rounds.append({n_ranks: harness.last_json(harness.mpiexec(n_ranks, *words)) for n_ranks in (1, 2)})
-    indptr, indices = graphs.arrays_of(file)
+    indptr, indices = seeded_graphs.arrays_of(file)
     degree = indices.size / (indptr.size - 1)
     return [row(args, case, scale, degree, rounds, n_ranks, mode) for case in CASES
             for n_ranks, mode in ((1, "sar"), *((2, mode) for mode in args.modes))]

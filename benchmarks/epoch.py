@@ -28,12 +28,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import graphs
 import harness
 import limits
 import numpy as np
 import peers
-import primitives
+import primitive_times
+import seeded_graphs
 
 from sarlite import Trainer, models, nn, optim
 from sarlite.profile import Memory
@@ -104,17 +104,17 @@ def worker(args):
     """Measure one model on one graph in this process; with `--profile` print its breakdown instead."""
     set_threads(args.threads)
     (name, place), = args.cases
-    trainer = make_trainer(CASES[name], graphs.load(args.graphs, place))
+    trainer = make_trainer(CASES[name], seeded_graphs.load(args.graphs, place))
     memory, epochs = Memory(), iter(range(args.repeats + 1))
     if args.profile:
         trainer.step(0)
-        return print(json.dumps(primitives.breakdown(trainer, args.repeats)))
+        return print(json.dumps(primitive_times.breakdown(trainer, args.repeats)))
     return harness.print_measurement(harness.timed(lambda: trainer.step(next(epochs)), args.repeats), memory)
 
 
 def measure(args, name, place, limit, others):
     """Return the rows of one model on one graph."""
-    file, (n_nodes, n_edges) = graphs.path(args.graphs, place), graphs.size(args.graphs, place)
+    file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, place), seeded_graphs.size(args.graphs, place)
     own = own_command(args, name, place)
     return peers.compare(args, {"case": name, "graph": place}, own, [name, file], others,
                          allowed(CASES[name], n_nodes, n_edges, limit))
@@ -126,7 +126,7 @@ def own_command(args, name, place):
 
 def profile(args, name, place):
     flags = ["--threads", args.threads, "--repeats", 2, "--profile"]
-    primitives.show(f"{name} on {place}", harness.last_json(harness.python(*own_command(args, name, place), *flags)))
+    primitive_times.show(f"{name} on {place}", harness.last_json(harness.python(*own_command(args, name, place), *flags)))
 
 
 def main(argv=None):

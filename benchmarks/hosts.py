@@ -1,6 +1,6 @@
 """Several hosts on one machine: Linux network namespaces joined by a bridge, each on a link of limited rate.
 
-Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push.py` say of a transfer between hosts
+Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push_overlap.py` say of a transfer between hosts
 that is hidden: T0 is the time where nothing overlaps, T1 that where it may, `comm` the transfer's alone, `compute` is
 T0 - comm, and hidden is (T0 - T1) / min(comm, compute).
 """

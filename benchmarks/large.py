@@ -14,7 +14,7 @@ Part `relational` does so with a folder as ogbn-mag's, of random edges between n
     python -m sarlite.data convert mag:FOLDER DIR --memory SIZE
     python -m sarlite.data partition DIR --parts P --method random --memory SIZE
 
-Part `cuts` divides graphs of `graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this
+Part `cuts` divides graphs of `seeded_graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this
 process.
 """
 
@@ -29,12 +29,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import graphs
 import harness
 import numpy as np
+import seeded_graphs
 
-from sarlite.graph.partition import partition, report
-from sarlite.graph.relational import RELATIONS, TARGET, TYPES
+from sarlite.structure.partition import partition, report
+from sarlite.structure.relational_generator import RELATIONS, TARGET, TYPES
 
 CHUNK = 1 << 22
 RATIO = 2.5
@@ -210,7 +210,7 @@ def relational(args):
 def cuts(args):
     rows = []
     for name in args.graphs_of:
-        graph = graphs.arrays_of(graphs.path(args.graphs, name))
+        graph = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, name))
         for n_parts in args.parts_of:
             row = {"graph": name, "parts": n_parts}
             for method in ("metis", "fennel"):

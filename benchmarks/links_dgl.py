@@ -1,6 +1,6 @@
-"""DGL's side of `links.py`, for an environment with dgl and torch: `python links_dgl.py GRAPH.npz --threads 2`.
+"""DGL's side of `links_speed.py`, for an environment with dgl and torch: `python links_dgl.py GRAPH.npz --threads 2`.
 
-The model, batches, negatives and loss are those that `links.py` describes. Prints a line of JSON as `peer.py` does.
+The model, batches, negatives and loss are those that `links_speed.py` describes. Prints a line of JSON as `peer.py` does.
 """
 
 import argparse

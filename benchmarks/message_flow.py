@@ -9,9 +9,9 @@ first steps' losses, relative.
 
 import sys
 
-import graphs
 import harness
 import numpy as np
+import seeded_graphs
 
 from sarlite import Trainer, models, nn, optim
 from sarlite.minibatch import message_flow
@@ -58,7 +58,7 @@ def measure(name, graph, args):
 def main(argv=None):
     args = arguments().parse_args(argv)
     set_threads(args.threads)
-    graph = graphs.load(args.graphs, args.graph)
+    graph = seeded_graphs.load(args.graphs, args.graph)
     rows = [measure(name, graph, args) for name in args.cases]
     percent = lambda key: lambda row: f"{100 * row[key]:.1f} %"  # noqa: E731
     columns = {"model": lambda row: row["case"], "full graph ms": harness.times("full_"),

@@ -3,7 +3,7 @@ paper's ratios beside.
 
 | figure | what is measured |
 |---|---|
-| `1` | rows x width arrays that a step of GCN holds, by layers and ranks, beside the paper's L + 3 (`buffers.py`) |
+| `1` | rows x width arrays that a step of GCN holds, by layers and ranks, beside the paper's L + 3 (`live_arrays.py`) |
 | `5` | where an epoch on one rank goes: sums over neighbours (SpMM), products (GeMM), activation, loss, Adam |
 | `6` | timeline of one sum over neighbours on `--timeline-ranks`, original and permuted order, without overlap |
 | `7` | an epoch in permuted order against the original order, by ranks, mode broadcast |
@@ -15,7 +15,7 @@ paper's ratios beside.
 A rank has one thread and stands for a GPU; there are no 8, and with more ranks than cores times do not fall. Figures 12
 and 13 are 10 and 11 on another machine, so there is nothing else to measure here but Papers, which is in them alone.
 The model is else the paper's first: GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the layers.
-The graphs have the sizes of the paper's Table 1 (`graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th,
+The graphs have the sizes of the paper's Table 1 (`seeded_graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th,
 reddit a 10th, papers a 111th, of all but cora a `--part`-th.
 
 sarlite keeps A X, the first layer's sum over its constant input; `A X each step` makes it new in each step, forward
@@ -30,17 +30,17 @@ import statistics
 import sys
 from pathlib import Path
 
-import broadcast
-import buffers
+import broadcast_speed
 import density
 import figures
-import graphs
 import harness
+import live_arrays
 import peers
+import seeded_graphs
 from figures import Figure, Panel
 from mg_gcn_ranks import KEPT, ORDERS
 
-from sarlite.graph.partition import partition
+from sarlite.structure.partition import partition
 
 HERE = Path(__file__).parent
 DATA = {"cora": ("C", 3_700, 6), "arxiv": ("A", 128, 40), "products": ("S", 104, 47), "proteins": ("B", 128, 256),
@@ -61,7 +61,7 @@ def job(args, what, name, n_ranks, widths=None, **options):
 
 
 def file_of(args, graph):
-    return graphs.path(args.graphs, graph + (f"/{args.part}" if args.part > 1 and graph != "C" else "")).resolve()
+    return seeded_graphs.path(args.graphs, graph + (f"/{args.part}" if args.part > 1 and graph != "C" else "")).resolve()
 
 
 def _ranks(n):
@@ -73,9 +73,9 @@ def row(figure, name, n_ranks, way, times):
 
 
 def memory(args):
-    options = buffers.arguments().parse_args([])
+    options = live_arrays.arguments().parse_args([])
     for n in (2, 4, 6, 8):
-        found = [buffers.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
+        found = [live_arrays.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
                                 options)
                  for n_ranks in args.ranks]
         yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
@@ -132,9 +132,9 @@ def permutation(args):
                 rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs),
                              "speed_min": min(pairs),
                              "speed_max": max(pairs), "series": _ranks(n_ranks) if order == "permuted" else None})
-        edges = graphs.arrays_of(file_of(args, DATA[name][0]))
+        edges = seeded_graphs.arrays_of(file_of(args, DATA[name][0]))
         rows += [{"figure": "7", "case": name, "ranks": n, "way": order, "parts": f"{n} parts, {order}",
-                  "imbalance": broadcast.stage_imbalance(*edges, partition(*edges, n, method), n)}
+                  "imbalance": broadcast_speed.stage_imbalance(*edges, partition(*edges, n, method), n)}
                  for n in (2, 4, 8) for order, method in ORDERS.items()]
         yield rows
 

@@ -4,11 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import broadcast
-import graphs
+import broadcast_speed
 import harness
 import numpy as np
-import primitives
+import primitive_times
+import seeded_graphs
 
 from sarlite import Graph, Tensor, fn, kernels, no_grad
 from sarlite.profile import Trace
@@ -22,15 +22,15 @@ KEPT, MADE = "A X kept", "A X each step"
 
 def make(args, graph, way):
     """Return a Trainer of the paper's model."""
-    trainer = broadcast.make_trainer(graph, args.layers, *args.widths, args.hidden)
+    trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant, so nothing is kept
     return trainer
 
 
 def whole(args, order="original"):
-    indptr, indices = graphs.arrays_of(args.file)
-    return Graph.from_csr(*(graphs.shuffle(indptr, indices) if order == "permuted" else (indptr, indices)))
+    indptr, indices = seeded_graphs.arrays_of(args.file)
+    return Graph.from_csr(*(seeded_graphs.shuffle(indptr, indices) if order == "permuted" else (indptr, indices)))
 
 
 def parts(comm, args, order, prefetch=1):
@@ -46,20 +46,20 @@ def breakdown(comm, args):
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
         trainer.step(0)
-        found[way] = primitives.breakdown(trainer, args.repeats)
+        found[way] = primitive_times.breakdown(trainer, args.repeats)
     return found
 
 
 def orders(comm, args):
     """Return {order: ms of each step}, `A X each step`, so that an epoch has all the paper's sums."""
     trainers = {order: make(args, parts(comm, args, order), MADE) for order in ORDERS}
-    return broadcast.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
+    return broadcast_speed.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
 
 
 def epochs(comm, args):
     """Return {way: ms of each step} in permuted order."""
     graph = parts(comm, args, "permuted" if comm.size > 1 else "original")
-    return broadcast.turns(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
+    return broadcast_speed.turns(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
 
 
 def timelines(comm, args):

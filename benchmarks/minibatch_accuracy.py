@@ -19,9 +19,9 @@ import numpy as np
 from sarlite import Graph, nn, optim
 from sarlite.comm import threads
 from sarlite.data import load
-from sarlite.graph.partition import partition
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import SAGE
+from sarlite.structure.partition import partition
 from sarlite.train.loop import Best, Trainer, set_threads
 
 LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)

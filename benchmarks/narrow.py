@@ -2,7 +2,7 @@
 
 `aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; what rounding rows takes is counted.
 An epoch is one step of `epoch.py`'s trainers; its memory is the peak of a process of its own above what stood before the first step.
-`minibatches` are an epoch of `minibatch.py`'s GraphSAGE and GAT, sampled by a thread ahead, which `--cpu` counts too.
+`minibatches` are an epoch of `minibatch_speed.py`'s GraphSAGE and GAT, sampled by a thread ahead, which `--cpu` counts too.
 `bytes` are those that two ranks send each other in a step (threads of this process), `accuracy` is Cora's on the public split: the
 test accuracy at the best validation accuracy, the same seeds with both kinds of rows, with `cora.py`'s settings.
 """
@@ -13,16 +13,16 @@ import time
 
 import cora
 import epoch
-import graphs
 import harness
-import minibatch
+import minibatch_speed
 import numpy as np
+import seeded_graphs
 
 from sarlite import Tensor, Trainer, fn, kernels, nn, optim
 from sarlite.comm import Solo, threads
 from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
-from sarlite.sar.schedule.row_format import ROW_FORMATS
+from sarlite.schedule.row_format import ROW_FORMATS
 from sarlite.tape import no_grad
 from sarlite.train.loop import set_threads
 from sarlite.train.step import TrainingStep
@@ -32,7 +32,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 def load(args, rows, comm=None, **options):
     """Return the graph with such rows, its transpose made."""
-    graph = graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
+    graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
     return graph
@@ -105,16 +105,17 @@ def minibatches(args):
     loaded = {rows: load(args, rows) for rows in ROW_FORMATS}
     return [compared(f"minibatches of {name}", args.graph,
                      in_turn(args, {rows: sampled_epoch(graph, name) for rows, graph in loaded.items()}))
-            for name in args.models if name in minibatch.CASES]
+            for name in args.models if name in minibatch_speed.CASES]
 
 
 def sampled_epoch(graph, name):
     """Return what takes a step over each batch."""
     draw, rng = np.random.default_rng(0), nn.Random(0)
-    x, labels = draw.standard_normal((graph.n_dst, minibatch.N_IN), np.float32), draw.integers(0, minibatch.N_OUT, graph.n_dst)
-    model = minibatch.make_model(name, rng)
+    x, labels = draw.standard_normal((graph.n_dst, minibatch_speed.N_IN), np.float32), draw.integers(0, minibatch_speed.N_OUT, graph.n_dst)
+    model = minibatch_speed.make_model(name, rng)
     step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.003), rng, graph.comm)
-    loader = NeighborLoader(graph, x, labels, np.arange(0, graph.n_dst, 10), fanouts=minibatch.FANOUTS, batch_size=minibatch.BATCH)
+    loader = NeighborLoader(graph, x, labels, np.arange(0, graph.n_dst, 10), fanouts=minibatch_speed.FANOUTS,
+                            batch_size=minibatch_speed.BATCH)
 
     def run():
         for batch in loader:
@@ -186,7 +187,7 @@ def arguments():
     harness.graphs_option(parser)
     parser.description = __doc__
     parser.add_argument("--parts", type=harness.words, default=list(PARTS), help=f"of {','.join(PARTS)}")
-    parser.add_argument("--graph", default="S", help="as of graphs.py [%(default)s]")
+    parser.add_argument("--graph", default="S", help="as of seeded_graphs.py [%(default)s]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpu", action="store_true", help="processor time in place of time, where other work runs beside")

@@ -22,7 +22,7 @@ from sarlite.oracle import locate, probe
 from sarlite.oracle.check import check
 from sarlite.oracle.corpus import Draw
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.explain import cause_of
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference

@@ -1,8 +1,8 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
 wrong?
 
-Every mutant of tests/helpers/oracle_mutants.py at level probe, at level certified and at its own; every drawn bug of
-tests/helpers/oracle_histories.py at level ci; then right float32 results in random orders of their sums.
+Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own; every drawn bug of
+tests/helpers/oracle/oracle_histories.py at level ci; then right float32 results in random orders of their sums.
 
 `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
@@ -16,10 +16,10 @@ import numpy as np
 from sarlite import oracle
 from sarlite.oracle import certified
 from sarlite.oracle.corpus import corpus, entry
-from tests.helpers import oracle_kernels as right
-from tests.helpers import oracle_mutants as planted
-from tests.helpers import oracle_narrow as narrow
-from tests.helpers.oracle_histories import HISTORIES
+from tests.helpers.oracle import oracle_kernels as right
+from tests.helpers.oracle import oracle_narrow as narrow
+from tests.helpers.oracle import planted_mutants as planted
+from tests.helpers.oracle.oracle_histories import HISTORIES
 
 CORRECT = [(op, attributes, kernels.KERNELS[op], dtype)
            for kernels, dtype in ((right, "float32"), (narrow, "bfloat16-rows")) for op, attributes in kernels.CORRECT]

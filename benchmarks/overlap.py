@@ -7,7 +7,7 @@ mode sar, or another by `--mode`, forward and backward: `copy_src` with reducer 
 pushes gradients and fetches nothing; in mode broadcast it broadcasts those of the destinations), and `attend` with 4
 heads x 32 (case 2: backward fetches the rows again). Memory is reused, as in a training step.
 
-The graph is one of `graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn
+The graph is one of `seeded_graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn
 one has so many edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and
 about 11 % join two parts. With one peer their share of computing waits for the last row, or the first gradient waits
 for it: where the transfer takes longer than the local edges, it is not hidden.
@@ -26,14 +26,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import graphs
 import harness
 import hosts
 import numpy as np
+import seeded_graphs
 
 from sarlite import Graph, Tensor, fn, kernels
-from sarlite.graph.generate import power_law
-from sarlite.sar.aggregate import Operator, aggregate
+from sarlite.operators.aggregate import Operator, aggregate
+from sarlite.structure.generate import power_law
 
 WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
@@ -101,7 +101,7 @@ def measure(comm, graphs, case, repeats):
 
 def work(comm, args):
     """Return {case: times}, as one rank."""
-    whole = Graph.from_csr(*graphs.arrays_of(args.worker))
+    whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     made = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
     cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
@@ -128,7 +128,7 @@ def run(args):
     """Return the rows."""
     with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as made:
         if args.graph:
-            file = graphs.path(args.graphs, args.graph)
+            file = seeded_graphs.path(args.graphs, args.graph)
         else:
             file = Path(folder, "graph.npz")
             np.savez(file, **dict(zip(("indptr", "indices"), power_law(args.nodes, args.edges, inside=args.inside))))
@@ -169,7 +169,7 @@ def arguments():
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc reads it")
     parser.add_argument("--mode", choices=("sar", "broadcast"), default="sar")
     parser.add_argument("--features", type=int, default=256, help="of copy_src")
-    parser.add_argument("--graph", help="of graphs.py (default: one of --nodes and --edges)")
+    parser.add_argument("--graph", help="of seeded_graphs.py (default: one of --nodes and --edges)")
     harness.graphs_option(parser)
     parser.add_argument("--partition", choices=("random", "contiguous"), default="contiguous")
     parser.add_argument("--nodes", type=int, default=25_000)

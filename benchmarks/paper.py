@@ -29,9 +29,9 @@ import sys
 from functools import partial
 
 import figures
-import graphs
 import harness
 import numpy as np
+import seeded_graphs
 import unfused
 from figures import Figure, Panel
 
@@ -67,7 +67,7 @@ def write_data(scratch, args, name):
         sizes = f"nodes={300_000 // part},edges={8_000_000 // part // 2 * 2},features=128,classes=64"
         data = scratch.convert(f"relational:{sizes},train=0.5,val=0.1", base)
     else:
-        indptr, indices = graphs.arrays_of(graphs.path(args.graphs, name))
+        indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, name))
         (n_features, n_classes, share), n_nodes, draw = DATA[base], len(indptr) - 1, np.random.default_rng(1)
         x = draw.standard_normal((n_nodes, n_features), dtype=np.float32)
         place = draw.random(n_nodes)
@@ -117,7 +117,7 @@ def _compared(rows):
 def attention(args, _):
     """Yield the rows of figure 2 by heads: each way and number of heads a process of its own, in turn."""
     name = "M" + (f"/{args.part}" if args.part > 1 else "")
-    file = graphs.path(args.graphs, name)
+    file = seeded_graphs.path(args.graphs, name)
     for heads in args.heads:
         found, rows = {"fused": [], "two-step": []}, []
         for _ in range(args.rounds):
@@ -145,7 +145,7 @@ def attention_worker(args):
     import time
 
     set_threads(args.threads)
-    graph, (heads,), dim = graphs.load(args.graphs, args.graph), args.heads, 100
+    graph, (heads,), dim = seeded_graphs.load(args.graphs, args.graph), args.heads, 100
     with Buffers():
         draw = np.random.default_rng(0)
         z, src, dst = (Tensor(draw.standard_normal((graph.n_nodes, heads, *more), dtype=np.float32), requires_grad=True)

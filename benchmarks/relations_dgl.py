@@ -1,6 +1,6 @@
-"""DGL's side of `relations.py --batches N`, for an environment with dgl and torch: `python relations_dgl.py GRAPH.npz --threads 2`.
+"""DGL's side of `relations_speed.py --batches N`, for an environment with dgl and torch: `python relations_dgl.py GRAPH.npz --threads 2`.
 
-The model and the batches are those that `relations.py` describes. Prints a line of JSON as `peer.py` does.
+The model and the batches are those that `relations_speed.py` describes. Prints a line of JSON as `peer.py` does.
 """
 
 import argparse

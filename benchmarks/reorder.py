@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 import epoch
-import graphs
 import harness
 import limits
 import numpy as np
 import peers
+import seeded_graphs
 
 from sarlite import Graph
 from sarlite.comm import Solo
-from sarlite.graph import order as orders
 from sarlite.profile import Memory
+from sarlite.structure import order as orders
 from sarlite.train.loop import set_threads
 
 CASE = epoch.CASES["sage"]
@@ -46,7 +46,7 @@ ORDERS = {
 
 
 def read(args, name):
-    return graphs.arrays_of(graphs.path(args.graphs, name))
+    return seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, name))
 
 
 def described(args, folder):
@@ -87,7 +87,7 @@ def measure(args, rows, folder):
                       args.repeats]
             results.append(harness.last_json(harness.python(__file__, "--worker", *flags)))
             harness.note(f"{row['graph']}, order {row['order']}: {results[-1]['ms']:.1f} ms")
-    allowed = epoch.allowed(CASE, *graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
+    allowed = epoch.allowed(CASE, *seeded_graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
     full = [r for row, results in zip(rows, found)
             for r in peers.beside(row, args.threads, peers.pool(results), {}, allowed)]
     return [{**row, "times_community": row["ms"] / full[0]["ms"],

@@ -29,9 +29,9 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-import graphs
 import harness
 import numpy as np
+import seeded_graphs
 
 N_FEATURES, N_CLASSES = 100, 47
 SHARED = dict(layers=3, batch_norm=True, dropout=0.5, activation="relu", partition="metis", verify=False)
@@ -57,7 +57,7 @@ def places(args):
 
 def write_data(scratch, args, method="metis"):
     """Write the data set in the native format and divide it for each number of ranks, once."""
-    indptr, indices = graphs.arrays_of(graphs.path(args.graphs, args.graph))
+    indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     draw, n_nodes = np.random.default_rng(1), len(indptr) - 1
     x, labels = draw.standard_normal((n_nodes, N_FEATURES), dtype=np.float32), draw.integers(0, N_CLASSES, n_nodes)
     data = scratch.write("scaling", indptr, indices, x, labels, N_CLASSES)
@@ -201,7 +201,7 @@ ACCOUNT_COLUMNS = {
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--graph", default="S", help="of graphs.py")
+    parser.add_argument("--graph", default="S", help="of seeded_graphs.py")
     harness.graphs_option(parser)
     parser.add_argument("--cases", type=harness.words, default=["sage", "gat"], help=f"of {','.join(CASES)}")
     parser.add_argument("--ranks", type=harness.numbers, default=[1, 2, 4])

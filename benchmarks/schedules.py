@@ -12,14 +12,14 @@ import sys
 import time
 import tracemalloc
 
-import graphs
 import harness
 import numpy as np
+import seeded_graphs
 
 from sarlite import Tensor, fn
 from sarlite.comm import threads
-from sarlite.graph.partition import partition
 from sarlite.kernels import set_threads
+from sarlite.structure.partition import partition
 
 SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "broadcast", None),
              ("attend", "sar", None), ("attend", "sar", "fetch"), ("attend", "sa", None), ("attend", "sa", "fetch"),
@@ -97,7 +97,7 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     rows = []
     for name in args.names:
-        whole = graphs.whole(args.graphs, name)
+        whole = seeded_graphs.whole(args.graphs, name)
         for method in args.partitions:
             for n_ranks in args.ranks:
                 parts = partition(*whole.in_edges()[:2], n_ranks, method)
@@ -120,7 +120,7 @@ COLUMNS = {
 
 def arguments():
     parser = harness.parser(__doc__)
-    parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of graphs.py")
+    parser.add_argument("--names", type=harness.words, default=["S"], help="graphs of seeded_graphs.py")
     harness.graphs_option(parser)
     parser.add_argument("--partitions", type=harness.words, default=["metis"])
     parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8])

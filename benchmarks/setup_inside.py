@@ -1,4 +1,4 @@
-"""What `setup.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION
+"""What `setup_speed.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION
 JSON-ARGUMENTS."""
 
 import json
@@ -65,7 +65,7 @@ def partition(arguments):
         return 0, ((ids >> np.uint64(40)) % np.uint64(n_parts)).tolist()
 
     pymetis.part_graph = part_graph
-    from sarlite.data.__main__ import main
+    from sarlite.cli.data_command import main
 
     start = time.perf_counter()
     status = main(["partition", *arguments])

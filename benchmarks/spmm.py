@@ -15,11 +15,11 @@ rows in the cache, which the probe's random rows are too many for: then it excee
 
 import sys
 
-import graphs
 import harness
 import limits
 import numpy as np
 import peers
+import seeded_graphs
 
 from sarlite import Tensor, fn, no_grad
 from sarlite.kernels import Buffers
@@ -32,7 +32,7 @@ ABLE = ("dgl", "pyg", "torch", "scipy")
 def worker(args):
     """Measure one graph and width in this process."""
     set_threads(args.threads)
-    graph = graphs.load(args.graphs, args.graphs_list[0])
+    graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
     with Buffers(), no_grad():  # as in a training step: arrays start at a cache line and reuse memory
         x = Tensor(np.random.default_rng(0).standard_normal((graph.n_nodes, args.widths[0]), dtype=np.float32))
         memory = Memory()
@@ -42,7 +42,7 @@ def worker(args):
 
 def measure(args, name, width, limit, others):
     """Return the rows of one graph and width."""
-    file, (n_nodes, n_edges) = graphs.path(args.graphs, name), graphs.size(args.graphs, name)
+    file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
     row = {"case": "spmm", "graph": name, "width": width}
     least = limit.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)

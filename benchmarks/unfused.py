@@ -10,8 +10,8 @@ import numpy as np
 from sarlite import kernels, models
 from sarlite.errors import ConfigError
 from sarlite.models.gat import GATConv
-from sarlite.sar.aggregate import aggregate
-from sarlite.sar.operators.attention import Attend
+from sarlite.operators.aggregate import aggregate
+from sarlite.operators.attend import Attend
 
 
 class TwoSteps(Attend):

@@ -15,10 +15,10 @@ from sarlite import lazy
 if TYPE_CHECKING:
     from sarlite import nn, optim, oracle
     from sarlite.comm import Solo
-    from sarlite.sar.graph.graph import Graph
-    from sarlite.sar.graph.graph_set import GraphSet
-    from sarlite.sar.graph.hetero import HeteroGraph, NodeType
-    from sarlite.sar.operators import fn
+    from sarlite.graph.graph import Graph
+    from sarlite.graph.graph_set import GraphSet
+    from sarlite.graph.hetero import HeteroGraph, NodeType
+    from sarlite.operators import fn
     from sarlite.tape import Tensor, no_grad
     from sarlite.tape.gradcheck import gradcheck
     from sarlite.train.loop import Trainer
@@ -29,8 +29,8 @@ __all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Tr
            "no_grad", "optim", "oracle"]  # fmt: skip
 
 lazy.names(__name__, {
-    "Graph": "sarlite.sar.graph.graph", "GraphSet": "sarlite.sar.graph.graph_set",
-    "HeteroGraph": "sarlite.sar.graph.hetero", "NodeType": "sarlite.sar.graph.hetero",
-    "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.sar.operators",
+    "Graph": "sarlite.graph.graph", "GraphSet": "sarlite.graph.graph_set",
+    "HeteroGraph": "sarlite.graph.hetero", "NodeType": "sarlite.graph.hetero",
+    "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.operators",
     "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
 })  # fmt: skip

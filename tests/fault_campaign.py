@@ -16,10 +16,10 @@ from sarlite import Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import PeerError
 from sarlite.minibatch import HEC, NeighborLoader, message_flow
-from tests.helpers import relational
-from tests.helpers.exchanges import EDGES, X, attend, in_ranges, shard
-from tests.helpers.faults import Fault, Faulty
-from tests.helpers.strategies import values
+from tests.helpers.comm.exchanges import EDGES, X, attend, in_ranges, shard
+from tests.helpers.comm.failing_communicators import Fault, Faulty
+from tests.helpers.graph import relational_graphs
+from tests.helpers.graph.strategies import values
 
 WEIGHTS = values(3, EDGES.n_edges) ** 2
 SECONDS = 60  # for one fault
@@ -43,10 +43,10 @@ def by_columns(graph):
 
 
 def relations(graph):
-    x = {name: Tensor(relational.X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
-    chosen = relational.CITES, relational.WRITES, relational.ABOUT
+    x = {name: Tensor(relational_graphs.X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
+    chosen = relational_graphs.CITES, relational_graphs.WRITES, relational_graphs.ABOUT
     out = graph.aggregate({r: fn.copy_src(x[r[0]]) for r in chosen}, "mean")["paper"]
-    weight = Tensor(values(5, relational.N_IN, 3), requires_grad=True)
+    weight = Tensor(values(5, relational_graphs.N_IN, 3), requires_grad=True)
     out = out.sum(1) + graph.aggregate({r: fn.linear(x[r[0]], weight) for r in chosen}, "sum")["paper"].sum(1)
     (out * out).sum().backward()
     return out.data, weight.grad, x["paper"].grad
@@ -95,7 +95,7 @@ KINDS = {  # name -> (make, use, numbers of ranks, options, whether it recovers)
     **{mode: (shard, full_batch, (2, 3), {"mode": mode}, True) for mode in ("sar", "sa", "oneshot", "broadcast")},
     "stages": (shard, full_batch, (2, 3), {"mode": STAGES}, True),
     "fetched gradients": (shard, full_batch, (2, 3), {"backward": "fetch"}, True),
-    "relations": (lambda comm, **more: relational.make(comm, "random", **more), relations, (2, 3), {}, True),
+    "relations": (lambda comm, **more: relational_graphs.make(comm, "random", **more), relations, (2, 3), {}, True),
     "message flow": (flow, layers, (2, 3), {}, True),
     "exact minibatches": (lambda comm, **more: loader(comm, "exact", **more), epoch, (2, 3), {}, False),
     "cached minibatches": (lambda comm, **more: loader(comm, HEC(lines=8, limit=4), **more), epoch, (2, 3), {}, False),

@@ -24,8 +24,8 @@ from collections import Counter
 from pathlib import Path
 
 from sarlite.errors import SarliteError
-from tests.helpers.fuzz_changes import changed
-from tests.helpers.fuzz_inputs import formats
+from tests.helpers.fuzz.fuzz_changes import changed
+from tests.helpers.fuzz.fuzz_inputs import formats
 
 ROOM = 1 << 30  # bytes of addresses that reading may take
 CPU_SECONDS, WALL_SECONDS = 20, 120  # for one input, which is some kilobytes

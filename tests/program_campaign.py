@@ -12,8 +12,10 @@ from collections import Counter
 
 import numpy as np
 
-from tests.helpers import batch_programs, graph_programs, relation_programs, tape_programs
-from tests.helpers.slopes import Unclear
+from tests.helpers.graph import graph_programs, relation_programs
+from tests.helpers.minibatch import batch_programs
+from tests.helpers.tape import tape_programs
+from tests.helpers.tape.slopes import Unclear
 
 KINDS = {"tape": tape_programs, "graph": graph_programs, "relations": relation_programs, "batches": batch_programs}
 SECONDS = 60  # for one program

@@ -32,7 +32,7 @@ CONTENTS = {  # heading: pages
                 "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
 REFERENCE = {  # page: title, modules or names
-    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.sar.graph.layer_graph.LayerGraph", "sarlite.GraphSet",
+    "graphs": ("Graphs", ["sarlite.Graph", "sarlite.graph.layer_graph.LayerGraph", "sarlite.GraphSet",
                           "sarlite.HeteroGraph", "sarlite.NodeType"]),
     "messages": ("Messages", ["sarlite.fn"]),
     "models": ("Models", ["sarlite.models"]),
@@ -45,13 +45,13 @@ REFERENCE = {  # page: title, modules or names
     "minibatch": ("Minibatches", ["sarlite.minibatch"]),
     "data": ("Data sets", ["sarlite.data", "sarlite.data.names", "sarlite.data.format", "sarlite.data.spec"]),
     "comm": ("Ranks", ["sarlite.comm", "sarlite.comm.threads.run"]),
-    "propagation": ("Propagation, Correct and Smooth", ["sarlite.propagation"]),
+    "propagation": ("Propagation, Correct and Smooth", ["sarlite.graph.propagation", "sarlite.graph.correct_and_smooth"]),
     "interop": ("Other libraries", ["sarlite.interop"]),
     "tape": ("Tensors", ["sarlite.Tensor", "sarlite.no_grad", "sarlite.gradcheck", "sarlite.kernels.Buffers"]),
     "oracle": ("The oracle", ["sarlite.oracle"]),
     "errors": ("Errors", ["sarlite.errors"]),
 }  # fmt: skip
-COMMANDS = {"train": "sarlite.cli.train", "data": "sarlite.data.__main__", "predict": "sarlite.predict",
+COMMANDS = {"train": "sarlite.cli.train_command", "data": "sarlite.cli.data_command", "predict": "sarlite.predict",
             "smooth": "sarlite.smooth", "estimate": "sarlite.estimate", "report": "sarlite.report", "info": "sarlite.info",
             "oracle": "sarlite.oracle.__main__"}  # fmt: skip
 

@@ -16,7 +16,7 @@ from sarlite.cli.option import Option, from_values, options_of
 from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
-from sarlite.graph.partition import METHODS
+from sarlite.structure.partition import METHODS
 from sarlite.types import Path as AnyPath
 
 __all__ = ["naming_flags", "parse", "parse_further", "read_toml", "resolve", "to_toml"]

@@ -11,10 +11,10 @@ from sarlite.cli.option import fixed_option
 from sarlite.comm import together
 from sarlite.command import share_or_file
 from sarlite.errors import ConfigError
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph
 from sarlite.nn import Random
 from sarlite.nn.decoders import DECODERS, LinkPredictor
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph
 from sarlite.tasks import edge_labels, link_splits
 from sarlite.tasks.edge_labels import EdgeLabels
 from sarlite.tasks.link_data import Links, labelled_links, split_links

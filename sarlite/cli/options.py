@@ -15,21 +15,22 @@ from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.option import by_name, fixed_option, from_values, option, options_of
 from sarlite.command import byte_size, every, seconds
 from sarlite.command import fanouts as picks
+from sarlite.graph.correct_and_smooth import CorrectAndSmooth
+from sarlite.graph.propagation import NORMALIZATIONS
 from sarlite.kernels.native import MAX_THREADS
-from sarlite.minibatch.hec import CHOICES, HEC
+from sarlite.minibatch.hec.halo_cache import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.nn import Flat, GraphPredictor, Random
 from sarlite.nn.readout import READOUTS
 from sarlite.numerics import NUMERICS
-from sarlite.propagation import NORMALIZATIONS, CorrectAndSmooth
-from sarlite.sar.operators.evaluation import EVALUATIONS
-from sarlite.sar.schedule.modes import MODES
-from sarlite.sar.schedule.row_format import ROW_FORMATS
+from sarlite.operators.evaluation import EVALUATIONS
+from sarlite.schedule.modes import MODES
+from sarlite.schedule.row_format import ROW_FORMATS
 from sarlite.tasks.metrics import EVERY
 from sarlite.tasks.task_losses import LOSSES
 from sarlite.tasks.task_table import TASKS
-from sarlite.train.model import ModelSpec, first_layer, model_class
+from sarlite.train.model_loading import ModelSpec, first_layer, model_class
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,21 @@ from sarlite.cli.dry_run import dry_run
 from sarlite.cli.folder import PREDICTIONS, Folder
 from sarlite.cli.saving import Saving, restore
 from sarlite.cli.settings import settings
+from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
-from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tasks.task_table import task_type
-from sarlite.train import checkpoint, minibatch, propagated, trace
+from sarlite.train import batch_sources, checkpoint, propagated, trace
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
-from sarlite.train.model import errors_of, make_model
+from sarlite.train.model_loading import errors_of, make_model
 from sarlite.train.outcome import outcome
-from sarlite.train.smoothing import after_training
 from sarlite.train.stopping import Best, Stopping
 
 
@@ -153,13 +153,13 @@ def make_trainer(comm, run, part, model, rng, data=None):
     """
     training, rows = run.training, part.rows
     task = together(comm, lambda: _task(run, part))
-    lr = training.lr * (minibatch.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
+    lr = training.lr * (batch_sources.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     with errors_of(run.model.spec):
         optimizer = together(comm, lambda: training.make_optimizer(model, lr))
     numerics = named(training.numerics, part.graph.comm)  # which counts what is sent
     with using(numerics):
         features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
-    batches = minibatch.batches(comm, run, part, task, model, features)
+    batches = batch_sources.batches(comm, run, part, task, model, features)
     if run.batches:
         features = batches["batches"].x  # where they were copied, that copy alone stays
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,

@@ -11,9 +11,9 @@ import numpy as np
 
 from sarlite import kernels, progress
 from sarlite.errors import needs, writing
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.schedule.modes import MODES
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
+from sarlite.schedule.modes import MODES
 
 LINE_SECONDS = 5.0
 

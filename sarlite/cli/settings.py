@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 from sarlite import optim
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions, RunOptions, TrainingOptions
-from sarlite.propagation import CorrectAndSmooth
-from sarlite.sar.schedule.schedule import Options
+from sarlite.graph.correct_and_smooth import CorrectAndSmooth
+from sarlite.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
 from sarlite.train.load import Source
-from sarlite.train.model import ModelSpec
+from sarlite.train.model_loading import ModelSpec
 
 
 class Settings(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sarlite.comm.buffers import digest
 from sarlite.comm.protocol import Communicator
+from sarlite.comm.wire_arrays import digest
 from sarlite.errors import DataError, raise_together
 
 R = TypeVar("R")

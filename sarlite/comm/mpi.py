@@ -16,18 +16,11 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from sarlite.comm.buffers import (
-    alltoall_call,
-    as_bytes,
-    broadcast_call,
-    check_calls,
-    described,
-    reduction_call,
-)
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import PIECE_BYTES, Incoming, Outgoing, Traffic, errors_named, pieces
 from sarlite.comm.protocol import Communicator, Request
 from sarlite.comm.requests import Staged
+from sarlite.comm.wire_arrays import alltoall_call, as_bytes, broadcast_call, check_calls, described, reduction_call
 from sarlite.types import Array
 
 _LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")

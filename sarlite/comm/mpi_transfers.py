@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from mpi4py import MPI
 
-from sarlite.comm.buffers import check_received
 from sarlite.comm.ending import tell
+from sarlite.comm.wire_arrays import check_received
 from sarlite.errors import PeerError, ShapeError
 
 PIECE_BYTES = 1 << 30

@@ -2,9 +2,9 @@
 
 from typing import Any, NoReturn
 
-from sarlite.comm.buffers import alltoall_call, broadcast_call, reduction_call
 from sarlite.comm.protocol import MAX_TAG, Communicator, Request
 from sarlite.comm.requests import Staged
+from sarlite.comm.wire_arrays import alltoall_call, broadcast_call, reduction_call
 from sarlite.types import Array
 
 

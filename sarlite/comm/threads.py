@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm.buffers import (
+from sarlite.comm.protocol import MAX_TAG, Communicator, Request
+from sarlite.comm.requests import Staged
+from sarlite.comm.wire_arrays import (
     REDUCTIONS,
     alltoall_call,
     as_bytes,
@@ -26,8 +28,6 @@ from sarlite.comm.buffers import (
     described,
     reduction_call,
 )
-from sarlite.comm.protocol import MAX_TAG, Communicator, Request
-from sarlite.comm.requests import Staged
 from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.types import Array
 

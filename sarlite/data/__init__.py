@@ -2,8 +2,8 @@
 
 from sarlite.data.dataset import Dataset
 from sarlite.data.described import from_tables
+from sarlite.data.divided_data import divided
 from sarlite.data.part import Part
-from sarlite.data.ranks import divided
 from sarlite.data.spec import load
 
 __all__ = ["Dataset", "Part", "divided", "from_tables", "load"]

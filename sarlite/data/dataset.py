@@ -8,8 +8,8 @@ import numpy as np
 from sarlite.data.folders import check_relation
 from sarlite.data.tables import MEMBERS, NODE, RELATION, SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import DataError
-from sarlite.graph.edges import csr_by_dst, index_dtype
-from sarlite.graph.relational import Relational
+from sarlite.structure.edges import csr_by_dst, index_dtype
+from sarlite.structure.relational_generator import Relational
 from sarlite.types import Array
 
 

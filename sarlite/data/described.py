@@ -14,7 +14,7 @@ from sarlite.data.streams import both_ways, one_kind, split_budget, unlabelled
 from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
-from sarlite.graph.relational import reverse
+from sarlite.structure.relational_generator import reverse
 from sarlite.types import Path as AnyPath
 
 _MAX_BYTES = 1 << 20

@@ -6,12 +6,12 @@ import numpy as np
 
 from sarlite.data import budget
 from sarlite.data.dataset import Dataset
-from sarlite.data.external import Sorter, csr, packed
+from sarlite.data.external_sort import Sorter, csr, packed
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.data.workspace import Workspace
-from sarlite.graph.edges import index_dtype, row_chunks
-from sarlite.graph.renumber import edges_in_order, inverse
+from sarlite.structure.edges import index_dtype, row_chunks
+from sarlite.structure.renumber import edges_in_order, inverse
 
 NODE_BYTES = 16
 """Memory a node where it is bounded: its part, its row number by id and by stored row, and some. An order takes 4 or 8

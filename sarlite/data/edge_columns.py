@@ -5,7 +5,7 @@ import numpy as np
 from sarlite.data.cells import Numbers, are_numbers, ids, whole_ids
 from sarlite.data.mapped import copied
 from sarlite.errors import DataError
-from sarlite.graph.validation import first_true
+from sarlite.structure.validation import first_true
 
 
 class EdgeColumns:

@@ -18,7 +18,7 @@ from sarlite.data.raw import existing, masks
 from sarlite.data.streams import Streams, drawn, spooled_labels, unlabelled
 from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading
-from sarlite.graph import validation
+from sarlite.structure import validation
 
 NAMES = ("none", "train", "val", "test")
 _PIECE = 1 << 20  # edges read at a time

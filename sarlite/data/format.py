@@ -35,8 +35,8 @@ from sarlite.data.raw import narrowed
 from sarlite.data.tables import NODE, EdgeTable, NodeTable
 from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
-from sarlite.graph.validation import first_true
 from sarlite.progress import SILENT, Progress
+from sarlite.structure.validation import first_true
 from sarlite.types import Path as AnyPath
 
 

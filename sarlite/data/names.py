@@ -26,7 +26,7 @@ from sarlite.data.numbering import digests
 from sarlite.data.tables import NODE
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
-from sarlite.graph.validation import first_true, integers
+from sarlite.structure.validation import first_true, integers
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 

@@ -12,8 +12,8 @@ import numpy as np
 from sarlite.data.mapped import copied, fresh
 from sarlite.data.meta import NAMES
 from sarlite.errors import DataError
-from sarlite.graph.edges import row_chunks
-from sarlite.graph.validation import first_true
+from sarlite.structure.edges import row_chunks
+from sarlite.structure.validation import first_true
 
 _NAME_BYTES = 224  # of memory that a name in the dictionary takes, but for long ones
 _DTYPES = dict(zip(NAMES, (np.uint8, np.int64, np.uint64, np.int64)))

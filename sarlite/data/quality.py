@@ -8,8 +8,8 @@ from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import in_memory
 from sarlite.data.mapped import copied, pieces
-from sarlite.graph.balance import UNEVEN
-from sarlite.graph.partition import Tally, measures, rows_by_part
+from sarlite.structure.balance import UNEVEN
+from sarlite.structure.partition import Tally, measures, rows_by_part
 
 _SHOWN = 16  # parts whose tiles are printed
 

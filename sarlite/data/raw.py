@@ -22,9 +22,9 @@ from sarlite.data.mapped import pieces, widened
 from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled, n_outputs
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph import validation
-from sarlite.graph.edges import csr_by_dst, destinations
 from sarlite.profile import free_memory
+from sarlite.structure import validation
+from sarlite.structure.edges import csr_by_dst, destinations
 
 MAX_GAP = 100
 """Where more labels in a row belong to no node, the number of classes must be told: they are codes, or a mistake."""

@@ -7,30 +7,18 @@ from functools import partial
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import (
-    bter,
-    described,
-    edge_list,
-    format,
-    mag,
-    npz,
-    ogb,
-    pigo,
-    planetoid,
-    reddit,
-    roc,
-    tu,
-)
+from sarlite.data import described, edge_list, format
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.folders import key
 from sarlite.data.raw import RawGraph, row_normalized
+from sarlite.data.readers import bter_options, mag, npz, ogb, pigo, planetoid, reddit, roc, tu
 from sarlite.data.streams import one_kind
 from sarlite.data.tables import MEMBERS, RELATION
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
-from sarlite.graph import generate
-from sarlite.graph import relational as relations
+from sarlite.structure import generate
+from sarlite.structure import relational_generator as relations
 from sarlite.types import Path as AnyPath
 
 
@@ -74,14 +62,14 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
-    "bter": (bter.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str,
+    "bter": (bter_options.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str,
                          "cmax": float, "xi": float, "clustering": str, **_TASK}),
     "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
 _STREAMED = ("edges", "npz", "pigo", "mag", "tables")
 """Forms that are read in pieces; all but one within so many bytes."""
 _BOUNDED = ("edges", "npz", "mag", "tables")
-_REPORTS = {"bter": bter.report}  # form: lines of what was asked beside what was made
+_REPORTS = {"bter": bter_options.report}  # form: lines of what was asked beside what was made
 _GRAPHS = ("tu", "ogbg")
 _RELATIONAL = ("mag", "relational", *_GRAPHS)
 """Forms of several node types and relations: `load` takes them with `relational`."""

@@ -14,14 +14,14 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import counts_up
-from sarlite.data.external import csr, packed
+from sarlite.data.external_sort import csr, packed
 from sarlite.data.mapped import copied
 from sarlite.data.raw import CARRY_VALUES, as_features, check_nodes, count_outputs, in_form, strata
 from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph.edges import index_dtype
-from sarlite.graph.generate import random_split
-from sarlite.graph.validation import MOST_NODES
+from sarlite.structure.edges import index_dtype
+from sarlite.structure.generate import random_split
+from sarlite.structure.validation import MOST_NODES
 
 _DRAWN_BYTES = 64  # a node, while a split is drawn
 

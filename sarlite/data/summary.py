@@ -6,7 +6,7 @@ from sarlite.command import readable
 from sarlite.data.mapped import dtype_name
 from sarlite.data.tables import SPLITS
 from sarlite.data.targets import labelled
-from sarlite.graph.edges import destinations, is_symmetric
+from sarlite.structure.edges import destinations, is_symmetric
 
 
 def summary(dataset):

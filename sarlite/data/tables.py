@@ -10,10 +10,10 @@ from sarlite.data import targets
 from sarlite.data.folders import key
 from sarlite.data.mapped import dtype_name, part, pieces, widened
 from sarlite.errors import DataError
-from sarlite.graph import validation
-from sarlite.graph.edges import row_chunks
-from sarlite.graph.part import is_sorted
-from sarlite.graph.whole_graphs import GRAPH
+from sarlite.structure import validation
+from sarlite.structure.edges import row_chunks
+from sarlite.structure.part_edges_csr import is_sorted
+from sarlite.structure.whole_graphs import GRAPH
 from sarlite.types import Array
 
 Relation = tuple[str, str, str]

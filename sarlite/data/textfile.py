@@ -12,7 +12,7 @@ from sarlite.data import budget, npyfile, parquet
 from sarlite.data.cells import is_number
 from sarlite.data.mapped import pieces
 from sarlite.errors import DataError, reading, regular
-from sarlite.graph.partition import check_parts
+from sarlite.structure.partition import check_parts
 
 LINE = 1 << 24  # characters of a line
 BATCH = 1 << 16, 1 << 25

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sarlite.data import budget
-from sarlite.data.external import Sorter
+from sarlite.data.external_sort import Sorter
 from sarlite.data.spool import Spool
 from sarlite.errors import writing
 

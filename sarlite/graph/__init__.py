@@ -1,0 +1,1 @@
+"""Graphs that layers compute on, and how they are made."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.oracle.state import load_state, state_of
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph
+from sarlite.oracle.layer_state import load_state, state_of
 
 __all__ = ["from_dgl", "from_pyg", "load_state", "state_of"]
 

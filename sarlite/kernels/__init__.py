@@ -27,9 +27,12 @@ from sarlite.kernels.attention import (
     attend_finish,
     row_dot,
 )
-from sarlite.kernels.buffers import Buffers, outside_buffers
-from sarlite.kernels.cache import Lines
-from sarlite.kernels.exact import (
+from sarlite.kernels.bfloat16 import narrow, widen
+from sarlite.kernels.buffer_pool import Buffers, outside_buffers
+from sarlite.kernels.cache_lines import Lines
+from sarlite.kernels.column_moments import column_moments
+from sarlite.kernels.gemm import gemm, gemm_backward
+from sarlite.kernels.grid_sums import (
     exact_attend,
     exact_attend_backward,
     exact_centred,
@@ -41,8 +44,6 @@ from sarlite.kernels.exact import (
     exact_whole,
     levels,
 )
-from sarlite.kernels.gemm import gemm, gemm_backward
-from sarlite.kernels.narrow import narrow, widen
 from sarlite.kernels.native import (
     instruction_set,
     instruction_sets,
@@ -51,7 +52,6 @@ from sarlite.kernels.native import (
     threads,
     wide,
 )
-from sarlite.kernels.norm import column_moments
 from sarlite.kernels.rows import Rows, add, copy_rows, dropout, gather_rows, scatter_add_rows
 from sarlite.kernels.sample import SAMPLERS, Numbering, sample
 from sarlite.kernels.sparse import (

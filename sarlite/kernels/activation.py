@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import ShapeError
+from sarlite.kernels.column_moments import columns
 from sarlite.kernels.native import FLOATS, call, check, check_apart, key64, probability, team
-from sarlite.kernels.norm import columns
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.narrow import widen
+from sarlite.kernels.bfloat16 import widen
 from sarlite.kernels.native import (
     BFLOAT16,
     FLOATS,

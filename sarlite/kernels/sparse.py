@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.narrow import widen
+from sarlite.kernels.bfloat16 import widen
 from sarlite.kernels.native import (
     FLOATS,
     INDEXES,

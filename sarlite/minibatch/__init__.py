@@ -2,8 +2,8 @@
 
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.flow import message_flow
-from sarlite.minibatch.graphs import GraphBatch, GraphLoader
-from sarlite.minibatch.hec import HEC
+from sarlite.minibatch.graph_batches import GraphBatch, GraphLoader
+from sarlite.minibatch.hec.halo_cache import HEC
 from sarlite.minibatch.loader import NeighborLoader, RowLoader
 from sarlite.minibatch.sampler import Sampler
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array

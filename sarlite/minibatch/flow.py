@@ -5,12 +5,12 @@ from typing import Any
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import make_sampler
-from sarlite.minibatch.layers import batch_rows, layer_graph
+from sarlite.minibatch.batch_layers import batch_rows, layer_graph
+from sarlite.minibatch.cooperative import make_sampler
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
 

@@ -13,19 +13,19 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
+from sarlite.graph.weights import check_range
 from sarlite.minibatch.batch import Batch
-from sarlite.minibatch.exact import Cooperative, make_sampler
-from sarlite.minibatch.hec import HEC, CachedLayer, Caches
-from sarlite.minibatch.layers import batch_rows, layer_graph
+from sarlite.minibatch.batch_layers import batch_rows, layer_graph
+from sarlite.minibatch.cooperative import Cooperative, make_sampler
+from sarlite.minibatch.hec.halo_cache import HEC, CachedLayer, Caches
+from sarlite.minibatch.hec.row_table import Ordered
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
-from sarlite.minibatch.table import Ordered
 from sarlite.minibatch.transposes import Transposes
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.weights import check_range
-from sarlite.sar.schedule.ahead import ahead
+from sarlite.schedule.ahead import ahead
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array

@@ -8,13 +8,13 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.part import InEdges
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
+from sarlite.graph.weights import positive, row_sums
 from sarlite.minibatch.sampler import EdgeSet
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.weights import positive, row_sums
-from sarlite.sar.operators.relations import sets_of
-from sarlite.sar.schedule.transport import Transport
+from sarlite.operators.relation_sums import sets_of
+from sarlite.schedule.transport import Transport
+from sarlite.structure.part_edges_csr import InEdges
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 

@@ -8,17 +8,17 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.graph.block import Bundle, Edges
+from sarlite.graph.array_checks import Relation
+from sarlite.graph.destinations import destinations
+from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
 from sarlite.numerics import rank_invariant
-from sarlite.sar.graph.array_checks import Relation
-from sarlite.sar.graph.destinations import destinations
-from sarlite.sar.graph.layer_graph import LayerGraph
-from sarlite.sar.graph.relational import RelationalLayer
-from sarlite.sar.operators.relations import sets_of
-from sarlite.sar.schedule.pieces import Piece, Plan
-from sarlite.sar.schedule.schedule import Schedule
+from sarlite.operators.relation_sums import sets_of
+from sarlite.schedule.pieces import Piece, Plan
+from sarlite.schedule.schedule import Schedule
+from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
 from sarlite.types import Array, DType
 

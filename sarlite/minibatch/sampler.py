@@ -9,8 +9,8 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
-from sarlite.graph.part import InEdges
 from sarlite.keys import key
+from sarlite.structure.part_edges_csr import InEdges
 from sarlite.types import Array
 
 KINDS = ("uniform", "replace", "full", "labor")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sarlite.graph.block import TRANSPOSES, Edges
 from sarlite.minibatch.picked import PickedGraph, PickedRelations
+from sarlite.structure.block import TRANSPOSES, Edges
 
 
 class _Place(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.nn.layers import Linear, glorot
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.random import Random
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tape import Tensor
 from sarlite.types import Array, DType
 

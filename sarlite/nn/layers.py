@@ -10,13 +10,13 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.hetero import NodeType
+from sarlite.graph.layer_graph import LayerGraph
 from sarlite.nn.activate import activate
 from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.norm import BatchNorm
 from sarlite.nn.random import Random
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.layer_graph import LayerGraph
 from sarlite.tape import Tensor, ops
 from sarlite.tape.pairwise import operands
 from sarlite.tape.row_index import row_numbers

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.graph_set import GraphSet
 from sarlite.nn.layers import Activation, Linear, glorot
 from sarlite.nn.module import Module
 from sarlite.nn.random import Random
-from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.operators import fn
+from sarlite.operators import fn
 from sarlite.tape import Tensor
 from sarlite.types import DType
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from sarlite.oracle.command import main
+from sarlite.oracle.oracle_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

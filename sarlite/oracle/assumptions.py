@@ -14,7 +14,7 @@ from sarlite.oracle import cut
 from sarlite.oracle.case import Case
 from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.locate import is_extremum
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference

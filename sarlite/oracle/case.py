@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.formats import dtype_of
 from sarlite.types import Array
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sarlite.errors import SarliteError
 from sarlite.oracle.dialects import OWN
-from sarlite.oracle.layers import LAYERS
+from sarlite.oracle.layer_formulas import LAYERS
 from sarlite.oracle.reference import Reference
 
 

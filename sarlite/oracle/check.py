@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from sarlite.errors import ConfigError, whole
-from sarlite.oracle import call, inputs, sampling
+from sarlite.oracle import call, inputs, sampler_checks
 from sarlite.oracle.case import Case
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS
 from sarlite.oracle.corpus import Entry, chosen
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Finding
 from sarlite.oracle.formats import summed
 from sarlite.oracle.levels import CERTIFIED, JUDGES, above_bound, other_bits, shapes
 from sarlite.oracle.reference import Reference, described, given
-from sarlite.oracle.report import Report
 from sarlite.oracle.scope import Scope
 from sarlite.oracle.shrink import shrink as shrunk
 from sarlite.oracle.trial import Stop, Trial, trying
@@ -101,7 +101,7 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
                 convert=convert, repeats=repeats) as trial:
         if reference.name == "sample":
-            sampling.level(trial, entries, 1024 if level == "all" else 64, index_dtype)
+            sampler_checks.level(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
             _corpus(trial, entries, LEVELS[level], dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
             trial.confirm()

@@ -13,7 +13,7 @@ import numpy as np
 from sarlite.errors import ConfigError, whole
 from sarlite.keys import word
 from sarlite.oracle import structures
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.structures import Draw
 
 PUBLISHED = Path(__file__).with_name("corpus.json")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sarlite.oracle.case import Case
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.reference import Reference, Words
 from sarlite.types import Array
 

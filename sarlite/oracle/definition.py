@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sarlite.errors import ConfigError
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import Expr
 
 Attributes = Mapping[str, Any]

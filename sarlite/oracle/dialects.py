@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 

@@ -12,13 +12,13 @@ import numpy as np
 from sarlite.errors import DataError, reading, regular
 from sarlite.oracle import call, inputs, npy, probe, sarcase
 from sarlite.oracle.case import Case
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import LEVELS
 from sarlite.oracle.corpus import Entry, corpus, named
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.levels import CERTIFIED, PROBE, Asking
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference, described, reference_of
-from sarlite.oracle.report import Report
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 

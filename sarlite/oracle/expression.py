@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ShapeError
-from sarlite.oracle.edges import Index
+from sarlite.oracle.edge_structure import Index
 from sarlite.types import Array
 
 Shape = tuple[int, ...]

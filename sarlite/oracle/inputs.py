@@ -8,9 +8,9 @@ from typing import Any
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import probe
 from sarlite.oracle.case import Case
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.corpus import Entry
 from sarlite.oracle.reference import Reference, suited
-from sarlite.oracle.report import Report
 from sarlite.oracle.values import special
 
 

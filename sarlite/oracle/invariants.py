@@ -14,7 +14,7 @@ from sarlite.oracle.arithmetic import Number
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array

@@ -11,7 +11,7 @@ import numpy as np
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
 from sarlite.oracle.definition import Attributes, Definition, Shapes
-from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.edge_structure import EdgeList, Index
 from sarlite.oracle.expression import Expr, concat, constant, gather
 
 ARRAYS = ("x", "x_dst", "edge_weight", "relation", "labels", "mask")  # what is no parameter

@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.keys import splitmix64
 from sarlite.oracle.case import Case
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.types import Array
 
 MOST_ROWS = 64  # wrong rows that are read; where there are more, it is no matter of single edges

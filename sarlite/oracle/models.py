@@ -13,7 +13,7 @@ from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
 from sarlite.oracle.choices import among
 from sarlite.oracle.definition import Attributes, Definition, Shapes, define
-from sarlite.oracle.edges import EdgeList, Index
+from sarlite.oracle.edge_structure import EdgeList, Index
 from sarlite.oracle.expression import (
     Expr,
     constant,
@@ -30,7 +30,7 @@ from sarlite.oracle.expression import (
 )
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, agree, doubled, settle
-from sarlite.oracle.layers import LAYERS
+from sarlite.oracle.layer_formulas import LAYERS
 
 ACTIVATIONS = {"relu": relu, "elu": elu}
 NORM = LAYERS["batch_norm"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.oracle.definition import Definition, define
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import (
     concat,
     constant,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.oracle.edges import Index
+from sarlite.oracle.edge_structure import Index
 from sarlite.oracle.formats import rounded
 from sarlite.types import Array
 

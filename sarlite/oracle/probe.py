@@ -19,8 +19,8 @@ import numpy as np
 from sarlite.errors import SarliteError
 from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, own
-from sarlite.oracle.edges import EdgeList
-from sarlite.oracle.exact import BITS, Exact
+from sarlite.oracle.edge_structure import EdgeList
+from sarlite.oracle.exact_arithmetic import BITS, Exact
 from sarlite.oracle.formats import NARROW, rounded
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference

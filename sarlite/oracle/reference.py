@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.oracle import layers, models, operations  # noqa: F401  registers them
+from sarlite.oracle import layer_formulas, models, operations  # noqa: F401  registers them
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import among
 from sarlite.oracle.definition import REFERENCES, Shapes
 from sarlite.oracle.dialects import DIALECTS, by_our_names
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import constant, evaluate, variable
 from sarlite.oracle.formats import NARROW, dtype_of, rounded, summed
 from sarlite.oracle.gradient import gradient

@@ -7,10 +7,10 @@ from typing import Any
 from sarlite.errors import DataError
 from sarlite.oracle import sarcase
 from sarlite.oracle.case import Case
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.levels import JUDGES
 from sarlite.oracle.reference import described, reference_of
-from sarlite.oracle.report import Report
 from sarlite.oracle.trial import trying
 from sarlite.types import Array
 

@@ -26,7 +26,7 @@ from sarlite.errors import DataError, SarliteError, reading, regular, whole
 from sarlite.oracle import npy
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, SUMS
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Saved, Verdict
 
 SCHEMA = 1

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from sarlite.oracle import corpus, inputs, loops
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import SUMS
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import rounded
 from sarlite.oracle.levels import CERTIFIED
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.report import Report
 from sarlite.oracle.trial import trying
 
 WIDTH = 3

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.keys import GAMMA, splitmix64, word
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.types import Array
 
 

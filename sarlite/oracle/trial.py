@@ -13,10 +13,10 @@ import numpy as np
 from sarlite.oracle import call
 from sarlite.oracle.assumptions import Assumed, confirmed
 from sarlite.oracle.case import Case
+from sarlite.oracle.check_report import Report
 from sarlite.oracle.difference import Difference, of_saved
 from sarlite.oracle.explain import LOOKS, Cause, Look, cause_of
 from sarlite.oracle.finding import Finding, Verdict
-from sarlite.oracle.report import Report
 from sarlite.types import Array
 
 TELLING = 200  # edges of the graph on which a cause is told apart from others best

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.keys import GAMMA, splitmix64
 from sarlite.oracle.case import Case
-from sarlite.oracle.edges import EdgeList
+from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.formats import rounded
 from sarlite.oracle.plain import column
 from sarlite.oracle.reference import Reference

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from sarlite.graph.graph_set import GraphSet
 from sarlite.minibatch import GraphLoader
-from sarlite.sar.graph.graph_set import GraphSet
 from sarlite.tasks.target_forms import FORMS
 from sarlite.tasks.task import Task, one_of
 

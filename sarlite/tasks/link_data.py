@@ -7,11 +7,11 @@ import numpy as np
 from sarlite.comm import agree, together
 from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, DataError, number, raise_together, whole
-from sarlite.graph.part import owners
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph, Relation
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import splitmix64
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph, Relation
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.structure.part_edges_csr import owners
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among

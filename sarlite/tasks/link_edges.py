@@ -11,10 +11,10 @@ import numpy as np
 from sarlite.comm.routing import ask, send
 from sarlite.data.tables import NODE
 from sarlite.errors import ConfigError
-from sarlite.graph.edges import destinations
-from sarlite.graph.part import owners
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import HeteroGraph, Relation
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph, Relation
+from sarlite.structure.edges import destinations
+from sarlite.structure.part_edges_csr import owners
 from sarlite.types import Array
 
 

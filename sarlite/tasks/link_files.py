@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from sarlite.data import names as named
-from sarlite.data import ogb, textfile
+from sarlite.data import textfile
 from sarlite.data.cells import ids, whole_ids
 from sarlite.data.columns import ENDS
+from sarlite.data.readers import ogb
 from sarlite.errors import DataError
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array

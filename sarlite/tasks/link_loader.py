@@ -9,11 +9,11 @@ import numpy as np
 from sarlite.comm import together
 from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.part import owners
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch import NeighborLoader
 from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.minibatch.part_edges import share
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.structure.part_edges_csr import owners
 from sarlite.tape import Tensor
 from sarlite.tape.row_index import row_numbers
 from sarlite.tasks.negatives import Candidates

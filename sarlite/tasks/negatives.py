@@ -8,9 +8,9 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
-from sarlite.graph.part import owners
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import GAMMA, key, splitmix64
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.structure.part_edges_csr import owners
 from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar
 
 from sarlite.errors import ConfigError
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
 from sarlite.tasks.task import InputRows, Task, one_of

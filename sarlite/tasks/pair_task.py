@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch.batch import FullBatch
-from sarlite.sar.graph.link_graph import LinkGraph
 from sarlite.tasks.link_data import Links
 from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.link_loader import LinkLoader, resampled

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm.routing import ask
-from sarlite.graph.part import owners
+from sarlite.structure.part_edges_csr import owners
 from sarlite.tape import Tensor
 from sarlite.tasks.link_edges import Ends
 from sarlite.tasks.negatives import among

@@ -1,8 +1,8 @@
-"""`python -m sarlite.train`; the command itself is `sarlite.cli.train`."""
+"""`python -m sarlite.train`; the command itself is `sarlite.cli.train_command`."""
 
 import sys
 
-from sarlite.cli.train import main
+from sarlite.cli.train_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ import contextlib
 import re
 
 from sarlite.comm import together
-from sarlite.comm.buffers import digest
+from sarlite.comm.wire_arrays import digest
 from sarlite.errors import CheckpointError, reading
 from sarlite.train import checkpoint, tensorfile
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sarlite.comm import Communicator
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.schedule.modes import MODES
-from sarlite.sar.schedule.schedule import Options
+from sarlite.graph.graph import Graph
+from sarlite.schedule.modes import MODES
+from sarlite.schedule.schedule import Options
 from sarlite.train.load import Shard, widths
-from sarlite.train.model import ModelSpec
+from sarlite.train.model_loading import ModelSpec
 
 ARRAYS = {
     # Values a row that one step holds, by model: times the features, times the widths of the hidden layers together,
-    # times the widest layer, times the outputs. Counted from runs on one rank (benchmarks/estimate.py).
+    # times the widest layer, times the outputs. Counted from runs on one rank (benchmarks/estimate_error.py).
     "gcn": (3.3, 1.1, 1.2, 0.7),
     "sage": (2.0, 1.9, 1.2, 1.9),
     "gat": (2.0, 3.4, 0.5, 2.9),

@@ -8,7 +8,7 @@ from sarlite.comm import Communicator, together
 from sarlite.data.part import EdgePart
 from sarlite.data.tables import RELATION
 from sarlite.errors import ConfigError, DataError
-from sarlite.graph.edges import with_added_loops
+from sarlite.structure.edges import with_added_loops
 from sarlite.types import Array
 
 ARRAYS = {"edge_weight": "edge_weights", "edge_features": "edge_features"}

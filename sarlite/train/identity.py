@@ -5,12 +5,12 @@ import math
 import numpy as np
 
 from sarlite.data.part import Rows
-from sarlite.graph.edges import destinations, row_chunks
+from sarlite.graph.graph_set import GraphSet
+from sarlite.graph.hetero import NodeType
+from sarlite.graph.weights import EdgeValues
 from sarlite.keys import GAMMA, word
-from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.hetero import NodeType
-from sarlite.sar.graph.weights import EdgeValues
-from sarlite.sar.operators import fn
+from sarlite.operators import fn
+from sarlite.structure.edges import destinations, row_chunks
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.load import told_widths
 

@@ -15,21 +15,21 @@ from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.comm.working import working
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
+from sarlite.data.divided_data import divided
 from sarlite.data.names import Names
 from sarlite.data.part import Part
-from sarlite.data.ranks import divided
 from sarlite.data.spec import is_of_graphs, is_relational
 from sarlite.data.tables import MEMBERS, NODE
 from sarlite.errors import DataError
-from sarlite.graph import balance as balancing
-from sarlite.graph.edges import add_self_loops
-from sarlite.graph.partition import measures
+from sarlite.graph.graph import Graph
+from sarlite.graph.graph_set import GraphSet
+from sarlite.graph.hetero import HeteroGraph
 from sarlite.profile import Memory
 from sarlite.progress import Progress
-from sarlite.sar.graph.graph import Graph
-from sarlite.sar.graph.graph_set import GraphSet
-from sarlite.sar.graph.hetero import HeteroGraph
-from sarlite.sar.schedule.schedule import Options
+from sarlite.schedule.schedule import Options
+from sarlite.structure import balance as balancing
+from sarlite.structure.edges import add_self_loops
+from sarlite.structure.partition import measures
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import edge_values
 from sarlite.train.edge_values import NONE, Wanted

@@ -13,7 +13,7 @@ from sarlite.comm import Communicator, together
 from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.files import try_whole
-from sarlite.sar.graph.link_graph import LinkGraph
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.tasks.link_files import read_links, read_negatives
 from sarlite.tasks.negatives import AT_ONCE, RowNumbers

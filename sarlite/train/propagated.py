@@ -19,7 +19,7 @@ from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import sync_folder
-from sarlite.propagation import Propagation
+from sarlite.graph.propagation import Propagation
 from sarlite.train.identity import difference
 
 ARGUMENT = "propagated"

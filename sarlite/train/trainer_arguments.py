@@ -2,11 +2,11 @@
 
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
+from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
 from sarlite.numerics import NUMERICS
 from sarlite.numerics.exact_sum import Exact
-from sarlite.sar.graph.hetero import NodeType
 from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 from sarlite.tape.row_index import row_numbers

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.helpers.jobs import MPIEXEC, PRELUDE, SECONDS, Job
+from tests.helpers.train.jobs import MPIEXEC, PRELUDE, SECONDS, Job
 
 
 @pytest.fixture

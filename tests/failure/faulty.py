@@ -56,9 +56,9 @@ def computing_thread(rank):
 
 def break_wait(name, how):
     """Let the next wait of a thread of this name fail, or last."""
-    while "_in_thread" not in vars(sys.modules.get("sarlite.sar.transport", Fault)):  # the end of the module
+    while "_in_thread" not in vars(sys.modules.get("sarlite.schedule.transport", Fault)):  # the end of the module
         time.sleep(0.005)
-    transport = sys.modules["sarlite.sar.transport"]
+    transport = sys.modules["sarlite.schedule.transport"]
     wait = transport.wait_all
 
     def failing(requests):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.helpers.jobs import ROOT, STARTS_JOBS
+from tests.helpers.train.jobs import ROOT, STARTS_JOBS
 
 pytestmark = STARTS_JOBS
 

@@ -3,12 +3,12 @@
 
 import pytest
 
-from tests.helpers.jobs import STARTS_JOBS
+from tests.helpers.train.jobs import STARTS_JOBS
 
 pytestmark = STARTS_JOBS
 
 BODY = """
-    from sarlite.minibatch.push import Pusher
+    from sarlite.minibatch.hec.push import Pusher
     from sarlite.profile import Profile
 
     channel = comm.channel("embeddings")

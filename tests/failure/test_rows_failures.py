@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from sarlite.train import checkpoint
-from tests.helpers.jobs import MPIEXEC, SECONDS, Failed, assert_ended
+from tests.helpers.train.jobs import MPIEXEC, SECONDS, Failed, assert_ended
 
 pytestmark = [
     pytest.mark.timeout(150 + 10 * SECONDS),

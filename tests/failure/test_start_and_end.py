@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.helpers.jobs import MPIEXEC, STARTS_JOBS, Job
+from tests.helpers.train.jobs import MPIEXEC, STARTS_JOBS, Job
 
 pytestmark = STARTS_JOBS
 

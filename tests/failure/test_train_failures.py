@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sarlite.train import checkpoint
-from tests.helpers.jobs import MPIEXEC, SECONDS, Failed, assert_ended
+from tests.helpers.train.jobs import MPIEXEC, SECONDS, Failed, assert_ended
 
 pytestmark = [
     pytest.mark.timeout(90),
@@ -233,7 +233,7 @@ def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
     assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["epoch"] == 1
 
 
-LOADING = "import sarlite.data.ranks as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
+LOADING = "import sarlite.data.divided_data as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
 
 
 @pytest.mark.sampled(5)

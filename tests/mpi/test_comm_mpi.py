@@ -7,7 +7,7 @@ import pytest
 
 from sarlite.comm import launch
 from sarlite.errors import PeerError, ShapeError
-from tests.helpers.comm_checks import CHECKS
+from tests.helpers.comm.comm_checks import CHECKS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

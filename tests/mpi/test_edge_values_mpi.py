@@ -8,8 +8,8 @@ from sarlite import Graph, Tensor, nn
 from sarlite.comm import mpi
 from sarlite.models import GAT, GCN
 from sarlite.tape import no_grad
-from tests.helpers.references import EDGES, FEATURES, N_IN
-from tests.helpers.strategies import values
+from tests.helpers.graph.references import EDGES, FEATURES, N_IN
+from tests.helpers.graph.strategies import values
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.helpers import from_scratch
-from tests.helpers.references import EDGES
+from tests.helpers.graph import from_scratch
+from tests.helpers.graph.references import EDGES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.helpers.relational import check_batches, check_model
+from tests.helpers.graph.relational_graphs import check_batches, check_model
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -7,8 +7,8 @@ import pytest
 from sarlite.cli import config, run
 from sarlite.comm import Solo
 from sarlite.errors import SarliteError
-from tests.helpers.predicting import predict_here
-from tests.helpers.training_runs import SMALL
+from tests.helpers.train.predicting import predict_here
+from tests.helpers.train.training_runs import SMALL
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -7,8 +7,8 @@ import pytest
 from sarlite.comm import Solo
 from sarlite.data import format
 from sarlite.data.spec import load_relational
-from tests.helpers.predicting import predict_here
-from tests.helpers.relational_runs import SPEC, relational_run
+from tests.helpers.graph.relational_runs import SPEC, relational_run
+from tests.helpers.train.predicting import predict_here
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

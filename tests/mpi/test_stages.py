@@ -6,9 +6,9 @@ import pytest
 
 from sarlite import Graph, Tensor, fn
 from sarlite.errors import ShapeError
-from tests.helpers import exchanges
-from tests.helpers.exchanges import N_RANGES, X, fail, in_ranges, results, shard
-from tests.helpers.references import check_equality
+from tests.helpers.comm import exchanges
+from tests.helpers.comm.exchanges import N_RANGES, X, fail, in_ranges, results, shard
+from tests.helpers.graph.references import check_equality
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

@@ -4,8 +4,8 @@
 import pytest
 
 from sarlite.cli import config, run
-from tests.helpers.owned_rows import check_checkpoint
-from tests.helpers.training_runs import SMALL, metrics
+from tests.helpers.train.owned_rows import check_checkpoint
+from tests.helpers.train.training_runs import SMALL, metrics
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a rank that hangs ends all
 

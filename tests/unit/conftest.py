@@ -6,6 +6,6 @@ import pytest
 @pytest.fixture
 def here():
     """Train in this process; the number of threads stays as it is."""
-    from tests.helpers import training_runs
+    from tests.helpers.train import training_runs
 
     return training_runs.train_here

@@ -1,0 +1,290 @@
+"""How many halo rows does the historical embedding cache have, by layer, and how many rows are pushed for it?
+
+Minibatches of a graph in METIS parts, ranks as threads, a tenth of the nodes as seeds, 1,000 a step of all ranks,
+fan-outs 5, 10, 15; the model is a mean a layer, since a hit does not depend on values. Beside it a simulation of
+dictionaries that knows nothing of sarlite's cache, borders or choice of rows: what it takes from a run are the nodes of
+each batch's layers. Input features are cached like other rows, but never expire (`features="cache"`). Rates are over
+the epochs behind `--warm-up`.
+"""
+
+import sys
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import harness
+import numpy as np
+import seeded_graphs
+
+from sarlite import Tensor, fn, no_grad
+from sarlite.comm import threads
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.structure.partition import partition
+from sarlite.train.loop import set_threads
+
+FANOUTS, PAPER = (5, 10, 15), (0.71, 0.47, 0.37)
+UNLIMITED = 10**6  # as many as a cache's lines, and more than any graph here has nodes
+
+
+class Settings(NamedTuple):
+    """What is varied: the paper's ls, nc and d, and the rule of pushing."""
+
+    life: int
+    limit: int
+    delay: int
+    push: str
+
+
+class Nodes(NamedTuple):
+    """Ids of the nodes of a layer of one rank's batch: whose rows the rank has itself, and remote ones that it looks
+    up."""
+
+    own: list[int]
+    halo: list[int]
+
+
+# ---- sarlite
+
+
+def run(comm, whole, parts, seeds, settings, args):
+    """Return by epoch this rank's batches, as steps of layers of Nodes, and the loader's counts at its end.
+
+    Then comes one more epoch, as far as the last one had to know it.
+    """
+    set_threads(1)
+    graph, indices = whole.shard(comm, parts), whole.in_edges().indices
+    x = np.ones((graph.n_dst, 1), np.float32)
+    remote = HEC(life=settings.life, limit=settings.limit, delay=settings.delay, push=settings.push, features="cache")
+    loader = NeighborLoader(graph, x, None, np.isin(graph.node_ids, seeds), fanouts=FANOUTS,
+                            batch_size=args.batch_size, remote=remote)
+    epochs, counts = [], []
+    for epoch in range(args.epochs + 1):
+        steps = []
+        for batch in loader:
+            layers = batch.layers(len(FANOUTS))
+            steps.append([nodes(g, comm.rank, parts, indices) for g in layers])
+            means(layers, batch.x)
+            if epoch == args.epochs and len(steps) == args.delay:
+                break
+        epochs.append(steps)
+        counts.append({name: list(loader.counts[name]) for name in ("lookups", "hits", "rows_pushed")})
+    loader.drain()
+    return epochs, counts[: args.epochs]
+
+
+def nodes(g, rank, parts, indices):
+    """The Nodes of a layer that was not entered yet, from the whole graph's edges that were picked."""
+    sources = np.unique(indices[g.edge_ids])
+    return Nodes(g.src_ids[parts[g.src_ids] == rank].tolist(), sources[parts[sources] != rank].tolist())
+
+
+def means(layers, h):
+    with no_grad():
+        for g in layers:
+            g, h = g.enter(h)
+            h = g.aggregate(fn.copy_src(h if isinstance(h, Tensor) else Tensor(h)), "mean")
+
+
+# ---- the simulation
+
+
+class Simulation:
+    """Caches of all ranks without a bound on lines: by rank and layer a dictionary, node -> step in which its row was
+    made."""
+
+    def __init__(self, indptr, indices, parts, n_ranks, settings, seed=0):
+        self.settings, self.parts, self.ranks = settings, parts.tolist(), range(n_ranks)
+        self.rng = np.random.default_rng(seed)
+        self.degrees = np.diff(indptr)
+        readers = np.repeat(parts, self.degrees)
+        cut = parts[indices] != readers
+        self.peers = defaultdict(list)  # of a node: other ranks that read it
+        for pair in np.unique(indices[cut].astype(np.int64) * n_ranks + readers[cut]).tolist():
+            self.peers[pair // n_ranks].append(pair % n_ranks)
+        self.caches, self.newest, self.sent = (defaultdict(dict) for _ in range(3))
+        self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
+
+    def epoch(self, first, batches, following):
+        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives.
+
+        `following` are those after it.
+        """
+        n_steps, under_way = len(batches[0]), {}
+        for k in range(n_steps):
+            later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
+            for layer in range(len(batches[0][k])):
+                under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
+                self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
+                self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
+        for (_, layer), messages in sorted(under_way.items()):
+            self.arrive(layer, messages)
+
+    def push(self, layer, step, batch, later):
+        """The messages of a layer: (receiver, node, step in which its row was made)."""
+        messages = self.chosen(batch, step) if self.settings.push == "paper" else self.asked(layer, step, batch, later)
+        self.pushed[layer] += len(messages)
+        return messages
+
+    def chosen(self, batch, step):
+        """The paper's rule: of this step's rows that a peer reads at most `limit`, likelier with more in-edges."""
+        messages = []
+        for rank in self.ranks:
+            read = defaultdict(list)
+            for node in batch[rank].own:
+                for peer in self.peers.get(node, ()):
+                    read[peer].append(node)
+            for peer, rows in read.items():
+                if len(rows) > self.settings.limit:
+                    weights = self.degrees[rows] + 1.0
+                    rows = self.rng.choice(rows, self.settings.limit, replace=False, p=weights / weights.sum()).tolist()
+                messages += [(peer, node, step) for node in rows]
+        return messages
+
+    def asked(self, layer, step, batch, later):
+        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough and
+        not there.
+
+        Features never get old, and count as made in step 0.
+        """
+        for rank in self.ranks:
+            self.newest[layer].update((node, step) for node in batch[rank].own)
+        messages = []
+        for peer, layers in zip(self.ranks, later):
+            for node in layers[layer].halo:
+                made = 0 if layer == 0 else self.newest[layer].get(node)
+                young = made is not None and (layer == 0 or step - made <= self.settings.life)
+                if young and self.sent[peer, layer].get(node) != made:
+                    self.sent[peer, layer][node] = made
+                    messages.append((peer, node, made))
+        return messages
+
+    def arrive(self, layer, messages):
+        for peer, node, made in messages:
+            self.caches[peer, layer][node] = made
+
+    def look_up(self, layer, step, batch):
+        oldest = step - self.settings.delay - self.settings.life
+        for rank in self.ranks:
+            cache = self.caches[rank, layer]
+            self.lookups[layer] += len(batch[rank].halo)
+            self.hits[layer] += sum(node in cache and (layer == 0 or cache[node] >= oldest)
+                                    for node in batch[rank].halo)
+
+
+def simulate(whole, parts, settings, found, warm_up):
+    """Return the counts behind the first epochs, from the batches that `run` found on each rank."""
+    edges = whole.in_edges()
+    simulation, step = Simulation(edges.indptr, edges.indices, parts, len(found), settings), 0
+    for epoch in range(len(found[0][1])):
+        if epoch == warm_up:
+            for counts in (simulation.lookups, simulation.hits, simulation.pushed):
+                counts.clear()
+        batches, following = ([sum(epochs[start:stop], []) for epochs, _ in found]
+                              for start, stop in ((epoch, epoch + 1), (epoch + 1, epoch + 1 + settings.delay)))
+        simulation.epoch(step, batches, following)
+        step += len(batches[0])
+    return {"lookups": simulation.lookups, "hits": simulation.hits, "rows_pushed": simulation.pushed}
+
+
+# ---- both
+
+
+def counted(found, name, layer, warm_up):
+    """The sum over ranks behind the first epochs."""
+    return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in found)
+
+
+def measure(args, whole, parts, seeds, n_ranks, settings):
+    """Return the rows of one number of ranks and one choice of settings, one a layer."""
+    harness.note(f"{n_ranks} ranks, {settings}")
+    found = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
+    simulated = simulate(whole, parts, settings, found, args.warm_up)
+    steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
+    rows = []
+    for layer in simulated["lookups"]:
+        lookups, hits, pushed = (counted(found, name, layer, args.warm_up)
+                                 for name in ("lookups", "hits", "rows_pushed"))
+        rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer,
+                     "lookups": lookups / steps,
+                     "simulated_lookups": simulated["lookups"][layer] / steps, "hit_rate": hits / max(lookups, 1),
+                     "simulated_hit_rate": simulated["hits"][layer] / max(simulated["lookups"][layer], 1),
+                     "rows_pushed": pushed / steps, "simulated_rows_pushed": simulated["rows_pushed"][layer] / steps})
+    return rows
+
+
+def metis_parts(folder, name, whole, n_ranks, train):
+    """METIS parts of a graph, (n_nodes,) int32; made once and kept beside the graph."""
+    file = seeded_graphs.path(folder, name).with_name(f"{name.replace('/', '_')}-metis-{n_ranks}.npy")
+    if not file.exists():
+        harness.note(f"{name}: METIS, {n_ranks} parts")
+        edges = whole.in_edges()
+        np.save(file, partition(edges.indptr, edges.indices, n_ranks, "metis", train_mask=train))
+    return np.load(file)
+
+
+def by_settings(rows):
+    """Return the rows of the table: the layers of one choice side by side."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row["graph"], row["ranks"], row["push"], row["life"], row["limit"]].append(row)
+    return list(found.values())
+
+
+def percent(key):
+    return lambda layers: " / ".join(f"{100 * row[key]:.1f}" for row in layers)
+
+
+def apart(row):
+    return abs(row["hit_rate"] - row["simulated_hit_rate"])
+
+
+COLUMNS = {
+    "graph": lambda layers: layers[0]["graph"],
+    "N": lambda layers: layers[0]["ranks"],
+    "push": lambda layers: layers[0]["push"],
+    "ls": lambda layers: layers[0]["life"],
+    "nc": lambda layers: "unlimited" if layers[0]["limit"] == UNLIMITED else layers[0]["limit"],
+    "hits, % by layer": percent("hit_rate"),
+    "simulated": percent("simulated_hit_rate"),
+    "apart, points": lambda layers: f"{100 * max(map(apart, layers)):.2f}",
+    "rows pushed a step and rank": lambda layers: " + ".join(f"{row['rows_pushed']:.0f}" for row in layers),
+    "sum": lambda layers: f"{sum(row['rows_pushed'] for row in layers):.0f}",
+    "simulated sum": lambda layers: f"{sum(row['simulated_rows_pushed'] for row in layers):.0f}",
+}
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    whole = seeded_graphs.whole(args.graphs, args.graph)
+    seeds = np.random.default_rng(0).permutation(whole.n_dst)[: whole.n_dst // 10]
+    train, rows = np.isin(np.arange(whole.n_dst), seeds), []
+    for n_ranks in args.ranks:
+        parts = metis_parts(args.graphs, args.graph, whole, n_ranks, train)
+        for push in args.pushes:
+            for life in args.lives:
+                for limit in args.limits:
+                    rows += measure(args, whole, parts, seeds, n_ranks, Settings(life, limit, args.delay, push))
+    paper = " / ".join(f"{100 * rate:.0f}" for rate in PAPER)
+    title = f"Hit rates of epochs {args.warm_up + 1} to {args.epochs}"
+    title += f"; the paper's {paper} % are of papers100M on 64 ranks, ls 2, nc 2000"
+    harness.report(title, by_settings(rows), COLUMNS)
+    if args.json:
+        args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    harness.graphs_option(parser)
+    parser.add_argument("--graph", default="S")
+    parser.add_argument("--ranks", type=harness.numbers, default=[2, 4, 8], metavar="LIST")
+    parser.add_argument("--lives", type=harness.numbers, default=[2, 10], metavar="LIST")
+    parser.add_argument("--limits", type=harness.numbers, default=[2000, UNLIMITED], metavar="LIST")
+    parser.add_argument("--pushes", type=harness.words, default=["paper"], metavar="LIST", help="of paper, demand")
+    parser.add_argument("--delay", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=1000, help="seeds a step of all ranks")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--warm-up", type=int, default=2, help="epochs that do not count")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1
+Gbit/s?
+
+Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one
+thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
+iproute2; elsewhere there is one row that says why it was skipped). Every row that a peer has as halo is pushed,
+features too. Measured is a step, from one barrier to the next.
+
+T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay
+1. `comm` is the time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm,
+compute), of medians. T0, T1 and `comm` alternate. The sum of the gradients over ranks is in both and is not hidden: it
+counts as computing.
+"""
+
+import argparse
+import sys
+import time
+
+import harness
+import hosts
+import numpy as np
+
+from sarlite import Graph, nn, optim
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.models import SAGE
+from sarlite.structure.generate import power_law
+from sarlite.train.step import TrainingStep
+
+N_IN, N_OUT, HIDDEN = 128, 32, 256
+
+
+class Run:
+    """A training run of one delay; each call is an epoch of one step, and returns its milliseconds."""
+
+    def __init__(self, comm, graph, args, delay):
+        n, rng, draw = graph.n_src, nn.Random(0), np.random.default_rng(comm.rank)
+        model = SAGE(N_IN, N_OUT, layers=2, hidden=HIDDEN, batch_norm=False, rng=rng)
+        self.comm, self.step = comm, TrainingStep(model, optim.Adam(nn.flatten(model), 0.001), rng, comm)
+        remote = HEC(limit=1_000_000, delay=delay, features="cache")
+        self.loader = NeighborLoader(graph, draw.standard_normal((n, N_IN), dtype=np.float32),
+                                     draw.integers(0, N_OUT, n), slice(None),
+                                     fanouts=args.fanouts, batch_size=args.batch, remote=remote, sample_ahead=1)
+        self.batches = iter(())
+
+    def __call__(self):
+        batch = next(self.batches, None)
+        if batch is None:
+            self.batches = iter(self.loader)
+            batch = next(self.batches)
+        self.comm.barrier()
+        begin = time.perf_counter()
+        self.step(batch)
+        self.comm.barrier()
+        return 1e3 * (time.perf_counter() - begin)
+
+    def push_alone(self, bytes_of_step):
+        """The milliseconds of an alltoall of as many bytes."""
+        each = bytes_of_step // (self.comm.size - 1)
+        message = [np.zeros(0 if peer == self.comm.rank else each, np.uint8) for peer in range(self.comm.size)]
+        self.comm.barrier()
+        begin = time.perf_counter()
+        self.comm.alltoall(message)
+        self.comm.barrier()
+        return 1e3 * (time.perf_counter() - begin)
+
+
+def work(comm, args):
+    """Return {way: times} and the most bytes that a rank sent a step, as one rank."""
+    src = power_law(args.nodes, args.edges, inside=args.inside)
+    graph = Graph.from_csr(*src).shard(comm, "contiguous")
+    runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
+    found, sent = {way: [] for way in (*runs, "comm")}, 0
+    for _ in range(args.repeats + 3):  # the first ones warm up
+        for way, run in runs.items():
+            before = run.loader.counts["bytes_pushed"]
+            found[way].append(run())
+            if way == "T0":
+                sent = max(comm.allgather(run.loader.counts["bytes_pushed"] - before))
+        found["comm"].append(runs["T0"].push_alone(sent))
+    return {"bytes": sent, **{way: times[3:] for way, times in found.items()}}
+
+
+def row_of(args, found):
+    """Return the row of the measured times."""
+    return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
+            **hosts.hidden(found["T0"], found["T1"], found["comm"]), "mib": found["bytes"] / 2**20}
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    if args.worker:
+        return harness.as_rank(work, args)
+    reason = hosts.missing()
+    if reason:
+        return hosts.report_skipped("push", reason, args.json)
+    words = [__file__, "--worker",
+             *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
+             "--fanouts", ",".join(map(str, args.fanouts))]
+    with hosts.Hosts(args.ranks, args.rate) as made:
+        found = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
+    title = f"{args.ranks} hosts of one thread, links of {args.rate}, {args.batch:,} seeds a step: median (min..max) ms"
+    harness.report(title, [row_of(args, found)], COLUMNS, args.json)
+    return None
+
+
+COLUMNS = {**hosts.COLUMNS, "MiB": lambda r: f"{r['mib']:.1f}"}
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rate", default="1gbit", help="of each link, as tc reads it")
+    parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--edges", type=int, default=2_000_000)
+    parser.add_argument("--inside", type=float, default=0.9, help="share of the edges inside a community")
+    parser.add_argument("--batch", type=int, default=8000, help="seeds a step, of all ranks")
+    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(5, 10),
+                        metavar="LIST")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

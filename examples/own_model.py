@@ -1,0 +1,56 @@
+"""A model of your own for the training command; the file and its contract.
+
+    python -m sarlite.train --model examples/own_model.py:Mixed --hidden 32 --ranks 2
+    python examples/own_model.py                      does just that, briefly
+
+The class is made as Class(n_in, n_out, rng=..., dtype=..., and the flags of group "model" that were given), and called as
+model(graph, h): from h, (n_src, n_in), to logits, (n_dst, n_out). All ranks make the same model, so what is random comes from `rng`.
+"""
+
+import sys
+import tempfile
+
+import numpy as np
+
+from sarlite import fn, nn
+
+
+class MixedConv(nn.Module):
+    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b; b is left out before a batch norm, which cancels it."""
+
+    def __init__(self, n_in, n_out, *, bias, rng, dtype):
+        self.root = nn.Linear(n_in, n_out, bias=bias, rng=rng, dtype=dtype)
+        self.mean, self.max = (nn.Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) for _ in range(2))
+
+    def __call__(self, graph, h):
+        x = graph.src(h)  # the source rows; graph.dst(h) are the destinations' own
+        return (self.root(graph.dst(h)) + graph.aggregate(fn.linear(x, self.mean.weight), "mean")
+                + self.max(graph.aggregate(fn.copy_src(x), "max")))
+
+
+class Mixed(nn.Module):
+    self_loops = False  # whether missing self loops are added unless --self-loops says; may be left out
+
+    def __init__(self, n_in, n_out, *, hidden=16, dropout=0.5, rng, dtype=np.float32):  # --hidden and --dropout set these
+        self.convs = [MixedConv(n_in, hidden, bias=False, rng=rng, dtype=dtype),
+                      MixedConv(hidden, n_out, bias=True, rng=rng, dtype=dtype)]
+        self.activation = nn.Activation(hidden, "relu", batch_norm=True, dropout=dropout, rng=rng, dtype=dtype)
+
+    def __call__(self, graph, h):
+        for k, g in enumerate(graph.layers(len(self.convs))):  # the graph that each layer computes on
+            g, h = g.enter(h)
+            h = self.convs[k](g, h)
+            h = h if k else self.activation(h, g)
+        return h
+
+
+def main():
+    from sarlite.train.__main__ import main as train
+
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(train(["--model", f"{__file__}:Mixed", "--data", "sbm:nodes=1000", "--hidden", "32", "--epochs", "20", "--ranks", "2",
+                        "--progress", "lines", "--run-dir", f"{folder}/run"]))
+
+
+if __name__ == "__main__":
+    main()

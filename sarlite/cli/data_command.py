@@ -1,0 +1,264 @@
+"""python -m sarlite.data: convert, info, partition, report, export. Runs on one process, without MPI."""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+
+from sarlite.command import Parser, byte_size
+from sarlite.data import budget, format, scratch
+from sarlite.data.assignment import make_parts, plan, structure
+from sarlite.data.divide import divide
+from sarlite.data.quality import measured, quality, quality_lines
+from sarlite.data.readers import pigo
+from sarlite.data.spec import (
+    FORMS,
+    is_relational,
+    load,
+    made_lines,
+    native_directory,
+    source_path,
+)
+from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
+from sarlite.data.tables import SPLITS
+from sarlite.errors import ConfigError, SarliteError
+from sarlite.progress import KINDS, Progress
+from sarlite.structure import balance as balancing
+from sarlite.structure import order as orders
+from sarlite.structure.partition import METHODS
+
+_MOST_PARTS = 1 << 20
+
+
+def main(arguments=None):
+    """Run one command; return the exit status: 0, 2 where the input is at fault or 130 after Ctrl-C."""
+    faulthandler.enable(2)  # a crash in C names its place
+    try:
+        options = _parser().parse_args(arguments)
+        if "all" in getattr(options, "allow_empty", ()):
+            options.allow_empty = SPLITS
+        options.run(options)
+        sys.stdout.flush()
+    except SarliteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was changed that is not whole", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output left, for example `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser():
+    top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
+    commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report,export}")
+
+    forms = f"SPEC is one of\n{FORMS}"
+    convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=forms)
+    convert.set_defaults(run=_convert)
+    convert.add_argument("spec", metavar="SPEC")
+    convert.add_argument("directory", metavar="DIR", help="the directory to write")
+    for flag, what in (("--undirected", "add the reverse of every edge; keep each edge once"),
+                       ("--self-loops", "add the self loops that are missing"),
+                       ("--deduplicate", "keep equal edges once"),
+                       ("--normalize-features", "make each row of the features sum to one")):
+        convert.add_argument(flag, action="store_true", default=None, help=what)
+    convert.add_argument("--features-dtype", choices=("bfloat16",),
+                         help="round the nodes' features to bfloat16: half the bytes of float32 [as they are]")
+    _add_memory(convert, "edges:, tables:, npz: and mag: are read in pieces and sorted on disk, beside DIR")
+    convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
+    _add_allow_empty(convert)
+    _add_progress(convert)
+
+    info = commands.add_parser("info", help="describe SPEC", epilog=forms)
+    info.set_defaults(run=_info)
+    info.add_argument("spec", metavar="SPEC")
+    info.add_argument("--parts", type=int, metavar="N", help="divide into N parts and describe the parts too")
+    _add_method(info)
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    info.add_argument("--verify", action="store_true", help="compare the hashes of a native data set's files")
+    _add_allow_empty(info)
+
+    divided = commands.add_parser("partition", help="write the rows and edges of DIR by part, in place or into DIR2")
+    divided.set_defaults(run=_partition)
+    divided.add_argument("directory", metavar="DIR")
+    divided.add_argument("--parts", type=int, metavar="N", required=True, help="number of parts")
+    _add_method(divided)
+    rows = "order of a part's rows: none, by id; metis and cluster, nodes that share neighbours together [none]"
+    divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS would take "
+                         "more")
+    _add_progress(divided)
+    divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
+    divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
+
+    export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=forms)
+    export.set_defaults(run=_export)
+    export.add_argument("spec", metavar="SPEC")
+    export.add_argument("output", metavar="OUT", help="a file of format pigo, a folder of format mggcn")
+    written = "PIGO's binary CSR of the graph alone, or MG-GCN's four files"
+    export.add_argument("--format", choices=pigo.WRITERS, required=True, help=written)
+    export.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    _add_allow_empty(export)
+
+    told = commands.add_parser("report", help="show what the parts of DIR cost: cut, halo rows, balance, edges by pair "
+                                              "of parts")
+    told.set_defaults(run=_report)
+    told.add_argument("directory", metavar="DIR")
+    told.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_memory(told, "edges are read in pieces; less than a byte a node is refused")
+    _add_progress(told)
+    return top
+
+
+def _add_memory(command, what):
+    command.add_argument("--memory", type=byte_size, metavar="SIZE",
+                         help=f"most memory of this process, such as 2GiB: {what} [no limit]")
+
+
+def _add_progress(command):
+    told = "bar, or a line every few seconds [bar on a terminal]"
+    command.add_argument("--progress", choices=KINDS, default="auto", help=told)
+
+
+def _add_method(command):
+    command.add_argument("--method", default="metis", metavar="|".join((*METHODS, "FILE")),
+                         help="how to divide; FILE has the part of each node, one a line, or .npy [metis]")
+    even = "what METIS or Fennel makes even [nodes and train, and edges if the degrees are skewed]"
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help=even)
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the division [0]")
+
+
+def _add_allow_empty(command):
+    command.add_argument("--allow-empty", action="append", choices=(*SPLITS, "all"), default=[],
+                         help="accept a split without nodes; may be repeated; all: for data without labels")
+
+
+def _convert(options):
+    changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
+    changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
+    n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
+    format.GraphWriter(out, overwrite=options.overwrite)  # refuses, before anything is read, what may not be replaced
+    with contextlib.ExitStack() as held:
+        held.enter_context(_reading(native_directory(options.spec), but=out))
+        with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
+            folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
+            dataset = load(options.spec, verify=True, relational=is_relational(options.spec), folder=folder,
+                           n_bytes=n_bytes, tell=step.tell, **changes)
+        format.write(out, dataset, overwrite=options.overwrite, progress=progress,
+                     bfloat16=options.features_dtype is not None)
+    if dataset.relational:
+        counts = (f"{dataset.n_nodes:,} nodes of {len(dataset.nodes)} types, "
+                  f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
+    else:
+        counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
+    print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
+
+
+def _info(options):
+    if options.parts is not None:
+        _check_method(options)
+    relational = is_relational(options.spec)
+    dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty, relational=relational)
+    facts, found = summary(dataset), None
+    if options.parts is not None:
+        parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
+        found = measured(dataset, parts, options.parts)
+    if options.json:
+        print(json.dumps({**facts, **({"partition": found} if found else {})}))
+        return
+    print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
+    if found:
+        print()
+        _tell(dataset, found)
+
+
+def _partition(options):
+    _check_method(options)
+    output, progress, n_bytes = options.output or options.directory, Progress(options.progress), _memory(options)
+    with contextlib.ExitStack() as held:
+        held.enter_context(_reading(options.directory, but=output))
+        overwrite = options.overwrite or not options.output
+        out = held.enter_context(format.GraphWriter(output, overwrite=overwrite))  # which locks it
+        with progress.step(f"check {options.directory}", reads=options.directory):
+            dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
+        if options.parts > max(1, dataset.n_nodes // 10):
+            print(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
+                  f"{max(1, dataset.n_nodes // 100)} or fewer leave a rank some work", file=sys.stderr)
+        parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
+                                      seed=options.seed, n_bytes=n_bytes, progress=progress)
+        near = None
+        if order is not None and not n_bytes and len(dataset.nodes) == 1:  # before the files that it reads are replaced
+            near = _near_shares(dataset, order)
+        with progress.step(f"write {output}", dataset.n_bytes) as out.step:
+            folder = None if n_bytes is None else held.enter_context(scratch.beside(output))
+            divide(dataset, parts, options.parts, out, order=order, division=division, folder=folder, n_bytes=n_bytes)
+        del parts, order
+        dataset = format.open(output)
+        with progress.step(f"count {output}", dataset.n_edges) as step:
+            found = quality(dataset, n_bytes, step, tiles=False)
+    _tell(dataset, found)
+    if near is not None:
+        print(near)
+
+
+def _export(options):
+    with _reading(native_directory(options.spec)):
+        dataset = load(options.spec, verify=True, allow_empty=options.allow_empty)
+        pigo.WRITERS[options.format](options.output, dataset, overwrite=options.overwrite)
+    print(f"{options.output}: {dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges")
+
+
+def _report(options):
+    n_bytes, progress = _memory(options), Progress(options.progress)
+    with _reading(options.directory):
+        dataset = format.open(options.directory)
+        dataset.check_edges()
+        with progress.step(f"count {options.directory}", dataset.n_edges) as step:
+            found = quality(dataset, n_bytes, step)
+    if options.json:
+        print(json.dumps(found))
+        return
+    _tell(dataset, found, quality_lines(found))
+
+
+def _memory(options):
+    return None if options.memory is None else budget.left(options.memory)
+
+
+def _reading(directory, but=None):
+    """Hold a lock that keeps others from replacing a native data set: none on the directory `but`, or on None."""
+    if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
+        return contextlib.nullcontext()
+    return scratch.locked(Path(directory) / format.META, exclusive=False)
+
+
+def _near_shares(dataset, order):
+    graph = structure(dataset)
+    near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
+    places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
+    return f"edges between nodes less than {places}: {near:.1f} %, by node id {by_id:.1f} %"
+
+
+def _tell(dataset, found, more=()):
+    """Print what parts cost, and warn where they are uneven."""
+    own = () if dataset.relational else part_bytes(dataset, found)
+    print("\n".join((*report_lines(found, *own), *more)))
+    n_empty = list(found["nodes"]).count(0)
+    empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
+    for text in filter(None, (empty, balancing.warning(found))):
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _check_method(options):
+    if not 1 <= options.parts <= _MOST_PARTS:
+        raise ConfigError(f"--parts: {options.parts} is outside 1 <= parts <= {_MOST_PARTS}")
+    if options.method not in METHODS and not Path(options.method).exists():
+        raise ConfigError(f"--method: {options.method!r} is none of {', '.join(METHODS)}, and no such file exists")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

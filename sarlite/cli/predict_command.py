@@ -1,0 +1,389 @@
+"""Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of its layers."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels, nn
+from sarlite.cli import config, resume
+from sarlite.cli.combinations import Run, refuse
+from sarlite.cli.config import naming_flags, resolve
+from sarlite.cli.option import option, options_of
+from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
+from sarlite.cli.run import new_model, task_of
+from sarlite.cli.settings import settings
+from sarlite.cli.train_command import main_on_ranks
+from sarlite.comm import together
+from sarlite.data import result_table
+from sarlite.data.dataset import SPLITS
+from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.numerics import using
+from sarlite.numerics.exact_sum import named
+from sarlite.tape import Tensor, no_grad, ops
+from sarlite.tape.tensor import as_array
+from sarlite.tasks import link_splits
+from sarlite.tasks.link_data import known_links, without_links
+from sarlite.tasks.link_edges import Linked
+from sarlite.tasks.pair_task import PairTask
+from sarlite.tasks.recommend import ranks, top
+from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
+from sarlite.tasks.task_table import TASKS
+from sarlite.train import checkpoint, predictions, propagated
+from sarlite.train.edge_values import ARRAYS
+from sarlite.train.identity import identity
+from sarlite.train.load import kind, load, prefetched, told_widths
+from sarlite.train.model_loading import errors_of
+from sarlite.train.predictions import Asked
+from sarlite.train.trainer_arguments import check_output
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What is predicted, and where it is written."""
+
+    checkpoint: str = option(None, "checkpoint of a run of sarlite.train, with the model and all options",
+                             metavar="FILE")
+    out: str = option(
+        None, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
+        "FILE.labels.npy; an old file is replaced", metavar="FILE")
+    nodes: str | None = option(None, "nodes to predict, in this order: an id of the data on each line, or .npy",
+                               metavar="FILE", otherwise="all nodes")
+    links: str | None = option(
+        None, "for a run with --task link or --edge-labels: pairs of source and destination to predict, in this order; "
+        "CSV, .npy or .parquet", metavar="FILE")
+    top: int | None = option(
+        None, "for a run with --task link: the K likeliest destinations of each node, without links of the data",
+        metavar="K")
+    rank: bool | None = option(
+        None, "beside each score of --links, write the rank of the destination among all nodes that the data do not "
+        "link to the source", otherwise="no")
+    known: bool | None = option(None, "let links of the data be among --top, and count with --rank", otherwise="no")
+    embeddings: int | None = option(
+        None, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet",
+        metavar="LAYER")
+    weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Training options of the command line, by name, which stand over the options in the checkpoint."""
+
+    def __post_init__(self) -> None:
+        if not self.out.endswith((".npy", *result_table.SUFFIXES)):
+            raise ConfigError(f"--out {self.out}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
+                              "its format")
+        if self.out.endswith(".parquet"):
+            needs("pyarrow", f"--out {self.out}")
+        if self.embeddings is not None and self.embeddings < 1:
+            raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
+        if self.top is not None and self.top < 1:
+            raise ConfigError(f"--top {self.top}: at least 1 destination")
+        if self.rank and self.links is None:
+            raise ConfigError("--rank means nothing without --links")
+        if self.known and self.top is None and not self.rank:
+            raise ConfigError("--known means nothing without --top or --rank")
+
+
+TAKEN = ("data", "model", "edge_weights", "edge_features", "mode", "prefetch", "partition", "order", "balance",
+         "threads", "ranks", "stall_timeout", "propagated", "progress", "verify")  # fmt: skip
+"""Options of `sarlite.train` that this command has too. The checkpoint has the options of data and model."""
+_FROM_CHECKPOINT = {"data", *options_of(ModelOptions),
+                    *(name for name, option in OPTIONS.items() if option.on_resume == "fixed")}
+
+
+def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
+    """Return the options of a run without a checkpoint, and of this command.
+
+    Raises
+    ------
+    ConfigError
+        An unknown flag, a bad value, or a file that is not named.
+    """
+    own, given = config.parse_further(
+        argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
+        usage="%(prog)s --checkpoint FILE --out FILE.csv [options]", description=__doc__)
+    needs("safetensors", "a checkpoint")
+    same_on_ranks = {name: value for name, value in given.items() if name != "threads"}
+    return config.resolve(given), replace(own, given=same_on_ranks)
+
+
+@naming_flags
+def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
+    """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
+
+    Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
+    pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64:
+    scores, and ranks of the destinations among all nodes, where ties count half. Of a run with --edge-labels a row is
+    of a pair.
+
+    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
+    probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns,
+    behind the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
+    Of --top a table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where
+    there are no more.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
+        the data; the data have values on edges that training did not use, and nothing says what is made of them; they
+        lack what training used, such as label inputs; a node is none; a file cannot be written. What stood there before
+        is intact then.
+
+    Notes
+    -----
+    Memory: as training's forward pass, a copy of this rank's rows, and with --nodes on rank 0 8 bytes a row of it.
+    """
+    prefixes = ("best.", "model.") if config.weights == "best" else ("model.",)
+    tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
+    options = together(comm, lambda: _options(config, meta))
+    task = options.training.task
+    run = together(comm, lambda: settings(options))
+    form = TASKS[task].form_name(task)
+    together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
+    tick()
+    kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
+    together(comm, lambda: refuse(kinds))
+    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
+    graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
+    graph = graph._replace(backward="push")  # no plan of the reversed edges is made
+    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
+    n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
+    together(comm, lambda: _check_data(config, run, meta, part, n_train))
+    of, known = Linked.of_nodes(part.graph, part.target, part.names), []
+    if _of_pairs(run, part):
+        of = together(comm, lambda: run.links.linked(part.graph, part.names))
+        part = part._replace(graph=of.nodes)
+        together(comm, lambda: _check_several(config, of))
+    if task == "link":
+        splits = run.links.splits(of)
+        told = link_splits.digest(comm, *splits)
+        together(comm, lambda: _check_links(config, run, meta, told, of.several))
+        filtered = (config.top is not None or config.rank) and not config.known
+        known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
+        part = part._replace(graph=without_links(of, *splits, run.training.seed))
+    if config.links is not None:
+        with_negatives = task == "link" and not config.rank
+        wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
+        part = part if config.rank else part._replace(graph=wanted.graph)
+    else:
+        own = of.ends if config.top is not None else of.ends[:1]
+        wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
+    with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
+        model, found = _computed(comm, config, run, part, tensors, meta)
+        if config.top is not None:
+            wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
+        elif config.links is None:
+            (wanted,) = wanted
+            arrays = [array[wanted.rows] for array in _arrays(config, form, found)]
+        elif config.rank:
+            arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
+            _tell_ranks(comm, arrays[0][:, 1])
+        else:
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found))
+    predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
+
+
+def _check_several(config, of):
+    """Raise a ConfigError where something is asked of several relations that is not done yet."""
+    if of.several and config.top is not None and config.out.endswith(".npy"):
+        raise ConfigError(f"--out {config.out}: --top of several relations is a table")
+    sources = {own[0].node_type for own in of.ends}
+    if of.several and config.nodes is not None and len(sources) > 1:
+        raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, "
+                          f"{', '.join(sorted(sources))}")
+
+
+def _by_relation(decoder, of):
+    """What scores pairs of each relation: of several the decoder is told which."""
+    if not of.several:
+        return [decoder]
+    return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]
+
+
+def _ranks(graph, decoder, h, pairs, of, known):
+    """What `ranks` returns of pairs, within each one's relation. Collective."""
+    heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
+    for at, one in enumerate(_by_relation(decoder, of)):
+        rows = pairs.relations == at if of.several else slice(None)
+        found[rows] = ranks(graph, one, h, heads[rows], tails[rows], of.ends[at][1], known[at])
+    return found
+
+
+def _top(graph, decoder, h, wanted, of, known, config):
+    """The likeliest destinations, relation after relation. Collective."""
+    n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
+    for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
+        if table:
+            ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
+        arrays.append(top(graph, one, h, own.rows, of.ends[at][1], known[at], config.top))
+        arrays[-1] = n + own.places, *arrays[-1]
+        n += own.n
+    places, *arrays = (np.concatenate(each) for each in zip(*arrays))
+    return Asked(places, n, np.concatenate(ids) if table else None), arrays
+
+
+def _scored(comm, config, pairs, arrays):
+    """The pairs and their scores. Where the file has negatives, too, what evaluators say is told. Collective."""
+    if pairs.per_link is None:
+        return pairs, arrays
+    _tell(comm, f"negatives of {config.links}", pairs.judged(comm, arrays[0]))
+    own = pairs.places < pairs.n
+    return pairs._replace(places=pairs.places[own]), [arrays[0][own]]
+
+
+def _tell_ranks(comm, found):
+    """Print on rank 0 what all ranks found. Collective."""
+    sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
+    *sums, n = comm.allreduce(sums).tolist()
+    _tell(comm, "all nodes", {name: one / max(n, 1) for name, one in zip(("mrr", "hits@1", "hits@10"), sums)})
+
+
+def _tell(comm, among, numbers):
+    if comm.rank == 0 and numbers:
+        told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+        print(f"rank among {among}: {told}", flush=True)
+
+
+def _options(config, meta):
+    """The options of the run that wrote the checkpoint, under those of the command line."""
+    resume.check_run(config.checkpoint, meta)
+    before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
+    model = config.given.get("model", before.get("model"))
+    if model != before.get("model") and not resume.same_class(before.get("model"), model):
+        raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
+    task = meta.get("task", "classify")
+    options = resolve(config.given, before=before, checkpoint=config.checkpoint).replace(task=task)
+    labelled = options.links.edge_labels is not None
+    for name in ("links", "top", "rank"):
+        if getattr(config, name) and task != "link" and not (labelled and name == "links"):
+            of = f"{task}, of edges' labels" if labelled else task
+            value = "" if name == "rank" else f" {getattr(config, name)}"
+            raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
+    if (labelled or task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
+        wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
+        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
+    if config.links is not None and config.nodes is not None:
+        raise ConfigError(f"--nodes {config.nodes}: not beside --links, which has the pairs")
+    return options
+
+
+def _as_trained(values, meta):
+    """Which edge values are used: values that training did not use are refused, unless this command's flags say."""
+    reason = "training used none" if "used" in meta else \
+        "the checkpoint does not say whether training used any, so it is taken that it did not"
+    own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
+    return values._replace(**own, reason=reason)
+
+
+def _check_links(config, run, meta, told, several):
+    """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
+    have other relations, which the decoder's rows are of."""
+    there, here = meta["data"].get("relations"), ", ".join(several) if several else None
+    if there != here:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
+                              f"{run.source.spec} have {here}")
+    if meta["data"].get("links") != told:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: the splits in its files of --link-val, --link-test or "
+                              "--link-split have changed")
+
+
+def _check_data(config, run, meta, part, n_train):
+    """Raise where the model does not fit the data; data without labels fit any number of classes."""
+    if run.training.label_inputs and not (n_train and part.n_classes):
+        lacking = "no training nodes" if part.n_classes else "no labels"
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
+                              f"as --label-inputs {run.training.label_inputs} said, but --data {run.source.spec} have "
+                              f"{lacking}")
+    trained, features = meta["data"], part.rows.features
+    width = told_widths(features) if isinstance(features, dict) else features.shape[1]
+    classes = part.n_classes if TASKS[part.task].reads_labels else None
+    there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
+    if there != here:
+        told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
+        said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {run.source.spec} "
+                              f"have {told}")
+
+
+def _computed(comm, config, run, part, tensors, meta):
+    """The model, and this rank's rows, (n_local, ...): outputs, a layer's rows or, for --top and --rank, the encoder's.
+
+    Collective.
+    """
+    n_out, training = meta["data"]["classes"], run.training
+    model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
+    with checkpoint.errors_of(config.checkpoint):
+        checkpoint.restore_model(comm, model, tensors, meta)
+    data = identity(part.graph, part.rows, n_out) if training.propagated else None
+    x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
+    if training.label_inputs:  # all labels of the training nodes are shown, as in evaluation
+        rows = {name: np.flatnonzero(getattr(part.rows, name)) for name in SPLITS}
+        shown = ShownLabels.of(LabelInputs(training.label_inputs, n_out), part.graph, x, np.asarray(part.rows.labels),
+                               rows, training.seed)
+        shown.show_all()
+        x = shown.x
+    of_pairs = _of_pairs(run, part)
+    runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
+    graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
+    with kernels.Buffers():
+        constant = partial(Tensor, constant=True)
+        x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
+        output = runs.eval()(graph, x)
+        # scores are as many as pairs, and rows as wide as --link-width
+        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
+        return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+
+
+def _of_pairs(run, part):
+    """Return True if the run predicts pairs of nodes: links, or labels of edges."""
+    return issubclass(task_of(run, part), PairTask)
+
+
+class _Layers:
+    """A graph that keeps what the layer after one gets, which is what that one made."""
+
+    def __init__(self, graph, layer):
+        self._graph, self._layer, self._entered, self._kept = graph, layer, 0, None
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+    def layers(self, n):
+        return [self for _ in self._graph.layers(n)]
+
+    def enter(self, h):
+        if self._entered == self._layer:
+            self._kept = h
+        self._entered += 1
+        return self, h
+
+    def rows(self, output, model):
+        """The layer's rows; the last one's are the output."""
+        if self._layer > self._entered:
+            has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
+            raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
+        return output if self._kept is None else self._kept
+
+
+def _arrays(config, form, found):
+    """What goes into each of `predictions.paths`."""
+    if form == "link" and config.links is not None:
+        return [found[:, 0]]
+    if config.embeddings is not None or form == "regress":
+        return [found]
+    probabilities = (ops.softmax(Tensor(found), 1) if form == "classify" else ops.sigmoid(Tensor(found))).data
+    labels = found.argmax(1) if form == "classify" else (found > 0).astype(np.uint8)
+    return [labels, probabilities]
+
+
+def main(argv=None):
+    """Predict as the command line says; return the exit status, or exit with it."""
+    return main_on_ranks(argv, parse, lambda: predict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

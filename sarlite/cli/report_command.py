@@ -1,0 +1,314 @@
+"""`python -m sarlite.report`: runs of sarlite.train as one page of HTML that needs no network."""
+
+import html
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sarlite.cli.charts import Bars, Lines, Matrix, Timeline
+from sarlite.cli.config import read_toml
+from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
+from sarlite.cli.run_report import duration
+from sarlite.command import Parser, readable
+from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
+from sarlite.files import write_whole
+
+STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d0d4d9; --dim: #656c76;
+  --c0: #1f6feb; --c1: #d9480f; --c2: #2b8a3e; --c3: #9c36b5; --c4: #0b7285; --c5: #a37200; --c6: #c2255c;
+  --c7: #5c5f66; }
+@media (prefers-color-scheme: dark) { :root { --back: #15181c; --text: #e3e6ea; --faint: #3a4048; --dim: #9aa3ad;
+  --c0: #6cb0ff; --c1: #ff9d5c; --c2: #69db7c; --c3: #da9bf0; --c4: #5fd3e0; --c5: #ffd43b; --c6: #faa2c1;
+  --c7: #adb5bd; } }
+@media print { :root { --back: #fff; --text: #000; --faint: #bbb; --dim: #444; } figure { break-inside: avoid; } }
+body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 1100px; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--faint); }
+main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1rem 2rem; }
+figure { margin: 0; } figcaption { font-weight: 600; } figure.wide, table { grid-column: 1 / -1; }
+svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; }
+svg .cell { fill: var(--text); }
+.grid { stroke: var(--faint); stroke-width: 1; } .line { fill: none; stroke-width: 1.8; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+code, pre { font-size: 13px; white-space: pre-wrap; } .key { white-space: nowrap; margin-right: .8em; }
+.key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; border-radius: 2px; }
+"""
+
+
+class RunFiles(NamedTuple):
+    """What stands in a run's folder.
+
+    Attributes
+    ----------
+    name : str
+        The folder's, as it was given.
+    options : dict
+        Of config.toml.
+    epochs : list of dict
+        The lines of metrics.jsonl.
+    summary : dict
+        Of summary.json; empty where the run has not ended.
+    """
+
+    name: str
+    options: dict[str, Any]
+    epochs: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+
+def read(folder: str) -> RunFiles:
+    """Read a run's folder.
+
+    Raises
+    ------
+    DataError
+        It holds no run, or a file in it is not as a run leaves it: the message names the file, and the line.
+    """
+    path = Path(folder)
+    if not (path / METRICS).exists():
+        raise DataError(f"{folder}: no run of sarlite.train: it has no {METRICS}")
+    options = read_toml(path / CONFIG)
+    with reading(path / METRICS):
+        lines = regular(path / METRICS).read_text(encoding="utf-8").splitlines()
+    epochs = [_epoch(f"{path / METRICS}: line {number}", line) for number, line in enumerate(lines, 1)]
+    if not epochs:
+        raise DataError(f"{path / METRICS}: no epoch in it")
+    summary = {}
+    if (path / SUMMARY).exists():
+        with reading(path / SUMMARY):
+            text = regular(path / SUMMARY).read_bytes()
+        summary = _object(path / SUMMARY, text)
+        if summary.get(SCHEMA) != 1:
+            raise DataError(f"{path / SUMMARY}: {SCHEMA} is {summary.get(SCHEMA)!r}, expected 1")
+    return RunFiles(str(folder), options, epochs, summary)
+
+
+def _object(where, text):
+    """A JSON object, of which numbers are numbers."""
+    with reading(where):
+        found = json.loads(text)
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: no JSON object")
+    return found
+
+
+def _number(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
+def _epoch(where, line):
+    found = _object(where, line)
+    for name, value in found.items():
+        with reading(f"{where}: {name}"):
+            if value is not None:
+                _number(value)
+    if type(found.get("epoch")) is not int:
+        raise DataError(f"{where}: it names no epoch")
+    return found
+
+
+# ---- the page
+
+
+def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str:
+    """Return the HTML of runs beside each other, and of one run's timeline.
+
+    Parameters
+    ----------
+    runs : list of RunFiles
+    spans : list of dict, optional
+        The events of a file that `--trace` wrote.
+    """
+    names = ", ".join(run.name for run in runs)
+    parts = [f"<h1>{_text(names)}</h1>", _results(runs), "<h2>Training</h2><main>", *_curves(runs), "</main>"]
+    ended = [run for run in runs if run.summary]
+    if ended:
+        parts += ["<h2>Memory, bytes and time</h2><main>", *_counted(ended), *_pairs(ended), "</main>"]
+        outcomes = [chart for run in ended for chart in _outcome(run, len(runs) > 1)]
+        parts += ["<h2>What the best model makes of the rows</h2><main>", *outcomes, "</main>"] if outcomes else []
+    if spans:
+        parts += ["<h2>Timeline</h2><main>", Timeline("spans of the first ranks, in ms", spans).html(), "</main>"]
+    parts += ["<h2>Options</h2>", _options(runs)]
+    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(names)}</title>'
+            f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
+            f'{"".join(parts)}</body></html>\n')
+
+
+def _curves(runs):
+    """A chart for each number that metrics.jsonl has of an epoch; splits of one metric share a chart."""
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for run in runs:
+        for key in dict.fromkeys(key for record in run.epochs for key in record if key != "epoch"):
+            points = [(record["epoch"], record[key]) for record in run.epochs if record.get(key) is not None]
+            chart, series = _chart_of(key)
+            label = " ".join(filter(None, (run.name if len(runs) > 1 else "", series)))
+            if points:
+                charts.setdefault(chart, {})[label or chart] = points
+    return [Lines(f"{chart} by epoch", series).html() for chart, series in charts.items()]
+
+
+def _chart_of(key):
+    """The chart and the series of a number: "val_loss" is of the chart "loss", the series "val"."""
+    split, _, rest = key.partition("_")
+    if split in ("train", "val", "test") and rest:
+        return rest.replace("_", " "), split
+    chart = {"seconds": "seconds of an epoch's steps", "lr": "learning rate"}.get(key, key)
+    return chart, "train" if key == "loss" else ""
+
+
+def _counted(runs):
+    """Peak memory by rank, bytes by phase, seconds by what they went to, nodes and edges by part."""
+    for title, values, told in (
+        ("peak memory of a rank above libraries and edges", _peaks, readable),
+        ("bytes that all ranks sent, by phase", lambda run: run.summary["counted"]["sent_bytes"], readable),
+        ("seconds", _seconds, duration),
+        ("nodes of a part", lambda run: _of_parts(run, "nodes"), "{:,.0f}".format),
+        ("edges of a part", lambda run: _of_parts(run, "edges"), "{:,.0f}".format),
+    ):
+        found = {}
+        for run in runs:
+            with reading(Path(run.name) / SUMMARY):
+                found[run.name] = {str(name): _number(value) for name, value in values(run).items()}
+        yield Bars(title, found, told).html()
+
+
+def _pairs(runs):
+    """Bytes by phase and pair of ranks, and edges by pair of parts, of runs that told them."""
+    for run in runs:
+        of = f", {run.name}" if len(runs) > 1 else ""
+        with reading(Path(run.name) / SUMMARY):
+            for phase, values in run.summary.get("sent_pairs", {}).items():
+                yield Matrix(f"bytes of rows, {phase}{of}", _square(values), readable, [*map(str, range(len(values)))],
+                             ("from rank", "to rank")).html()
+            if tiles := run.summary.get("tiles"):
+                parts = [*map(str, range(len(tiles)))]
+                yield Matrix(f"edges of each tile{of}", _square(tiles), "{:,.0f}".format, parts,
+                             ("part of destinations", "of sources")).html()
+
+
+def _square(values):
+    """Rows of as many numbers as there are rows."""
+    found = [[_number(value) for value in row] for row in values]
+    if not found or {*map(len, found)} != {len(found)}:
+        raise ValueError("a matrix is not square")
+    return found
+
+
+def _outcome(run, several):
+    """A confusion matrix, or a histogram, for each split."""
+    found = run.summary.get("outcome") or {"splits": {}}
+    with reading(Path(run.name) / SUMMARY):
+        for split, values in found["splits"].items():
+            title = f"{split}{f', {run.name}' if several else ''}"
+            if found["kind"] == "confusion":
+                names = found.get("classes") or [*map(str, range(len(values)))]
+                yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names,
+                             ("true class", "predicted class")).html()
+            else:
+                edges = [*map(_number, found["edges"])]
+                centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
+                yield Lines(f"histogram, {title}", {name: [*zip(centres, map(_number, own))]
+                                                    for name, own in zip(found["series"], values)}).html()
+
+
+def _peaks(run):
+    return {f"rank {rank}": value for rank, value in enumerate(run.summary["counted"]["peak_bytes"])}
+
+
+def _of_parts(run, key):
+    return {f"part {part}": value for part, value in enumerate(run.summary["data"]["partition"][key])}
+
+
+def _seconds(run):
+    return {name: run.summary["seconds"][name] for name in ("load", "partition", "epochs")}
+
+
+def _results(runs):
+    """A row for each run: where it ran and what it reached."""
+    heads = ("run", "data", "model", "ranks", "mode", "epochs", "best epoch", "train", "validation", "test", "metric")
+    rows = []
+    for run in runs:
+        with reading(Path(run.name) / SUMMARY):
+            rows.append(_result(run))
+    return _table(heads, rows)
+
+
+def _result(run):
+    found, told = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", "")]
+    if not found:
+        return [*told, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", ""]
+    metric, scores = found["metric"], found["best"]["scores"]
+    key = metric.replace("-", "_")
+    shown = [_score(scores.get(f"{split}_{key}")) for split in ("train", "val", "test")]
+    return [*told, found["ranks"], found["mode"], run.epochs[-1]["epoch"], found["best"]["epoch"], *shown, metric]
+
+
+def _score(value):
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _options(runs):
+    """The options of each run; of several those alone that differ come first."""
+    names = [*dict.fromkeys(name for run in runs for name in run.options)]
+    differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
+    order = differ + [name for name in names if name not in differ]
+    rows = [[name, *(json.dumps(run.options[name]) if name in run.options else "-" for run in runs)] for name in order]
+    return _table(("option", *(run.name for run in runs)), [*rows, ["versions", *map(_versions, runs)]])
+
+
+def _versions(run):
+    with reading(Path(run.name) / SUMMARY):
+        return ", ".join(f"{name} {version}" for name, version in run.summary.get("versions", {}).items())
+
+
+def _table(heads, rows):
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{lines}</table>"
+
+
+def _cell(value):
+    return f'<td class="{"number" if isinstance(value, int | float) else "text"}">{_text(value)}</td>'
+
+
+def _text(value):
+    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+
+
+# ---- the command
+
+
+def spans_of(path: str) -> list[dict[str, Any]]:
+    """Return the complete events of a file of `--trace`."""
+    with reading(path):
+        events = json.loads(regular(path).read_bytes())["traceEvents"]
+        return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]),
+                 "start": float(event["ts"]), "length": float(event["dur"])} for event in events if event["ph"] == "X"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the page as the command line says; return the exit status."""
+    parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; several runs share their charts")
+    parser.add_argument("--out", default="report.html", metavar="FILE.html",
+                        help="the page; an old file is replaced (%(default)s)")
+    parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
+    try:
+        options = parser.parse_args(argv)
+        if len(set(options.runs)) < len(options.runs):
+            raise ConfigError("RUN: a folder is named twice")
+        text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
+        with writing(options.out):
+            write_whole(options.out, text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
+    except SarliteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

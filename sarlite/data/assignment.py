@@ -1,0 +1,266 @@
+"""Which part each node of a data set goes to, and in which order the rows of a part stand."""
+
+import functools
+import time
+
+import numpy as np
+
+from sarlite.data import budget
+from sarlite.data.divide import record, stored_order
+from sarlite.data.mapped import copied, gather, pieces
+from sarlite.data.tables import MEMBERS
+from sarlite.data.textfile import read_parts
+from sarlite.errors import ConfigError
+from sarlite.progress import SILENT
+from sarlite.structure import balance as balancing
+from sarlite.structure import metis, typed, whole_graphs
+from sarlite.structure import order as orders
+from sarlite.structure.edges import destinations
+from sarlite.structure.fennel import BLOCK_BYTES, fennel
+from sarlite.structure.partition import BALANCED, METHODS, partition
+from sarlite.structure.renumber import edges_in_order, inverse
+
+SORT_BYTES = 32 << 20
+"""Memory of a block's edges of several relations, while they are brought into the order of the nodes."""
+
+
+def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
+    """Return what `make_parts` and `make_order` return, and the `record` of both.
+
+    Parameters
+    ----------
+    dataset, n_parts, method, balance, seed, n_bytes
+        As for `make_parts`.
+    order : str
+        As for `make_order`.
+    progress : Progress
+    seconds : dict, optional
+        How long making the parts took is put under "partition".
+    """
+    begin = time.perf_counter()
+    graph = functools.cache(functools.partial(_for_metis, dataset, n_bytes))
+    with progress.step(f"divide into {n_parts} parts by {method}") as step:
+        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed, graph=graph, n_bytes=n_bytes,
+                           tell=step.tell)
+    if seconds is not None:
+        seconds["partition"] = time.perf_counter() - begin
+    with progress.step(f"order {order}") as step:
+        nodes = make_order(dataset, order, seed=seed, graph=graph, n_bytes=n_bytes, tell=step.tell)
+    return parts, nodes, record(n_parts, method, stored_order(dataset) if order == "stored" else order, seed, balance)
+
+
+def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
+    """Return the part of every node by original id: of a method of `graph.partition` and `graph.typed`, or a file.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    n_parts : int
+    method : str
+        A file has a part for each node of all types, a type after the other as `dataset.nodes` has them. Of a set of
+        graphs the methods divide whole graphs, by `graph.whole_graphs`.
+    balance : str
+        As of `partition`; "auto" lets the degrees decide.
+    seed : int
+    graph : callable, optional
+        Returns what `structure` does, if that is there already.
+    n_bytes : int, optional
+        Of memory that it may take; by default what is free.
+    tell : callable
+        tell(text) is called as each step begins.
+
+    Returns
+    -------
+    (n_nodes,) int
+        A type after the other.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `partition` and `read_parts` say; a `balance` other than "auto" with a method that heeds none.
+    """
+    if balancing.check(balance) is not None and method not in BALANCED:
+        raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
+    n_nodes = dataset.n_nodes
+    if method not in METHODS:
+        return read_parts(method, n_nodes, n_parts)
+    if dataset.of_graphs:
+        if balance != "auto":
+            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and "
+                              "nodes")
+        return _by_graphs(dataset, n_parts, method, seed)
+    if method == "fennel":
+        budget.check(10 * n_nodes + _block_bytes(dataset), n_bytes, f"a partition of {n_nodes:,} nodes")
+        if 1 < n_parts < n_nodes and dataset.n_edges:
+            return _by_fennel(dataset, n_parts, balance, seed, tell)
+        method, balance = "contiguous", None
+    by_edges = method == "metis" and n_parts > 1
+    if by_edges:
+        whole = (graph or functools.partial(_for_metis, dataset, n_bytes))()
+    else:
+        whole = typed.join({}, dataset.n_nodes_by_type)
+    return partition(whole.indptr, whole.indices, n_parts, method, train_mask=training(dataset) if by_edges else None,
+                     balance=balance, seed=seed, types=whole.ends if len(dataset.nodes) > 1 else None)
+
+
+def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
+    """Return the original ids, a type after the other, in the order asked for; None where they ascend in each type.
+
+    Parameters
+    ----------
+    method : str
+        "stored": as the rows stand, "none": ascending, or one of `graph.order`.
+    dataset, seed, graph, n_bytes, tell
+        As for `make_parts`.
+    """
+    if method == "none" or (method == "stored" and stored_order(dataset) == "none"):
+        return None
+    if method == "stored":
+        return _ids_of_all(dataset)
+    if method not in orders.METHODS:
+        raise ConfigError(f"order: {method!r} is none of stored, none, {', '.join(orders.METHODS)}")
+    if method == "cluster":
+        budget.check(24 * dataset.n_nodes + _block_bytes(dataset), n_bytes, f"the order of {dataset.n_nodes:,} nodes")
+        rows = orders.by_cluster(StoredEdges(dataset), tell)
+        return _grouped(dataset, rows if _as_numbered(dataset) else _ids_of_all(dataset)[rows])
+    whole = (graph or functools.partial(_for_metis, dataset, n_bytes))()
+    return _grouped(dataset, orders.order(whole.indptr, whole.indices, method, seed=seed))
+
+
+def structure(dataset):
+    """Return the `graph.typed.Joined` graph of all types by original id, which partitions and orders are made of.
+
+    Memory: of one relation whose rows stand by id none, by part a copy, 4 or 8 bytes an edge; of several relations 36
+    bytes an edge while it is made, then 4.
+    """
+    if len(dataset.nodes) == len(dataset.edges) == 1:
+        return typed.Joined(*_by_id(dataset), dataset.n_nodes_by_type)
+    ids = {name: None if table.ids is None else np.asarray(table.ids) for name, table in dataset.nodes.items()}
+    edges = {}
+    for (source, name, to), table in dataset.edges.items():
+        sources = np.empty(table.n_edges, np.int64)
+        rows = np.repeat(np.arange(table.n_destinations), np.diff(table.indptr))
+        for at, piece in pieces(table.indices):
+            sources[at : at + len(piece)] = piece if ids[source] is None else ids[source][piece]
+        edges[source, name, to] = sources, rows if ids[to] is None else ids[to][rows]
+    return typed.join(edges, dataset.n_nodes_by_type)
+
+
+def training(dataset):
+    """Return which nodes are training nodes, by original id, a type after the other: (n_nodes,) bool."""
+    found = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
+    table, own = dataset.nodes[dataset.target], found[[*dataset.nodes].index(dataset.target)]
+    own[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train
+    return np.concatenate(found)
+
+
+class StoredEdges:
+    """The `fennel.ReadableEdges` of a data set, one type's rows after the other's, read from the files in pieces.
+
+    Attributes
+    ----------
+    n_nodes, n_edges : int
+    types : (n_types + 1,) int64
+        Of type k are types[k] .. types[k + 1].
+    """
+
+    def __init__(self, dataset):
+        self.n_nodes, self.n_edges = dataset.n_nodes, dataset.n_edges
+        self.types = np.cumsum([0, *dataset.n_nodes_by_type.values()])
+        starts = dict(zip(dataset.nodes, self.types.tolist()))
+        self._into = [[(starts[source], table) for (source, _, to), table in dataset.edges.items() if to == name]
+                      for name in dataset.nodes]
+
+    def indptr(self, first, last):
+        """Return where the edges of the rows first .. last end: (last - first + 1,) from 0 on."""
+        degrees = np.zeros(last - first + 1, np.int64)
+        for at, _, ends, _ in self._pieces(first, last):
+            degrees[1 + at : at + ends.size] += np.diff(ends)
+        return np.cumsum(degrees)
+
+    def sources(self, first, last):
+        """Return the sources of these edges, row after row."""
+        found = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
+                 for at, table, ends, start in self._pieces(first, last)]
+        if len(found) == 1 and not found[0][3]:
+            return found[0][2]
+        rows = [np.repeat(np.arange(at, at + ends.size - 1), np.diff(ends)) for at, ends, _, _ in found]
+        sources = [np.add(indices, start, dtype=np.int64) for _, _, indices, start in found]
+        none = [np.empty(0, np.int64)]
+        return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
+
+    def _pieces(self, first, last):
+        """Yield of each relation into the rows first .. last: the place of its first row among these, the table, its
+        indptr there, and the number of the source type's first row.
+        """
+        for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
+            low, high = max(first, begin), min(last, end)
+            for start, table in tables if low < high else ():
+                yield low - first, table, copied(table.indptr, low - begin, high - begin + 1), start
+
+
+def _for_metis(dataset, n_bytes):
+    metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
+    return structure(dataset)
+
+
+def _by_graphs(dataset, n_parts, method, seed):
+    """The parts of nodes and of graphs, a type after the other; no graph is cut."""
+    members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
+    graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
+    graph_of[nodes.node_ids[members.indices]] = graphs.node_ids[destinations(members.indptr)]
+    degrees[nodes.node_ids] = np.diff(dataset.indptr)
+    parts = whole_graphs.divide(graph_of, degrees, graphs.n_nodes, n_parts, method, seed)
+    return np.concatenate([parts[graph_of] if name == MEMBERS[0] else parts for name in dataset.nodes])
+
+
+def _by_fennel(dataset, n_parts, balance, seed, tell):
+    edges = StoredEdges(dataset)
+    train = np.zeros(dataset.n_nodes, bool)
+    dataset.by_type(train)[dataset.target][:] = dataset.train
+    found = fennel(edges, n_parts, train=train, balance=balance, types=edges.types, seed=seed, tell=tell)
+    if _as_numbered(dataset):
+        return found
+    parts = found.copy()
+    for first, table in zip(edges.types.tolist(), dataset.nodes.values()):
+        for at, ids in pieces(table.ids) if table.ids is not None else ():
+            parts[first + ids] = found[first + at : first + at + ids.size]
+    return parts
+
+
+def _block_bytes(dataset):
+    """Memory of a block of edges, read from the files."""
+    return BLOCK_BYTES + (SORT_BYTES if len(dataset.edges) > 1 else 0)
+
+
+def _as_numbered(dataset):
+    """Whether the rows of all types stand by original id."""
+    return all(table.ids is None for table in dataset.nodes.values())
+
+
+def _ids_of_all(dataset):
+    """The original ids of all rows, a type's after the other's."""
+    starts = np.cumsum([0, *dataset.n_nodes_by_type.values()])
+    return np.concatenate([table.node_ids + start for table, start in zip(dataset.nodes.values(), starts.tolist())])
+
+
+def _grouped(dataset, nodes):
+    """Nodes of all types, a type after the other, in the order that the nodes of a type had."""
+    if len(dataset.nodes) == 1:
+        return nodes
+    ends = np.cumsum([*dataset.n_nodes_by_type.values()])
+    return nodes[np.argsort(np.searchsorted(ends, nodes, side="right"), kind="stable")]
+
+
+def _by_id(dataset):
+    """The CSR of the only relation by original id."""
+    table, ids = dataset.one_relation, dataset.ids
+    indptr, indices = np.asarray(table.indptr), np.asarray(table.indices)
+    if ids is None:
+        return indptr, indices
+    rows, out = inverse(np.asarray(ids)), np.empty_like(indices)
+    ends = np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))
+    read = lambda _, at: gather(table.indices, at)  # noqa: E731
+    for first, last, _, sources in edges_in_order(indptr, indices, rows, sort=True, read=read):
+        out[ends[first] : ends[last]] = sources
+    return ends, out

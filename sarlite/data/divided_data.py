@@ -1,0 +1,198 @@
+"""A data set made ready for the ranks of a run: as it is stored, or divided anew into private scratch."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sarlite.comm import Communicator, agree, together
+from sarlite.comm.wire_arrays import digest
+from sarlite.data import format, npyfile
+from sarlite.data import scratch as scratches
+from sarlite.data.assignment import make_order, plan
+from sarlite.data.dataset import Dataset
+from sarlite.data.divide import divide, in_memory, record, stored_order
+from sarlite.data.spec import load, native_directory, source_path
+from sarlite.errors import ConfigError
+from sarlite.progress import SILENT, Progress
+from sarlite.structure import balance as balancing
+from sarlite.structure.partition import METHODS
+from sarlite.types import Path as AnyPath
+
+
+class Wanted(NamedTuple):
+    """The data set that is asked for, and how it shall be divided."""
+
+    spec: AnyPath
+    partition: str
+    order: str
+    balance: str
+    seed: int
+
+
+@contextlib.contextmanager
+def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored",
+            balance: str = "auto", seed: int = 0, verify: bool = False, scratch: AnyPath | None = None,
+            progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
+            allow_empty: Collection[str] = (), relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
+    """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    spec : str
+        As `load` takes it. A native directory of a multiple of as many parts as there are ranks is used as it is.
+    partition : str
+        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided
+        anew by rank 0 where it is not stored so. On one rank nothing is divided.
+    order : {"stored", "none", "metis", "cluster"}
+        The order of a part's rows: as stored, ascending ids, or by a method of `graph.order`.
+    balance : str
+        What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
+    seed : int
+    verify : bool
+        Compare the files' sha256; of a native directory ranks that see the same files share them out.
+    scratch : path, optional
+        Folder for a private temporary folder with data that are divided anew, removed as the context ends; every rank
+        must see it. By default, and where it lies in the data set itself, the system's.
+    progress : Progress
+        Rank 0's object shows what rank 0 does.
+    seconds : dict, optional
+        On rank 0, how long making the parts took is put under "partition".
+    task, allow_empty, relational, **changes
+        As for `load`.
+
+    Yields
+    ------
+    Dataset
+        Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
+
+    Raises
+    ------
+    SarliteError
+        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception
+        of one rank is a PeerError on the others.
+
+    Notes
+    -----
+    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes)
+    integers, while it divides; on one rank that is done in memory.
+    """
+    with contextlib.ExitStack() as held:
+        native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
+        files = _files_to_verify(comm, native) if verify and native else None
+        wanted = Wanted(spec, partition, order, balance, seed)
+
+        if files is not None:
+            together(comm, lambda: _verify(files, progress if comm.rank == 0 else SILENT))
+
+        def prepare():
+            if comm.rank:
+                return None, None
+            expected = {"task": task, "allow_empty": allow_empty, "relational": relational}
+            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
+                            expected, changes)
+
+        dataset, where = together(comm, prepare)
+        where = comm.bcast(where)
+        opened, meta = together(
+            comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
+        yield opened
+        comm.barrier()
+
+
+def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
+    """Tell whether a data set as it stands is divided as asked for."""
+    stored = dataset.division or {"partition": None}
+    same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
+    same = same and balance in ("auto", stored.get("balance", "auto"))
+    return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
+
+
+def _native(held, spec):
+    """The native directory that a spec names, which nobody replaces as long as `held` is; None for every other spec."""
+    directory = native_directory(spec)
+    if directory is not None:
+        held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
+    return directory
+
+
+def _verify(files, progress):
+    sizes = [os.path.getsize(path) for path, *_ in files]
+    with progress.step("compare checksums", sum(sizes)) as step:
+        for file, size in zip(files, sizes):
+            npyfile.verify(*file)
+            step.add(size)
+
+
+def _files_to_verify(comm, directory):
+    """The files whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
+    files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
+    seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
+    group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
+    loads, own = dict.fromkeys(group, 0), []
+    for *file, stat in sorted(files, key=lambda file: -file[3].st_size):
+        rank = min(group, key=loads.__getitem__)
+        loads[rank] += stat.st_size
+        own += [file] if rank == comm.rank else []
+    return own
+
+
+def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
+    """Return the data set, or the directory where all ranks find it; `held` keeps both."""
+    spec, partition = wanted.spec, wanted.partition
+    balancing.check(wanted.balance)
+    if partition not in ("stored", *METHODS) and not os.path.exists(partition):
+        raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
+    with progress.step(f"read {spec}", reads=source_path(spec)):
+        dataset = load(spec, verify=verify, **expected, **changes)
+    good = suits(dataset, size, partition, wanted.order, wanted.balance)
+    if size == 1:
+        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
+    stored = None if any(changes.values()) else native
+    if good and stored:
+        return None, stored
+    folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
+    _divide(dataset, size, folder / "data", wanted, progress, seconds)
+    if stored:
+        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+              "for this run; `python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)
+    return None, str(folder / "data")
+
+
+@contextlib.contextmanager
+def _scratch(parent):
+    try:
+        made = contextlib.ExitStack()
+        folder = made.enter_context(scratches.folder(parent, ".sarlite-data-", 0o700))
+    except OSError as error:
+        raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
+    with made:
+        yield folder
+
+
+def _divide(dataset, n_parts, directory, wanted, progress, seconds):
+    stored = (dataset.division or {"partition": "metis"})["partition"]
+    method = wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
+    order = "stored" if wanted.order == stored_order(dataset) else wanted.order
+    parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
+                                  progress=progress, seconds=seconds)
+    with (progress.step("write the parts", dataset.n_bytes) as step,
+          format.GraphWriter(directory, step=step) as out):
+        divide(dataset, parts, n_parts, out, order=nodes, division=division)
+
+
+def _reordered(dataset, order, seed):
+    nodes = make_order(dataset, order, seed=seed)
+    return in_memory(dataset, order=nodes, division=record(1, "contiguous", order, seed))
+
+
+def _outside(scratch, dataset):
+    """The folder to make scratch in: never one of the data set's own."""
+    own = dataset.directory and Path(dataset.directory).resolve()
+    inside = scratch is not None and own and Path(scratch).resolve().is_relative_to(own)
+    return None if inside else scratch

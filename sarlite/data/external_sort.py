@@ -1,0 +1,188 @@
+"""Records sorted by a 64-bit key in bounded memory: sorted runs on disk, merged one range of keys after the other."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import budget
+from sarlite.data.mapped import copied, fresh
+from sarlite.data.spool import Spool
+from sarlite.errors import ConfigError
+from sarlite.structure.edges import index_dtype
+
+_SAMPLES = 2048  # keys of a run that are remembered, from which the ranges are made
+_PIECE_BYTES = 1 << 25  # of records given out at a time
+_ROWS = 1 << 20  # without edges, whose entries of indptr are given out at a time
+_LOW = np.uint64(2**32 - 1)
+
+
+class Sorter:
+    """Sorts records; records with equal keys keep the order in which they came.
+
+    Parameters
+    ----------
+    folder : path or None
+        Where the runs are written, which exists and is the caller's to remove.
+    n_bytes : int or None
+        Of memory that the sorter takes at most; more where more records than fit have one key. None is no limit:
+        nothing is written.
+    once : bool
+        Keep the first of equal keys.
+    **columns : (dtype, tuple of int)
+        What a record has beside its key, by name: dtype and shape.
+
+    Raises
+    ------
+    DataError
+        From every method: a file cannot be written.
+    ConfigError
+        There would be more runs than can be merged: `n_bytes` is too small.
+
+    Notes
+    -----
+    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where
+    there are columns.
+    """
+
+    def __init__(self, folder, n_bytes, *, once=False, **columns):
+        self._folder, self._once, self.n_records = folder, once, 0
+        self.columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
+        each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
+        self._piece = max(1, min(budget.at_once(n_bytes, each=32), _PIECE_BYTES // (8 + each)))
+        self._room = None if n_bytes is None else max(64, n_bytes // (8 + each + (17 if columns else 1)))
+        self._buffers, self._filled, self._runs, self._samples = None, 0, [], []
+
+    def add(self, keys, **columns):
+        """Take records: (n,) keys that fit uint64, and (n, ...) columns."""
+        self.n_records += keys.size
+        at = 0
+        while at < keys.size:
+            buffers, n = self._take_buffers(), keys.size
+            if self._room is None:
+                _grow(buffers, self._filled + n)
+            else:
+                n = min(self._room - self._filled, n - at)
+            for name, values in {"": keys, **columns}.items():
+                buffers[name][self._filled : self._filled + n] = values[at : at + n]
+            self._filled, at = self._filled + n, at + n
+            if self._filled == self._room:
+                self._spill()
+
+    def pieces(self):
+        """Yield (keys, columns by name): all records in order, a million at a time. The sorter is empty afterwards."""
+        if not self._runs:
+            yield from self._sorted(self._filled)
+        else:
+            self._spill()
+            yield from self._merged()
+        self._buffers = None
+
+    def _take_buffers(self):
+        if self._buffers is None:
+            self._buffers = _empty(self._room or 0, self.columns)
+        return self._buffers
+
+    def _sorted(self, n):
+        """Yield the first n records of the buffers in order."""
+        keys = self._take_buffers()[""][:n]
+        order = None
+        if self.columns:
+            order = np.argsort(keys, kind="stable")
+        else:
+            keys.sort()
+        before = None
+        for at in range(0, n, self._piece):
+            chosen = slice(at, at + self._piece) if order is None else order[at : at + self._piece]
+            found = keys[chosen]
+            if self._once:
+                first = np.concatenate(([before is None or found[0] != before], found[1:] != found[:-1]))
+                before = found[-1]
+                found, chosen = found[first], np.arange(at, at + first.size)[first] if order is None else chosen[first]
+            if found.size:
+                yield found, {name: self._buffers[name][chosen] for name in self.columns}
+
+    def _spill(self):
+        """Write what the buffers hold as a run."""
+        if not self._filled:
+            return
+        if len(self._runs) >= _SAMPLES // 4:
+            raise ConfigError(f"--memory: too small to sort so many records: {self._room:,} of them fit at a time")
+        forms = {"": (np.dtype(np.uint64), ()), **self.columns}
+        run = {name: Spool(Path(self._folder, f"{name or 'keys'}.{len(self._runs)}.run"), dtype)
+               for name, (dtype, _) in forms.items()}
+        for keys, columns in self._sorted(self._filled):
+            for name, values in {"": keys, **columns}.items():
+                run[name].write(values)
+        self._runs.append({name: spool.array() for name, spool in run.items()})
+        self._samples.append(fresh(self._runs[-1][""])[:: max(1, self._room // _SAMPLES)].copy())
+        self._filled = 0
+
+    def _merged(self):
+        samples = np.sort(np.concatenate(self._samples))
+        per_range = max(1, self._room // max(1, self._room // _SAMPLES) - len(self._runs))
+        begins = [0] * len(self._runs)
+        for last in [*samples[per_range::per_range], None]:
+            ends = [len(run[""]) if last is None else int(np.searchsorted(fresh(run[""]), last)) for run in self._runs]
+            total = sum(ends) - sum(begins)
+            if total > len(self._take_buffers()[""]):
+                self._buffers = None
+                self._buffers = _empty(total, self.columns)
+            self._load(begins, ends)
+            yield from self._sorted(total)
+            begins = ends
+        for path in Path(self._folder).glob("*.run"):
+            path.unlink()
+
+    def _load(self, begins, ends):
+        at = 0
+        for run, begin, end in zip(self._runs, begins, ends):
+            for name, buffer in self._buffers.items():
+                buffer[at : at + end - begin] = copied(run[name], begin, end)
+            at += end - begin
+
+
+def packed(dst, src):
+    """Return the keys of edges: by destination, then by source; ids are below 2^32."""
+    keys = dst.astype(np.uint64) << np.uint64(32)
+    keys |= src.astype(np.uint64)
+    return keys
+
+
+def csr(sorter, n_nodes, n_sources):
+    """Yield what a sorter of edges by `packed` keys holds as CSR.
+
+    Yields
+    ------
+    ends : (any,) int64
+        The next entries of indptr, n_nodes + 1 in all.
+    dst, src : (n,) int
+    columns : dict
+        Of the sorter.
+    """
+    row = n_edges = 0  # indptr is given up to `row`
+    for keys, columns in sorter.pieces():
+        dst = (keys >> np.uint64(32)).astype(np.int64)
+        nothing, last = slice(0, 0), int(dst[-1]) + 1
+        while row < last - _ROWS:  # many rows without edges
+            ends = np.searchsorted(dst, np.arange(row, row + _ROWS)) + n_edges
+            yield ends, dst[nothing], dst[nothing], {name: values[nothing] for name, values in columns.items()}
+            row += _ROWS
+        src = (keys & _LOW).astype(index_dtype(n_sources))
+        yield np.searchsorted(dst, np.arange(row, last)) + n_edges, dst, src, columns
+        row, n_edges = last, n_edges + keys.size
+    none = np.empty(0, np.int64)
+    columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
+    for first in range(row, n_nodes + 1, _ROWS):
+        yield np.full(min(_ROWS, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
+
+
+def _grow(buffers, n):
+    """Give buffers room for n records, and a quarter more where they have not."""
+    for buffer in buffers.values():
+        if len(buffer) < n:
+            buffer.resize((n + n // 4, *buffer.shape[1:]), refcheck=False)  # the system moves pages, no bytes
+
+
+def _empty(n, columns):
+    made = {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}
+    return {"": np.empty(n, np.uint64), **made}

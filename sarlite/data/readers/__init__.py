@@ -1,0 +1,1 @@
+"""Readers of data sets in other projects' formats: one format a module."""

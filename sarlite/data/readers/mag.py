@@ -1,0 +1,275 @@
+"""The raw folder of a heterogeneous data set of the Open Graph Benchmark: ogbn-mag."""
+
+import csv
+import gzip
+from itertools import islice
+
+import numpy as np
+
+from sarlite.data import textfile
+from sarlite.data.dataset import Dataset
+from sarlite.data.folders import key
+from sarlite.data.numbering import Numbering
+from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
+from sarlite.data.readers.ogb import csv_pieces, read_csv, split_folder, split_masks, total
+from sarlite.data.streams import both_ways, split_budget, spooled_labels
+from sarlite.data.tables import SPLITS, NodeTable
+from sarlite.errors import DataError, reading, regular
+from sarlite.structure.relational_generator import Relational, reverse, with_reverses
+from sarlite.structure.validation import first_true
+from sarlite.types import Path as AnyPath
+
+_MOST_TYPES = 1 << 12
+_NAMES = "_entidx2name.csv.gz"
+
+
+def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
+    """Read ogbn-mag from its folder, the one with `raw/` and `split/`.
+
+    Parameters
+    ----------
+    path, classes
+    reverses : bool
+        Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing
+        reaches authors.
+
+    Returns
+    -------
+    Relational
+        Its `target` is the type with labels. Features are those that are stored: ogbn-mag's papers have some.
+
+    Raises
+    ------
+    DataError
+        Naming the file and, where there is one, the line, also for: a relation that names an unknown type or is there
+        twice, an edge to a node that is not there, other than one type with labels.
+
+    Notes
+    -----
+    Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a
+    line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`;
+    `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` names, where it is there;
+    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`. A csv
+    is parsed line by line, some million numbers a second.
+    """
+    folder = Folder(path, reverses)
+    edges = {relation: folder.all_edges(relation) for relation in folder.relations}
+    features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name])
+                for name, file in folder.features.items()}
+    n = folder.n_nodes[folder.target]
+    labels = whole_labels(read_csv(folder.labels, "labels", np.float64, n_rows=n, columns=1), folder.labels)
+    n_classes = count_classes(labels, folder.labels, classes)
+    edges = with_reverses(edges) if reverses else edges
+    train, val, test = folder.split()
+    return Relational(folder.n_nodes, edges, features, folder.target, labels, train, val, test, n_classes)
+
+
+def read_streamed(path, options, workspace, tell, about, drop_edge_values=False):
+    """Return the Dataset of the folder that `read` reads, relation by relation, in memory or within so many bytes.
+
+    Raises
+    ------
+    DataError
+        As `mag.read`; a node has no name, a name is there twice, or two have one hash.
+    """
+    stored, source = Folder(path, options.get("reverses", True), options.get("names", False)), about["source"]
+    batch, n = textfile.batch_within(workspace.n_bytes), stored.n_nodes[stored.target]
+    split_budget(n, workspace)
+    forward, back = [], []
+    for number, (relation, its_reverse) in enumerate(stored.relations.items()):
+        tell(".".join(relation))
+        pieces = ((src, dst, {}) for src, dst in stored.edges(relation, batch))
+        for edges in both_ways(pieces, relation, its_reverse, stored.n_nodes, stored.n_edges(relation),
+                               workspace.within(str(number)), source):
+            (forward if edges.relation == relation else back).append(edges)
+    tell("read the nodes")
+    features = {}
+    for number, (name, file) in enumerate(stored.features.items()):
+        pieces = csv_pieces(file, "features", np.float32, n_rows=stored.n_nodes[name], batch=batch)
+        features[name] = workspace.array(f"features.{number}", pieces)
+    pieces = csv_pieces(stored.labels, "labels", np.float64, n_rows=n, columns=1, batch=batch)
+    labels, n_classes = spooled_labels(pieces, stored.labels, workspace, options.get("classes"), None)
+    rows = {"labels": labels, **dict(zip(SPLITS, stored.split())), "n_classes": n_classes}
+    names = {name: _mapping(stored, name, workspace) for name in stored.names}
+    nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source,
+                       names=names.get(name)) for name, n in stored.n_nodes.items()]
+    return Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
+
+
+def _mapping(stored, node_type, workspace):
+    file = stored.names[node_type]
+    numbering = Numbering(workspace.within(f"names/{key(node_type)}"), file)
+    for _, names in stored.names_of(node_type, textfile.batch_within(workspace.n_bytes)[0]):
+        numbering.list(names)
+    numbering.finish(file, "line", 2)
+    return numbering.mapping
+
+
+class Folder:
+    """What the small files of ogbn-mag's folder say, and the large ones in pieces.
+
+    Attributes
+    ----------
+    n_nodes : dict of str to int
+    relations : dict of (source type, name, destination type) to its reverse or None
+    target : str
+        The type with labels.
+    features : dict of str to path
+        Of the types that have some.
+    labels : path
+    names : dict of str to path
+        Of the types whose nodes have names; none where they are not asked for.
+    """
+
+    def __init__(self, path, reverses, names=False):
+        self.path = existing(path)
+        raw = self.path / "raw"
+        self.n_nodes = _counts(raw / "num-node-dict.csv.gz")
+        there = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
+        self.relations = {relation: reverse(relation) if reverses else None for relation in there}
+        for name in self.n_nodes:
+            key(name)  # which refuses what is no name
+        for relation, back in self.relations.items():
+            key(*(back or relation))
+            if back in self.relations:
+                raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, "
+                                f"{','.join(back)!r}, is stored too; reverses=false reads what is stored")
+        self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
+        self.features = _features(raw, self.n_nodes)
+        self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
+        self.names = _named(self.path / "mapping", self.n_nodes) if names else {}
+
+    def n_edges(self, relation):
+        """Return what the folder says of a relation's number of edges."""
+        return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
+
+    def edges(self, relation, batch=textfile.BATCH):
+        """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
+        file, first = self._of(relation) / "edge.csv.gz", 0
+        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
+            for column, name in zip(piece.T, relation[::2]):
+                if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
+                    raise DataError(f"{file}: line {first + at + 1}: node {column[at]} of type {name!r} is outside "
+                                    f"0 <= node < {self.n_nodes[name]}")  # fmt: skip
+            yield piece[:, 0], piece[:, 1]
+            first += len(piece)
+
+    def all_edges(self, relation):
+        """Return the (src, dst) of all edges of a relation."""
+        n, at = self.n_edges(relation), 0
+        check_room(16 * n, f"{self._of(relation) / 'edge.csv.gz'}: edges")
+        src, dst = np.empty(n, np.int64), np.empty(n, np.int64)
+        for piece in self.edges(relation):
+            here = slice(at, at + len(piece[0]))
+            src[here], dst[here] = piece
+            at = here.stop
+        return src, dst
+
+    def names_of(self, name, n_lines=textfile.BATCH[0]):
+        """Yield the lines' numbers and the names of a type's nodes, some ten thousand at a time."""
+        file, n = self.names[name], self.n_nodes[name]
+        with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
+            rows, at = csv.reader(textfile.lines(stream)), 0
+            next(rows, None)  # ent idx,ent name
+            while batch := list(islice(rows, n_lines)):
+                for node, row in enumerate(batch, at):
+                    if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
+                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found "
+                                        f"{','.join(row)!r}")
+                yield range(at + 2, at + 2 + len(batch)), [row[1].strip() for row in batch]
+                at += len(batch)
+        if at != n:
+            raise DataError(f"{file}: names: {at} of them, but there are {n} nodes of type {name!r}")
+
+    def split(self):
+        """Return the masks of the train, val and test nodes."""
+        return split_masks(split_folder(self.path, self.target), self.n_nodes[self.target])
+
+    def _of(self, relation):
+        return self.path / "raw" / "relations" / "___".join(relation)
+
+
+def _named(folder, n_nodes):
+    """The files of names by type: some types may have none, but no other has."""
+    found = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
+    for name, path in found.items():
+        if name not in n_nodes:
+            raise DataError(f"{path}: names: node type {name!r} is none of {', '.join(n_nodes)}")
+    if not found:
+        raise DataError(f"{folder}: names: no file TYPE{_NAMES} of {', '.join(n_nodes)}")
+    return {name: found[name] for name in n_nodes if name in found}
+
+
+def _rows(file, field):
+    """Yield (number, words) of each line that is not empty."""
+    with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
+        for number, line in enumerate(textfile.lines(stream), 1):
+            if line.strip():
+                yield number, [word.strip() for word in line.split(",")]
+            if number > _MOST_TYPES:
+                raise DataError(f"{file}: {field}: more than {_MOST_TYPES} lines")
+
+
+def _by_type(file, field):
+    """The one row below a header of node types, as a dict; and the row's line."""
+    rows = list(_rows(file, field))
+    if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
+        raise DataError(f"{file}: {field}: expected a line of node types and one of as many values, found {len(rows)} "
+                        "lines")
+    (_, names), (line, values) = rows
+    if len(set(names)) != len(names):
+        raise DataError(f"{file}: {field}: a node type is there twice: {', '.join(names)}")
+    return dict(zip(names, values)), line
+
+
+def _counts(file):
+    found, line = _by_type(file, "numbers of nodes")
+    for name, value in found.items():
+        if not value.isdigit():
+            raise DataError(f"{file}: line {line}: {value!r} is no number of nodes of {name!r}")
+    counts = {name: int(value) for name, value in found.items()}
+    check_nodes(sum(counts.values()), 0, file)
+    return counts
+
+
+def _relations(file, n_nodes):
+    found = []
+    for line, words in _rows(file, "relations"):
+        if len(words) != 3:
+            raise DataError(f"{file}: line {line}: expected source type, relation, destination type, "
+                            f"found {','.join(words)!r}")
+        for name in (words[0], words[2]):
+            if name not in n_nodes:
+                raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: "
+                                f"node type {name!r} is none of {', '.join(n_nodes)}")
+        if tuple(words) in found:
+            raise DataError(f"{file}: line {line}: relation {','.join(words)!r} is there twice")
+        found.append(tuple(words))
+    return found
+
+
+def _features(raw, n_nodes):
+    """The files of the types with features: those that a list names, where there is one, else all that are there."""
+    there = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
+    told = raw / "nodetype-has-feat.csv.gz"
+    for name in there:
+        if name not in n_nodes:
+            raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
+    named, line = _true(told, "types with features") if told.exists() else (there, None)
+    if line and sorted(named) != there:
+        raise DataError(f"{told}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "
+                        f"{', '.join(there) or 'none'}")
+    return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in there}
+
+
+def _true(file, field):
+    found, line = _by_type(file, field)
+    return [name for name, value in found.items() if value.lower() in ("true", "1")], line
+
+
+def _labelled(file, n_nodes):
+    named, line = _true(file, "types with labels")
+    if len(named) != 1 or named[0] not in n_nodes:
+        raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, "
+                        f"found {', '.join(named) or 'none'}")
+    return named[0]

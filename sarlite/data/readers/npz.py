@@ -1,0 +1,207 @@
+"""NumPy archives: the CSR form of shchur/gnn-benchmark, and members that are mapped instead of loaded."""
+
+import math
+import shutil
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import npyfile
+from sarlite.data.mapped import copied, pieces
+from sarlite.data.raw import check_csr, check_room, dense, existing
+from sarlite.data.streams import Streams, drawn, spooled_labels
+from sarlite.data.tables import SPLITS
+from sarlite.errors import DataError, reading, regular, writing
+from sarlite.structure import validation
+from sarlite.structure.edges import destinations, row_chunks
+
+
+def streams(path, workspace, finish, classes=None, task=None, train=20, val=30, seed=0):
+    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and labels.
+
+    Parameters
+    ----------
+    path : path
+    workspace : Workspace
+    finish : callable
+        Of each piece of the features.
+    classes : int, optional
+        By default the largest label + 1.
+    task : str, optional
+        The task of the labels: see `raw.read_labels`.
+    train, val : int or float
+        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a
+        task other than classify all labelled nodes are one class.
+    seed : int
+
+    Returns
+    -------
+    Streams
+        Directed, from row to column, as the file has it.
+
+    Raises
+    ------
+    DataError
+        The archive or a member is damaged, has another shape than the other members need, or holds Python objects.
+    """
+    path = existing(path)
+    get, at_once = partial(member, path, folder=workspace.within("members").folder), workspace.at_once()
+    indptr, indices = get("adj_indptr"), get("adj_indices")
+    n_nodes = square(get("adj_shape"), f"{path}: adj_shape")
+    values = weights(f"{path}: adj_data", get("adj_data", optional=True), indices.size)
+
+    def edges():
+        for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", at_once):
+            here = f"{path}: from row {first} on: adj"
+            columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
+            weight = None if values is None else validation.weights(f"{path}: adj_data", copied(values, a, b), b - a)
+            yield destinations(ends) + first, columns, {"edge_weight": weight}
+
+    def rows(n_nodes):
+        x = workspace.array("features", map(finish, _attributes(path, get, at_once)))
+        numbers = get("labels")
+        steps = range(0, max(len(numbers), 1), at_once)
+        pieces_ = (copied(numbers, at, min(at + at_once, len(numbers))) for at in steps)
+        y, n_classes = spooled_labels(pieces_, path, workspace, classes, task)
+        for name, array in (("features", x), ("labels", y)):
+            if array.shape[0] != n_nodes:
+                raise DataError(f"{path}: {name}: {array.shape[0]} rows, but adj_shape says {n_nodes} nodes")
+        parts = drawn(y, task, train, val, seed, workspace, path)
+        return {"features": x, "labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
+
+    columns = {}
+    if values is not None:
+        columns["edge_weight"] = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64), ()
+    return Streams(edges(), lambda largest, n_edges: n_nodes, rows, path.stem, path, task or "classify", columns)
+
+
+def edge_weight(path, name, n_edges):
+    """Return the edges' weights, or None where the member is not there or all ones."""
+    values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
+    return None if values is None else validation.weights(f"{path}: {name}", values, n_edges)
+
+
+def weights(where, values, n_edges):
+    """Return weights as they are, or None where there are none or all are 1; raises a DataError for another shape."""
+    if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
+        return None
+    if values.shape != (n_edges,):
+        validation.weights(where, values, n_edges)
+    return values
+
+
+def member(path, name, optional=False, folder=None):
+    """Return one array of an .npz file, mapped read-only; of a compressed member that takes a folder.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where to unpack what is compressed, to be mapped.
+
+    Raises
+    ------
+    DataError
+        The archive cannot be read, has no such member, or the member's size is not what its header says.
+    """
+    with reading(path, name):
+        with zipfile.ZipFile(regular(path)) as archive:
+            if f"{name}.npy" not in archive.namelist():
+                if optional:
+                    return None
+                raise DataError(f"{path}: {name}: no such array in the file")
+            info = archive.getinfo(f"{name}.npy")
+            with archive.open(info) as file:
+                dtype, shape, fortran, offset = npyfile.header(file.read(npyfile.HEAD))
+                n_bytes = dtype.itemsize * math.prod(shape)
+                if offset + n_bytes != info.file_size:
+                    raise DataError(f"{path}: {name}: {info.file_size} bytes, but its header needs {offset + n_bytes}")
+                if info.compress_type != zipfile.ZIP_STORED and n_bytes >= 1 << 20 and folder is not None:
+                    return _unpacked(file, Path(folder, f"{name}.npy"), dtype, shape, fortran, offset)
+                if info.compress_type != zipfile.ZIP_STORED or n_bytes < 1 << 20:
+                    check_room(n_bytes, f"{path}: {name}")
+                    file.seek(offset)
+                    data = file.read()  # to the end, where its checksum is compared
+                    found = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
+                    return found.reshape(shape, order="F" if fortran else "C")
+            return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
+
+
+def _unpacked(file, path, dtype, shape, fortran, offset):
+    """Write a member to a file of its own, which is mapped."""
+    file.seek(0)
+    with writing(path), path.open("wb") as out:
+        shutil.copyfileobj(file, out, 1 << 20)  # to the end, where its checksum is compared
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+
+
+def _data_offset(path, info):
+    """Return where a stored member's bytes begin: after its local header, whose name and extra field vary in length."""
+    with Path(path).open("rb") as file:
+        file.seek(info.header_offset + 26)
+        lengths = np.frombuffer(file.read(4), "<u2")
+    return info.header_offset + 30 + int(lengths.sum())
+
+
+def square(shape, where):
+    """Return the number of nodes of a square matrix's shape, or raise a DataError."""
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
+        raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
+    return int(shape[0])
+
+
+def check_matrix(path, matrix):
+    """Raise a DataError unless `attr_matrix` is a matrix of numbers."""
+    if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
+        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype "
+                        f"{matrix.dtype}")
+
+
+def check_attributes(path, shape):
+    """Raise a DataError unless `attr_shape` is two numbers."""
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of "
+                        "features")
+
+
+def _csr_pieces(indptr, indices, n_rows, where, at_once):
+    """Yield (first row, indptr of a piece from 0 on, its first and last entry) of a CSR matrix whose ends are right."""
+    if indptr.ndim != 1 or indptr.dtype.kind not in "iu" or indptr.size != n_rows + 1:
+        raise DataError(f"{where}_indptr: shape {indptr.shape}, dtype {indptr.dtype}, "
+                        f"expected {n_rows + 1} integers for {n_rows} rows")
+    if indptr[0] != 0 or indptr[-1] != indices.size:
+        raise DataError(f"{where}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
+    for low in range(0, n_rows, at_once):
+        ends = copied(indptr, low, min(low + at_once, n_rows) + 1, np.int64)
+        if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > indices.size:
+            at = int(np.argmax(np.diff(ends, append=indices.size) < 0))
+            raise DataError(f"{where}_indptr: entry {low + at + 1} is less than the entry before")
+        for first, last in row_chunks(ends, at_once):
+            a, b = int(ends[first]), int(ends[last])
+            yield low + first, ends[first : last + 1] - a, a, b
+
+
+def _attributes(path, member, at_once):
+    matrix = member("attr_matrix", optional=True)
+    if matrix is not None:
+        check_matrix(path, matrix)
+        step = max(1, (1 << 25) // max(1, matrix.dtype.itemsize * matrix.shape[1]))
+        yield from (copied(matrix, at, min(at + step, len(matrix))) for at in range(0, max(len(matrix), 1), step))
+        return
+    data, indptr, indices, shape = (member(f"attr_{name}") for name in ("data", "indptr", "indices", "shape"))
+    check_attributes(path, shape)
+    n_rows, width = map(int, shape)
+    if data.shape != indices.shape:
+        raise DataError(f"{path}: attr_data: shape {data.shape}, but attr_indices has {indices.shape}")
+    step = max(1, (1 << 23) // max(1, width))
+    found = None
+    for first, ends, a, _ in _csr_pieces(indptr, indices, n_rows, f"{path}: attr", at_once):
+        for at in range(0, ends.size - 1, step):
+            part = ends[at : at + step + 1]
+            here = slice(a + int(part[0]), a + int(part[-1]))
+            found = dense(copied(data, here.start, here.stop), part - part[0], copied(indices, here.start, here.stop),
+                          (part.size - 1, width), f"{path}: from row {first + at} on: attr")  # fmt: skip
+            yield found
+    if found is None:
+        yield np.empty((0, width), np.float32)

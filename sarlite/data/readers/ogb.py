@@ -1,0 +1,314 @@
+"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), ogbl-*,
+ogbg-*.
+"""
+
+import gzip
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import pickled, textfile
+from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, one_hot, read_labels
+from sarlite.data.readers import npz
+from sarlite.data.readers.tu import set_of_graphs
+from sarlite.data.tables import SPLITS
+from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.structure.relational_generator import Relational
+from sarlite.structure.validation import first_true
+from sarlite.types import Path as AnyPath
+
+MAX_GRAPHS = 1 << 20  # rows of a list of counts
+_SPECIES = "node_species.csv.gz"
+_INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
+
+
+def read(path, classes=None, task=None, features=None):
+    """Read an OGB data set of nodes or links from its folder, the one with `raw/` and `split/`.
+
+    A data set of links, as ogbl-collab, has a file `split/KIND/train.pt`. Its nodes have no labels, and without
+    `node-feat.csv.gz` a column of ones; `raw/` has the edges to train on. `pairs` reads the links of a split.
+
+    Parameters
+    ----------
+    path, classes
+    task
+        By default classes, for ogbn-proteins "multilabel".
+    features : {"edges", "species", "both"}, optional
+        Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by
+        default; its species, one-hot by ascending number; or both side by side.
+
+    Returns
+    -------
+    RawGraph
+        Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs
+        without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as in OGB's own loader. Unlabelled
+        nodes (NaN in papers100M) get -1.
+
+    Notes
+    -----
+    A csv is parsed line by line, some million numbers a second. ogbn-papers100M's features stay memory-mapped where
+    `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
+    """
+    path = existing(path)
+    of_links = [*(path / "split").glob("*/train.pt")]
+    if len(of_links) == 1:
+        return _of_links(path, of_links[0], {"classes": classes, "task": task, "features": features})
+    raw, split_kind = path / "raw", split_folder(path)
+    packed, proteins, values = (raw / "data.npz").is_file(), (raw / _SPECIES).is_file(), None
+    if features is not None and not proteins:
+        raise ConfigError(f"features: {features!r} is of ogbn-proteins; {path} has features of its own")
+    if proteins:
+        src, dst, features, labels, values = _proteins(raw, features or "edges")
+        task = task or "multilabel"
+    else:
+        src, dst, features, labels = _from_npz(raw) if packed else _from_csv(raw)
+    split = split_masks(split_kind, len(labels))
+    undirected = split_kind.name in _INVERSE
+    labels, n_classes = read_labels(labels, raw / ("node-label.npz" if packed else "node-label.csv.gz"), classes, task)
+    edges_in = raw / ("data.npz" if packed else "edge.csv.gz")
+    return RawGraph(src, dst, features, labels, *split, n_classes=n_classes, name=_name(path), undirected=undirected,
+                    edges_in=edges_in, task=task or "classify", edge_features=values)
+
+
+def _of_links(path, train, options):
+    told = next((name for name, value in options.items() if value is not None), None)
+    if told:
+        raise ConfigError(f"{told}: {path} is a data set of links, whose nodes have no labels")
+    raw = path / "raw"
+    n_nodes, edges = _nodes_and_edges(raw)
+    file = raw / "node-feat.csv.gz"
+    there = file.is_file()
+    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if there else np.ones((n_nodes, 1), np.float32)
+    none = np.zeros(n_nodes, bool)
+    undirected = "edge" in pickled.load_saved(train)
+    return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
+                    name=_name(path), undirected=undirected, edges_in=raw / "edge.csv.gz")
+
+
+def _name(path):
+    return path.resolve().name.replace("_", "-")
+
+
+def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
+    """Read an OGB data set of graphs, ogbg-*, from its folder with `raw/`, which has graph-label.csv.gz, and `split/`.
+
+    Returns
+    -------
+    Relational
+        As of `tu.read`, with the split of the folder. Features are the numbers of node-feat.csv.gz and
+        edge-feat.csv.gz as they stand; edges lead both ways, as OGB's own loader has them. An edge whose end is no node
+        of its graph is refused.
+    """
+    folder = existing(path)
+    raw, split = folder / "raw", split_folder(folder)
+    nodes, edges = (_counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    if len(nodes) != len(edges):
+        raise DataError(f"{raw / 'num-edge-list.csv.gz'}: {len(edges)} counts, expected {len(nodes)}")
+    n, ends = _nodes_and_edges(raw)
+    of_edge = np.repeat(np.arange(len(edges)), edges)
+    if (at := first_true((ends < 0) | (ends >= nodes[of_edge, None]))) is not None:
+        graph = of_edge[at[0]]
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {ends[at]}, outside 0 <= id < "
+                        f"{nodes[graph]}, the nodes of graph {graph}")
+    src, dst = (ends + (np.cumsum(nodes) - nodes)[of_edge, None]).T
+    x, values = (read_csv(file, "features", np.float32, n_rows=rows) if file.exists() else None for file, rows in
+                 ((raw / "node-feat.csv.gz", n), (raw / "edge-feat.csv.gz", len(ends))))
+    file = raw / "graph-label.csv.gz"
+    labels, n_outputs = read_labels(read_csv(file, "labels", np.float64, n_rows=len(nodes)), file, classes, task)
+    values = None if values is None else np.concatenate([values, values])
+    return set_of_graphs(np.repeat(np.arange(len(nodes)), nodes), len(nodes), np.concatenate([src, dst]),
+                         np.concatenate([dst, src]), x, values, labels, split_masks(split, len(nodes)), n_outputs, task)
+
+
+def pairs(path):
+    """Return the links of a split of an ogbl data set and its negatives, from `split/KIND/valid.pt`.
+
+    Returns
+    -------
+    links : (n, 2) integers
+        `edge`, or `source_node` and `target_node`.
+    negatives : (m, 2) integers, or None
+        `edge_neg`, which all links are compared with; or k pairs for each link, link after link, from
+        `target_node_neg`, (n, k).
+    per_link : int
+        k; 0 with `edge_neg`.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or has no such arrays.
+    """
+    found = pickled.load_saved(Path(path))
+    links, negatives, per_link = _links_of(path, found), found.get("edge_neg"), 0
+    if "target_node_neg" in found:
+        tails = found["target_node_neg"]
+        if tails.ndim != 2 or len(tails) != len(links):
+            raise DataError(f"{path}: links: target_node_neg {tails.shape} has not a row for each of {len(links)} "
+                            "links")
+        per_link = tails.shape[1]
+        negatives = np.stack([np.repeat(links[:, 0], per_link), tails.reshape(-1)], 1)
+    if negatives is not None:
+        _check_pairs(path, "negatives", negatives)
+    return links, negatives, per_link
+
+
+def _links_of(path, found):
+    if "edge" in found:
+        links = found["edge"]
+    elif {"source_node", "target_node"} <= found.keys():
+        ends = found["source_node"], found["target_node"]
+        if ends[0].ndim != 1 or ends[0].shape != ends[1].shape:
+            raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are no pairs")
+        links = np.stack(ends, 1)
+    else:
+        raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but "
+                        f"{', '.join(map(str, found))}")
+    _check_pairs(path, "links", links)
+    return links
+
+
+def _check_pairs(path, name, found):
+    if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
+        raise DataError(f"{path}: {name}: expected pairs of whole numbers, found {found.dtype} {found.shape}")
+
+
+def split_folder(path, inside=""):
+    """Return the one folder below `split/` that has a split, in its folder `inside`."""
+    split = path / "split"
+    found = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
+    if len(found) != 1:
+        names, file = ", ".join(entry.name for entry in found) or "none", f"{inside}/train.csv.gz".lstrip("/")
+        raise DataError(f"{split}: split: expected one folder with {file}, found {names}")
+    return found[0] / inside
+
+
+def split_masks(folder, n):
+    """Return the masks of the train, val and test nodes, of n, from their ids in three files."""
+    where = {name: folder / f"{file}.csv.gz" for name, file in zip(SPLITS, ("train", "valid", "test"))}
+    masks = []
+    for name, file in where.items():
+        pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
+        masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
+    for (one, a), (other, b) in combinations(zip(where, masks), 2):
+        if (node := first_true(a & b)) is not None:
+            raise DataError(f"{where[other]}: node {node} is in {one} too")
+    return masks
+
+
+def _nodes_and_edges(raw):
+    """The number of nodes, and the edges as they are stored, (n, 2)."""
+    n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
+    check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
+    return n_nodes, read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
+
+
+def _from_csv(raw):
+    n_nodes, edges = _nodes_and_edges(raw)
+    features = read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
+    labels = read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
+    return edges[:, 0], edges[:, 1], features, labels
+
+
+def _proteins(raw, wanted):
+    """Edges both ways, as OGB's loader has them, features of nodes as wanted, labels, and the edges' features."""
+    if wanted not in ("edges", "species", "both"):
+        raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
+    n_nodes, edges = _nodes_and_edges(raw)
+    if (at := first_true((edges < 0) | (edges >= n_nodes))) is not None:
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, "
+                        f"outside 0 <= id < {n_nodes}")
+    values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=len(edges))
+    labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
+    species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
+    src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
+    values = np.concatenate([values, values])
+    found = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
+    found += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if wanted != "edges" else []
+    return src, dst, np.concatenate(found, 1), labels, values
+
+
+def _mean_of_edges(dst, values, n_nodes):
+    """The mean of each node's in-edges' features, 0 without, added up in float64."""
+    degrees = np.maximum(np.bincount(dst, minlength=n_nodes), 1)
+    return np.stack([np.bincount(dst, column, n_nodes) / degrees for column in values.T], 1).astype(np.float32)
+
+
+def _from_npz(raw):
+    file = raw / "data.npz"
+    edges, features = npz.member(file, "edge_index"), npz.member(file, "node_feat")
+    counts = npz.member(file, "num_nodes_list")
+    if counts.dtype.kind not in "iu":
+        raise DataError(f"{file}: num_nodes_list: expected whole numbers, found dtype {counts.dtype}")
+    n_nodes = int(counts.sum())
+    labels = npz.member(raw / "node-label.npz", "node_label")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise DataError(f"{file}: edge_index: expected shape (2, edges), found {edges.shape}")
+    if features.ndim != 2 or features.shape[0] != n_nodes:
+        raise DataError(f"{file}: node_feat: expected {n_nodes} rows, found shape {features.shape}")
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise DataError(f"{raw / 'node-label.npz'}: node_label: expected {n_nodes} rows, found shape {labels.shape}")
+    return edges[0], edges[1], features, labels
+
+
+def total(path, most=MAX_GRAPHS):
+    """Return the sum of a list of counts, of `most` lines at most."""
+    return sum(_counts(path, most).tolist())
+
+
+def _counts(path, most=MAX_GRAPHS):
+    found = read_csv(path, "count", np.int64, columns=1, most=most)[:, 0]
+    if found.min(initial=0) < 0:
+        raise DataError(f"{path}: count: {found.min()} is negative")
+    return found
+
+
+def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
+    """Return what `csv_pieces` yields as one array."""
+    found = csv_pieces(path, field, dtype, n_rows, columns, most, batch)
+    if n_rows is None:
+        return np.concatenate(list(found))
+    out, at = None, 0
+    for piece in found:
+        if out is None:
+            check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
+            out = np.empty((n_rows, piece.shape[1]), dtype)
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
+
+
+def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
+    """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
+
+    Parameters
+    ----------
+    n_rows : int, optional
+        Rows that it must have.
+    columns : int, optional
+        Columns that it must have; by default as many as the first piece has.
+    most : int, optional
+        Without `n_rows`: rows that it may have.
+    batch : (int, int)
+        As of `textfile.read`.
+
+    Raises
+    ------
+    DataError
+        It has other rows or columns, or cannot be read.
+    """
+    n_read, width = 0, None
+    with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
+        for piece in textfile.batches((line for line in textfile.lines(file) if line.strip()), dtype, ",", batch):
+            if columns is not None and piece.shape[1] != columns:
+                raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
+            width = width or piece.shape[1]
+            n_read += len(piece)
+            if n_read > (most if n_rows is None else n_rows) or piece.shape[1] != width:
+                expected = f"{most} rows that may be" if n_rows is None else f"{n_rows} rows of {width} expected"
+                raise DataError(f"{path}: {field}: more or wider than the {expected}")
+            yield piece
+        if n_rows is not None and n_read != n_rows:
+            raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
+    if not n_read:
+        yield np.empty((0, columns or 1), dtype)

@@ -1,0 +1,241 @@
+"""PIGO's binary CSR graphs (`graph.bin`), and the directories of MG-GCN, which has one beside matrices."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.data import binary, edge_list
+from sarlite.data.divide import restored
+from sarlite.data.mapped import pieces
+from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, narrowed, read_labels
+from sarlite.errors import ConfigError, DataError, reading, writing
+from sarlite.structure import validation
+from sarlite.structure.edges import csr_by_dst, destinations
+
+MAGIC = b"PIGO-CSR-v2"
+GRAPH, FEATURES, LABELS, SETS = (f"{name}.bin" for name in ("graph", "features", "labels", "sets"))
+_NONE = 3  # of a node in no split: MG-GCN's own sets are 0 train, 1 val, 2 test
+_SIZES = {4: "<u4", 8: "<u8"}
+
+
+class Csr(NamedTuple):
+    """A graph by source: node i's edges go to `indices[indptr[i] : indptr[i + 1]]`."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    weight: np.ndarray | None
+
+
+def streams(path, workspace, finish, **tables):
+    """Give a graph, directed from row to column; other files are read as by `edge_list.streams`."""
+    return edge_list.streams(path, workspace, finish, graph=_edges, **tables)
+
+
+def _edges(path):
+    graph = read_csr(path)
+    return destinations(graph.indptr), graph.indices, graph.indptr.size - 1, graph.weight
+
+
+def read_csr(path):
+    """Map a PIGO-CSR-v2 file: magic, bytes of a node id L and of an offset O, n, m, rows, columns, O[n + 1], L[m],
+    weights.
+
+    Returns
+    -------
+    Csr
+        `indptr` int64, `indices` mapped, of uint32 or uint64, not yet compared with n.
+
+    Raises
+    ------
+    DataError
+        A field of the header is impossible, the file's size does not fit, offsets fall, weights are not finite.
+
+    Notes
+    -----
+    No field says whether a file has weights. A file has weights if 4 or 8 bytes an edge (float32, float64) follow the
+    node ids.
+    """
+    first, _ = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"))
+    if first["magic"] != MAGIC:
+        raise DataError(f"{path}: magic: {first['magic']!r}, expected {MAGIC!r}")
+    for name in ("L", "O"):
+        if first[name] not in _SIZES:
+            raise DataError(f"{path}: {name}: {first[name]} bytes, expected 4 or 8")
+    label, ordinal = _SIZES[first["L"]], _SIZES[first["O"]]
+    counts = (("n", label), ("m", ordinal), ("rows", label), ("columns", label))
+    head, offset = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"), *counts)
+    n, m = head["n"], head["m"]
+    check_nodes(n, 0, f"{path}: n")
+    for name in ("rows", "columns"):
+        if head[name] > n:
+            raise DataError(f"{path}: {name}: {head[name]}, expected at most n, {n}")
+    fields = [("offsets", ordinal, (n + 1,)), ("node ids", label, (m,))]
+    with reading(path, "graph"):
+        spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
+    if spare > 0:
+        if spare not in (4 * m, 8 * m):
+            raise DataError(f"{path}: weights: {spare} bytes are behind the node ids, "
+                            f"expected none, {4 * m} or {8 * m} for {m} edges")
+        fields.append(("weights", f"<f{spare // m}", (m,)))
+    indptr, indices, *weight = binary.arrays(path, offset, *fields)
+    weight = _weights(path, weight[0], m) if weight else None
+    return Csr(check_indptr(indptr, n, m, f"{path}: offsets"), indices, weight)
+
+
+def _weights(path, values, n_edges):
+    """The weights, or None where all are 1."""
+    if all((piece == 1).all() for _, piece in pieces(values)):
+        return None
+    return validation.weights(f"{path}: weights", values, n_edges)
+
+
+def read_directory(path, classes=None):
+    """Read MG-GCN's graph.bin and matrices of a row a node: features.bin (float32), labels.bin (int32), sets.bin
+    (uint32).
+
+    Parameters
+    ----------
+    path : path
+    classes : int, optional
+        By default the largest label + 1.
+
+    Returns
+    -------
+    RawGraph
+        Directed, from row to column. Nodes of set 3 are in no split.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, files disagree in the number of rows, or a set is none of 0 to 3.
+    """
+    path = existing(path)
+    graph = read_csr(path / GRAPH)
+    n_nodes = graph.indptr.size - 1
+    features = _matrix(path / FEATURES, "features", "<f4", n_nodes)
+    labels, n_classes = read_labels(_matrix(path / LABELS, "labels", "<i4", n_nodes, 1)[:, 0], path / LABELS, classes)
+    sets = _matrix(path / SETS, "sets", "<u4", n_nodes, 1)[:, 0]
+    if (at := validation.first_true(sets > _NONE)) is not None:
+        raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, "
+                        "expected 0 (train), 1 (val), 2 (test) or 3 (none)")
+    split = (sets == place for place in range(_NONE))
+    return RawGraph(destinations(graph.indptr), graph.indices, features, labels, *split, n_classes=n_classes,
+                    name=path.resolve().name, edge_weight=graph.weight, edges_in=path / GRAPH)
+
+
+def _matrix(path, field, dtype, n_rows, n_columns=None):
+    head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
+    for name, expected in (("rows", n_rows), ("columns", n_columns)):
+        if expected is not None and head[name] != expected:
+            raise DataError(f"{path}: {name}: {head[name]}, expected {expected}")
+    return binary.arrays(path, offset, (field, dtype, (head["rows"], head["columns"])))[0]
+
+
+def write(path, dataset, *, overwrite=False, ones=False):
+    """Write a data set's graph as PIGO-CSR-v2, by original id; features, labels and splits are left out.
+
+    Parameters
+    ----------
+    path : path
+    dataset : Dataset
+    overwrite : bool
+        Replace what stands there.
+    ones : bool
+        Write float32 weights, as MG-GCN reads them: 1 where there are none.
+
+    Raises
+    ------
+    ConfigError
+        `path` exists; edges have features, for which there is no place.
+    DataError
+        It cannot be written.
+
+    Notes
+    -----
+    Node ids take 4 bytes, offsets 4, or 8 from 2^32 edges on. The file appears whole or not at all.
+    Memory: about 20 bytes an edge, for the transpose.
+    """
+    binary.refuse_existing(path, overwrite)
+    graph = _by_source(_without_edge_features(dataset))
+    n, m = graph.indptr.size - 1, graph.indices.size
+    size = 4 if m < 1 << 32 else 8
+    with binary.output(path, overwrite) as put:
+        put(MAGIC + bytes((4, size)))
+        for number, n_bytes in ((n, 4), (m, size), (n, 4), (n, 4)):
+            put(number.to_bytes(n_bytes, "little"))
+        for array, dtype in ((graph.indptr, _SIZES[size]), (graph.indices, "<u4")):
+            _put(put, array, dtype, path)
+        if graph.weight is not None:
+            _put(put, graph.weight, "<f4" if ones else graph.weight.dtype, f"{path}: weights")
+        elif ones:
+            for _, piece in pieces(graph.indices):
+                put(np.ones(piece.size, "<f4"))
+
+
+def write_directory(path, dataset, *, overwrite=False):
+    """Write a data set as MG-GCN reads it, by original id: the four files of `read_directory`.
+
+    Parameters
+    ----------
+    path : path
+        A folder, made where it is not there.
+    dataset : Dataset
+        Of task "classify". Features and weights are rounded to float32; an unlabelled node has -1, one in no split set
+        3.
+    overwrite : bool
+        Replace the four files where they are there; graph.bin goes first and comes last.
+
+    Raises
+    ------
+    ConfigError
+        Another task; a file exists; edges have features.
+    DataError
+        A file cannot be written.
+    """
+    path, dataset = Path(path), restored(_without_edge_features(dataset))
+    if dataset.task != "classify":
+        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class a "
+                          "node")
+    for name in (GRAPH, FEATURES, LABELS, SETS):
+        binary.refuse_existing(path / name, overwrite)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / GRAPH).unlink(missing_ok=True)  # without it the folder is no data set
+    sets = np.full(dataset.n_nodes, _NONE, "<u4")
+    for place, mask in enumerate((dataset.train, dataset.val, dataset.test)):
+        sets[mask] = place
+    matrices = ((FEATURES, dataset.features, "<f4"), (LABELS, dataset.labels[:, None], "<i4"),
+                (SETS, sets[:, None], "<u4"))
+    for name, array, dtype in matrices:
+        with binary.output(path / name, overwrite) as put:
+            put(np.array(array.shape, "<u4").tobytes())
+            _put(put, array, dtype, f"{path / name}")
+    write(path / GRAPH, dataset, overwrite=overwrite, ones=True)
+
+
+def _put(put, array, dtype, where):
+    for start, piece in pieces(array):
+        out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
+        if out.dtype == np.float32 and not np.isfinite(out).all():
+            row = start + int(np.argmin(np.isfinite(out).reshape(len(out), -1).all(axis=1)))
+            raise DataError(f"{where}: row {row} has a number that float32 cannot hold")
+        put(out)
+
+
+def _without_edge_features(dataset):
+    if dataset.edge_features is not None:
+        raise ConfigError(f"{dataset.where('edge_features')}: the format has no place for features of edges; "
+                          "drop_edge_values drops them")
+    return dataset
+
+
+def _by_source(dataset):
+    """Turn a data set's edges around into CSR by source, by original id."""
+    dataset = restored(dataset)
+    weight, dst = dataset.edge_weight, destinations(np.asarray(dataset.indptr))
+    found = csr_by_dst(dst, dataset.indices, dataset.n_nodes, edge_index=weight is not None)
+    return Csr(*found[:2], None if weight is None else np.asarray(weight)[found[2]])
+
+
+WRITERS = {"pigo": write, "mggcn": write_directory}

@@ -1,0 +1,83 @@
+"""The files of ROC: a graph of Lux by destination, and features, labels and splits beside it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.data import binary, textfile
+from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, read_labels
+from sarlite.errors import DataError, reading, regular
+from sarlite.structure.edges import destinations
+
+_MASKS = ("None", "Train", "Val", "Test")
+
+
+def read(path, classes=None):
+    """Read PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label and .mask.
+
+    Parameters
+    ----------
+    path : path
+        The prefix.
+    classes : int, optional
+        By default the largest label + 1.
+
+    Returns
+    -------
+    RawGraph
+        Directed as stored; ROC's own graphs have both directions and all self loops.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, or files disagree in the number of nodes or of features.
+    """
+    path = Path(path)
+    existing(path.parent)
+    graph, label, mask = (path.with_name(path.name + end) for end in (".add_self_edge.lux", ".label", ".mask"))
+    indptr, src = _lux(graph)
+    n_nodes = indptr.size - 1
+    features = _features(path, n_nodes)
+    labels, codes = textfile.read(label, "labels", np.int64), textfile.names(mask, "mask", _MASKS)
+    for file, field, array in ((label, "labels", labels), (mask, "mask", codes)):
+        if len(array) != n_nodes:
+            raise DataError(f"{file}: {field}: {len(array)} lines, but {graph} has {n_nodes} nodes")
+    labels, n_classes = read_labels(labels, label, classes)
+    split = (codes == _MASKS.index(name) for name in ("Train", "Val", "Test"))
+    return RawGraph(src, destinations(indptr), features, labels, *split, n_classes=n_classes, name=path.name,
+                    edges_in=graph)
+
+
+def _lux(path):
+    """Return indptr and the mapped sources of a file: u32 nodes, u64 edges, u64 where in-edges end, u32 sources."""
+    head, offset = binary.header(path, ("nodes", "<u4"), ("edges", "<u8"))
+    check_nodes(head["nodes"], 0, f"{path}: nodes")
+    ends, sources = binary.arrays(path, offset, ("ends", "<u8", (head["nodes"],)), ("sources", "<u4", (head["edges"],)))
+    indptr = np.concatenate((np.zeros(1, np.uint64), ends))
+    return check_indptr(indptr, head["nodes"], head["edges"], f"{path}: ends"), sources
+
+
+def _features(path, n_nodes):
+    """The rows of .feats.bin, float32 without a header, else of .feats.csv; a row of the csv tells their width."""
+    packed, text = (path.with_name(path.name + end) for end in (".feats.bin", ".feats.csv"))
+    if packed.exists():
+        with reading(packed, "features"):
+            size, row = binary.file_size(packed), 4 * max(n_nodes, 1)
+            width = size // row
+            told = _width(text) if text.exists() else width
+            if size != row * told:
+                expected = f"a multiple of {row}"
+                if told != width:
+                    expected = f"{row * told} for {n_nodes} nodes as wide as {text}'s"
+                raise DataError(f"{packed}: features: {size} bytes, expected {expected}")
+            return binary.arrays(packed, 0, ("features", "<f4", (n_nodes, width)))[0]
+    features = textfile.read(text, "features", np.float32)
+    if len(features) != n_nodes:
+        raise DataError(f"{text}: features: {len(features)} rows, expected {n_nodes}, one a node")
+    return features
+
+
+def _width(path):
+    with reading(path, "features"), regular(path).open(encoding="utf-8-sig") as file:
+        line = next(textfile.lines(file), "")
+        return line.count(",") + 1 if line.strip() else 0

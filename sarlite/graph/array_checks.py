@@ -1,0 +1,125 @@
+"""Checks of the arrays that a caller gives as edges and ids of one relation or of several."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sarlite.comm import Communicator
+from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.structure import edges as edge_lists
+from sarlite.structure import validation
+from sarlite.structure.part_edges_csr import InEdges, find_error, is_sorted
+from sarlite.tape.tensor import as_array
+from sarlite.types import Array, ArrayLike
+
+Relation = tuple[str, str, str]  # (source type, name, destination type)
+T = TypeVar("T")
+
+
+def check_array(name: str, data: ArrayLike) -> Array:
+    """Return `data` as an array; raise a DataError that names it if it is none."""
+    try:
+        return validation.array(name, as_array(data))
+    except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
+
+
+def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
+    """Return `indptr` as int64 and `indices` as integers; `needs.find` checks that the two fit together."""
+    starts, sources = (validation.integers(name, check_array(name, data), start=-(1 << 63)) for name, data in
+                       (("indptr", indptr), ("indices", indices)))
+    if n_rows is not None:
+        validation.integers("indptr", starts, length=n_rows + 1)
+    return starts.astype(np.int64, copy=False), sources
+
+
+def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
+    """Raise a DataError on every rank if two rows of the graph have one id.
+
+    Collective: each id travels to rank id % size.
+    """
+    ids = ids.astype(np.int64, copy=False)
+    owner = ids % comm.size
+    by_owner = ids[np.argsort(owner, kind="stable")]
+    received = comm.alltoall(np.split(by_owner, np.cumsum(np.bincount(owner, minlength=comm.size))[:-1]))
+    ranks, ids = np.repeat(np.arange(comm.size), [len(part) for part in received]), np.concatenate(received)
+    order = np.argsort(ids, kind="stable")
+    error, equal = None, np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if len(equal):
+        first, second = order[equal[0]], order[equal[0] + 1]
+        error = DataError(f"{name}: {ids[first]} names two rows, of ranks {ranks[first]} and {ranks[second]}")
+    raise_together(comm, error)
+
+
+# ---- several relations
+
+
+def check_edge_lists(edges: Any, n_nodes: Any) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
+    """Return the edge lists by relation as arrays and the numbers of nodes as ints; errors name the relation."""
+    if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
+        raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
+                          "and {type: number of nodes}")
+    counts = {name: validation.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
+
+    def check_ends(relation: Relation, src: Any, dst: Any) -> tuple[Array, Array]:
+        n_src, n_dst = counts[relation[0]], counts[relation[2]]
+        return edge_lists.checked_ends(check_array("src", src), check_array("dst", dst), n_src, n_dst)
+
+    return _check_each(edges, counts, check_ends), counts
+
+
+def check_own_relations(edges: Any, node_ids: Any,
+                        edge_ids: Any) -> tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]:
+    """Return a rank's in-edges by relation, node ids by type and edge ids by relation as arrays."""
+    if not all(isinstance(given, Mapping) for given in (edges, node_ids, edge_ids or {})):
+        raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
+    node_ids = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
+                for name, ids in node_ids.items()}
+
+    def check_in_edges(relation: Relation, indptr: Any, indices: Any) -> InEdges:
+        return InEdges(*check_csr(indptr, indices, len(node_ids[relation[2]])))
+
+    in_edges, checked_ids = _check_each(edges, node_ids, check_in_edges), dict[Relation, Array]()
+    for relation, part in in_edges.items():
+        ids = (edge_ids or {}).get(relation)
+        if ids is not None:
+            ids, name = check_array("edge_ids", ids), f"edge_ids[{relation!r}]"
+            checked_ids[relation] = validation.integers(name, ids, length=len(part.indices))
+    return in_edges, node_ids, checked_ids
+
+
+def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, int]) -> None:
+    """Raise a DataError unless each relation is a CSR with ascending sources among the rows of its source type."""
+    for relation, part in in_edges.items():
+        error = find_error(part, n_nodes[relation[0]])
+        if error is None and not is_sorted(part.indptr, part.indices):
+            error = DataError("the sources of a row do not ascend")
+        if error is not None:
+            raise DataError(f"relation {relation!r}: {error}")
+
+
+def check_relation(relation: Any) -> None:
+    """Raise a ConfigError unless `relation` is a triple (source type, name, destination type)."""
+    if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
+        raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+
+
+def _check_each(edges: Mapping[Any, Any], types: Mapping[str, Any],
+                check: Callable[[Relation, Any, Any], T]) -> dict[Relation, T]:
+    """Return the result of `check(relation, *arrays)` for each relation; errors name the relation."""
+    checked = {}
+    for relation, arrays in edges.items():
+        check_relation(relation)
+        for name in (relation[0], relation[2]):
+            if name not in types:
+                raise DataError(f"relation {relation!r}: node type {name!r} is not in n_nodes, which has "
+                                f"{', '.join(types)}")
+        try:
+            first, second = arrays
+            checked[relation] = check(relation, first, second)
+        except (DataError, TypeError, ValueError) as error:
+            raise DataError(f"relation {relation!r}: {error}") from None
+    return checked

@@ -1,0 +1,145 @@
+"""Tables and graphs of other libraries: read edges whose nodes have ids of any kind, and write edges.
+
+No library is imported to read a table: `table[name]` is a column.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError
+from sarlite.graph.array_checks import Relation, check_relation
+from sarlite.structure import validation
+from sarlite.types import Array
+
+
+class TableEdges(NamedTuple):
+    """The edges of a table.
+
+    Attributes
+    ----------
+    names : (n_nodes,) array
+        Ids of the nodes in the table.
+    src, dst : (n_edges,) int64
+        Numbers of the nodes.
+    weight : (n_edges,) float array, or None
+    features : (n_edges, n_edge_features) float array, or None
+    """
+
+    names: Array
+    src: Array
+    dst: Array
+    weight: Array | None
+    features: Array | None
+
+
+def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
+               undirected: bool) -> TableEdges:
+    """Return the edges of a table; see `Graph.from_pandas`."""
+    names, (sources, to) = _number([_read_ids("edges", edges, name) for name in (src, dst)], nodes, id)
+    order = np.arange(len(to))
+    if undirected:
+        back = np.flatnonzero(sources != to)
+        order, sources, to = np.append(order, back), np.append(sources, to[back]), np.append(to, sources[back])
+
+    def values_of(name: str) -> Array:
+        column = _column("edges", edges, name)
+        return validation.weights(f"edges: column {name!r}", column, len(column))[order]
+
+    columns = [values_of(name) for name in features]
+    return TableEdges(names, sources, to, None if weight is None else values_of(weight),
+                      np.stack(columns, 1) if columns else None)
+
+
+def read_relations(edges: Any, src: str, dst: str, nodes: Any,
+                   id: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
+    """Return edge lists by relation and ids by node type, from tables of edges; see `HeteroGraph.from_pandas`."""
+    if not all(isinstance(given, Mapping) for given in (edges, nodes)):
+        raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
+                          "and by type")
+    for relation in edges:
+        check_relation(relation)
+    columns = {(relation, end): _read_ids(f"edges[{relation!r}]", table, name)
+               for relation, table in edges.items() for end, name in ((0, src), (2, dst))}
+    numbers, names = dict[tuple[Relation, int], Array](), dict[str, Array]()
+    for node_type in dict.fromkeys([*nodes, *(relation[end] for relation, end in columns)]):
+        ends = [(relation, end) for relation, end in columns if relation[end] == node_type]
+        names[node_type], of_ends = _number([columns[end] for end in ends], nodes.get(node_type), id)
+        numbers.update(zip(ends, of_ends))
+    return {relation: (numbers[relation, 0], numbers[relation, 2]) for relation in edges}, names
+
+
+def _column(where: str, table: Any, name: str, remedy: str = "") -> Array:
+    columns = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
+    if name not in columns:
+        raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, columns))}{remedy}")
+    return np.asarray(table[name])
+
+
+def _read_ids(where: str, table: Any, name: str, remedy: str = "") -> Array:
+    """Return a column of ids: integers, or an array of words."""
+    column, where = _column(where, table, name, remedy), f"{where}: column {name!r}"
+    if column.dtype.kind in "iuU" and column.ndim == 1:
+        return column
+    if column.dtype.kind not in "OT" or column.ndim != 1:
+        if not column.size:
+            return np.zeros(0, np.int64)
+        raise DataError(f"{where}: {column.dtype} of shape {column.shape}, expected ids: whole numbers or words")
+    cells = column.tolist()
+    for kind in (str, (int, np.integer)):
+        if all(isinstance(cell, kind) and not isinstance(cell, bool) for cell in cells):
+            return np.array(cells)
+    at = next((at for at, cell in enumerate(cells) if not isinstance(cell, str | int | np.integer)), None)
+    raise DataError(f"{where}: some ids are numbers and some are words" if at is None
+                    else f"{where}: row {at} is {cells[at]!r}, expected an id: a whole number or a word")
+
+
+def _number(ends: Sequence[Array], nodes: Any, id: str) -> tuple[Array, Sequence[Array]]:
+    """Return the ids of all nodes, and for each column of ends the numbers of its nodes."""
+    if nodes is None:
+        kinds = {end.dtype.kind == "U" for end in ends if len(end)}
+        if len(kinds) > 1:
+            raise DataError("edges: some ids are numbers and some are words")
+        ids, numbers = np.unique(np.concatenate([end for end in ends if len(end)] or ends), return_inverse=True)
+        return ids, np.split(numbers, np.cumsum([len(end) for end in ends])[:-1])
+    ids = _read_ids("nodes", nodes, id, "; id= names the column of ids")
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    if (equal := in_order[1:][in_order[1:] == in_order[:-1]]).size:
+        raise DataError(f"nodes: column {id!r}: {equal[0]!s} stands there twice")
+    return ids, [_look_up(end, in_order, order) for end in ends]
+
+
+def _look_up(end: Array, in_order: Array, order: Array) -> Array:
+    """Return the number of each id of `end`; raise a DataError if the nodes lack an id."""
+    if len(end) and (end.dtype.kind == "U") != (in_order.dtype.kind == "U"):
+        raise DataError(f"edges: ids are {end.dtype}, and those of the nodes {in_order.dtype}")
+    places = np.minimum(np.searchsorted(in_order, end), max(len(order) - 1, 0))
+    if len(end) and (missing := in_order[places] != end if len(order) else np.ones(len(end), bool)).any():
+        raise DataError(f"edges: {end[np.argmax(missing)]!s}, of edge {np.argmax(missing)}, is not among the nodes")
+    return order[places] if len(order) else np.zeros(0, np.int64)
+
+
+# ---- edges for other libraries
+
+
+def make_frame(columns: Mapping[str, Array], features: Array | None) -> Any:
+    """Return a pandas.DataFrame of the columns and of columns "edge_0", "edge_1", ... of the features."""
+    import pandas
+
+    of_edges = () if features is None else features.T
+    return pandas.DataFrame({**columns} | {f"edge_{at}": column for at, column in enumerate(of_edges)})
+
+
+def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> Any:
+    """Return a networkx.MultiDiGraph of the nodes `ids`."""
+    import networkx
+
+    graph = networkx.MultiDiGraph()
+    graph.add_nodes_from(ids.tolist())
+    if weight is None:
+        graph.add_edges_from(zip(src.tolist(), dst.tolist()))
+    else:
+        graph.add_weighted_edges_from(zip(src.tolist(), dst.tolist(), weight.tolist()))
+    return graph

@@ -1,0 +1,211 @@
+"""GraphSet: a set of graphs, stored as one graph and the membership of its nodes."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sarlite.comm import Solo, agree, together, wrap
+from sarlite.errors import ConfigError, raise_together
+from sarlite.graph.array_checks import check_array, check_csr
+from sarlite.graph.build import build_part
+from sarlite.graph.graph import Graph
+from sarlite.schedule.modes import Mode
+from sarlite.schedule.schedule import Options
+from sarlite.structure import validation, whole_graphs
+from sarlite.structure.edges import csr_by_dst, destinations
+from sarlite.structure.part_edges_csr import InEdges
+from sarlite.types import Array, ArrayLike
+
+
+class GraphSet:
+    """A set of graphs of which each rank owns some. Make one with `of`. Construction is collective.
+
+    A model's rows are graphs: `nodes` is what layers compute on, and `members` leads from each node to its graph, so a
+    readout is one aggregation over it.
+
+    Parameters
+    ----------
+    nodes : Graph
+        All graphs of the set as one, with rows float32.
+    indptr, indices : (n_dst + 1,), (n_members,) int64
+        The nodes of each of this rank's graphs, by row number in `nodes` of all ranks.
+    graph_ids : (n_dst,) int64
+        Global ids of this rank's graphs.
+
+    Attributes
+    ----------
+    nodes, members : Graph
+        `members` is bipartite: its sources are the rows of `nodes`, its destinations graphs.
+    n_src, n_dst, n_nodes : int
+        Nodes of this rank; its graphs; graphs of all ranks.
+    src_ids, dst_ids : (n_src,), (n_dst,) int64
+        Global ids of the nodes and of the graphs.
+    comm, profile, memo
+        Those of `nodes`.
+
+    Raises
+    ------
+    ConfigError, DataError
+        On every rank: `nodes` is bipartite or has bfloat16 rows; or as `Graph.from_part`.
+    """
+
+    def __init__(self, nodes: Graph, indptr: Array, indices: Array, graph_ids: Array) -> None:
+        if not isinstance(nodes, Graph):
+            raise ConfigError(f"a GraphSet is of a Graph, but nodes is a {type(nodes).__name__}")
+        edges, ids = together(nodes.comm, lambda: _checked(nodes, indptr, indices, graph_ids))
+        self.nodes, self.comm, self.profile, self.memo = nodes, nodes.comm, nodes.profile, nodes.memo
+        with nodes.profile.phase("setup"):
+            self.members = Graph(build_part(nodes.schedule.transport.comm, edges, node_ids=ids, src_ids=nodes.dst_ids,
+                                            n_src=nodes.n_dst, options=Options(prefetch=0), profile=nodes.profile))
+        self.n_src, self.n_dst, self.n_nodes = nodes.n_dst, self.members.n_dst, self.members.n_nodes
+        self.src_ids, self.dst_ids = nodes.dst_ids, self.members.dst_ids
+        self._local_edges: tuple[int, InEdges, InEdges] | None = None
+
+    @classmethod
+    def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: Any = None,
+           parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
+        """Make a set of a whole graph that every rank holds, or this rank's graphs of it. Collective.
+
+        Parameters
+        ----------
+        graph : Graph
+            Whole graph that contains all graphs of the set, with the values on their edges.
+        graph_ids : (n_nodes,) int array
+            The graph of each node, from 0.
+        n_graphs : int, optional
+            By default one more than the largest id. A graph may have no nodes.
+        comm : Communicator, or an mpi4py communicator, optional
+            Without it the set is whole.
+        parts : {"metis", "fennel", "random", "contiguous"}, or (n_graphs,) int array
+            The rank that owns each graph; a method as of `graph.whole_graphs.divide`, by default even in edges and
+            nodes.
+        mode, prefetch
+            As of `Graph.from_part`, for aggregations between nodes. A readout needs no rows of other ranks.
+        seed : int
+            Seed of the method.
+
+        Raises
+        ------
+        ConfigError, DataError
+            On every rank: graph_ids or parts do not fit, or differ between ranks; an edge leads to another graph.
+        """
+        comm = Solo() if comm is None else wrap(comm)
+        graph_of, n_graphs = together(comm, lambda: _graphs_of(graph, graph_ids, n_graphs))
+        agree(comm, (graph_of, n_graphs), "graph_ids")
+        owner = together(comm, lambda: _owners(graph, graph_of, n_graphs, comm.size, parts, seed))
+        agree(comm, owner, "parts")
+        if comm.size > 1:
+            graph = graph.shard(comm, owner[graph_of], mode=mode, prefetch=prefetch)
+        ids = np.flatnonzero(owner == comm.rank)
+        indptr, indices = _members(graph, graph_of[graph.dst_ids], ids)
+        return cls(graph, indptr, indices, ids)
+
+    def __repr__(self) -> str:
+        return f"GraphSet({self.n_dst} of {self.n_nodes} graphs, {self.nodes!r})"
+
+    def layers(self, n: int) -> NoReturn:
+        """Refuse a model of nodes, which makes no rows of graphs."""
+        raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
+
+    def take(self, rows: Array) -> tuple["GraphSet", Array]:
+        """Return a set of some of this rank's graphs, and its nodes' rows in this set, graph by graph. Collective.
+
+        Parameters
+        ----------
+        rows : (k,) int64
+            Distinct.
+
+        Notes
+        -----
+        Needs all nodes and edges of a graph on one rank, as `check_whole` finds out. Sends a few numbers of each rank,
+        and the ids.
+        """
+        whole, (first, members, edges) = self.nodes, self._local()
+        places, lengths = _rows_of(members.indptr, rows)
+        nodes = members.indices[places] - first
+        places, degrees = _rows_of(edges.indptr, nodes)
+        new = np.zeros(self.n_src, np.int64)
+        new[nodes] = np.arange(len(nodes))
+        comm = whole.schedule.transport.comm
+        start = sum(comm.allgather(len(nodes))[: comm.rank])
+        loops = None if edges.added_loops is None else edges.added_loops[nodes]
+        # a graph's nodes keep their order, so the sources of a row still ascend
+        part = InEdges(_indptr(degrees), start + new[edges.indices[places] - first], None, loops)
+        numbers = places if edges.numbers is None else edges.numbers[places]
+        options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
+        graph = Graph(build_part(comm, part, node_ids=self.src_ids[nodes], edge_ids=whole.edge_ids[numbers],
+                                 options=options, profile=self.profile))
+        members_of = start + np.arange(len(nodes))
+        return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
+
+    def check_whole(self) -> None:
+        """Raise a ConfigError on every rank where a graph is cut, or a node is not in one graph. Collective."""
+        first, members, edges = self._local()
+        rows, sources = members.indices - first, edges.indices - first
+        inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
+        whole = inside and (np.bincount(rows, minlength=self.n_src) == 1).all()
+        raise_together(self.comm, None if whole else ConfigError(
+            "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
+
+    def _local(self):
+        """Return this rank's first row number, and its edges to graphs and between nodes. Collective at first."""
+        if self._local_edges is None:  # no cached_property, whose lock ranks as threads share
+            first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
+            self._local_edges = first, self.members.in_edges(), self.nodes.in_edges()
+        return self._local_edges
+
+
+def _checked(nodes, indptr, indices, graph_ids):
+    """Return the edges from nodes to this rank's graphs, and the ids of the graphs."""
+    _check(nodes)
+    ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
+    return InEdges(*check_csr(indptr, indices, len(ids))), ids
+
+
+def _check(nodes):
+    if nodes.bipartite or nodes.schedule.row_format.is_narrow:
+        kind = "bipartite" if nodes.bipartite else "with rows bfloat16"
+        raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
+
+
+def _graphs_of(graph, graph_ids, n_graphs):
+    """Return the graph of each node and the number of graphs, checked."""
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
+    if graph.comm.size > 1:
+        raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
+    _check(graph)
+    stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
+    ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
+                              **({} if stop is None else {"stop": stop})).astype(np.int64)
+    edges = graph.in_edges()
+    whole_graphs.check_within(ids, edges.indices, destinations(edges.indptr))
+    return ids, int(ids.max(initial=-1)) + 1 if stop is None else stop
+
+
+def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
+    if isinstance(parts, str):
+        return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
+    owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
+    return owners.astype(np.int32)
+
+
+def _members(graph, graph_of, ids):
+    """Return the CSR of the node row numbers of this rank's graphs, from the graph of each local row. Collective."""
+    first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
+    rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
+    indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
+    return indptr[: len(ids) + 1], indices.astype(np.int64) + first
+
+
+def _rows_of(indptr, rows):
+    """Return the positions of the entries of some rows, row after row, and the number of entries of each row."""
+    lengths = np.diff(indptr)[rows]
+    ends = _indptr(lengths)
+    return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths
+
+
+def _indptr(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+

@@ -1,0 +1,396 @@
+"""LayerGraph: the graph that one layer computes on."""
+
+from collections.abc import Mapping, MutableMapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sarlite import numerics
+from sarlite.comm import Communicator
+from sarlite.errors import ConfigError, ShapeError, raise_together
+from sarlite.graph.array_checks import Relation
+from sarlite.graph.destinations import destinations
+from sarlite.graph.shared_state import SharedState
+from sarlite.graph.weights import EdgeValues, check_unambiguous, in_edge_order, positive, range_error, row_sums
+from sarlite.numerics.edge_sums import FAST, EdgeSums
+from sarlite.numerics.exact_edge_sums import ExactEdgeSums
+from sarlite.operators import evaluation, fn, operator_table
+from sarlite.operators.aggregate import aggregate
+from sarlite.operators.relation_sums import sets_of
+from sarlite.profile import Profile
+from sarlite.schedule.pieces import Plan
+from sarlite.schedule.schedule import Schedule
+from sarlite.structure.block import Block
+from sarlite.tape import Tensor
+from sarlite.tape.tensor import as_array
+from sarlite.tape.tensor_map import TensorMap
+from sarlite.types import Array, DType
+
+Inputs = Mapping[str, Tensor | Array]  # inputs of a function of rows or edges, by name
+
+
+class LayerGraph(SharedState):
+    """The graph that one layer computes on: edges from source rows to destination rows, and how peers' rows arrive.
+
+    A whole graph, a rank's part, one layer of a batch and one relation of a `HeteroGraph` are each a LayerGraph.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Communicator that counts the bytes it receives.
+    schedule : Schedule
+    profile : Profile
+    n_nodes : int
+    counts : tuple of int
+        (n_src, n_dst, n_edges).
+    added_loops, bipartite, relation, relation_index, evaluation_log
+        See below.
+    exchanged_sizes : tuple of int, optional
+        See `sizes`.
+
+    Attributes
+    ----------
+    n_nodes : int
+        Number of destination nodes of the whole graph; the number of all nodes, unless the graph is bipartite.
+    n_src, n_dst, n_edges : int
+        Numbers of local source rows (the inputs of a layer), destination rows (its outputs) and in-edges.
+    src_ids, dst_ids : (n_src,), (n_dst,) int64
+        Global ids of the local rows, in order: `x[graph.src_ids]` are the rows of this rank. Subclasses provide them.
+    in_degrees : (n_dst,) int64
+        Subclasses provide them.
+    added_loops : (n_dst,) bool, or None
+        True for each row whose self loop was added to the data.
+    bipartite : bool
+        True if sources and destinations are different nodes.
+    edge_values : EdgeValues
+        Weights and features of the local in-edges.
+    comm : Communicator
+    profile : Profile
+    schedule : Schedule
+        The plan, the transport and the mode.
+    memo : Memo
+    ambiguous_edge_count : int
+        Number of edges that were added while as many were dropped. If it is not 0, values of the given edges would fit
+        the graph's edges by mistake, so edge values are refused.
+    has_all_edges : bool
+        True if the edges are all edges of the destination nodes; exact numerics need that.
+    relation : (str, str, str), or None
+        The relation of a `HeteroGraph`.
+    relation_index : int
+        Index of the relation among those that one fetch serves.
+    evaluation_log : EvaluationLog, or None
+        Log of the chosen evaluation orders of a relation, keyed by relation and widths.
+    """
+
+    src_ids: Array
+    dst_ids: Array
+    in_degrees: Array
+    edge_values = EdgeValues()
+    has_all_edges = False
+    ambiguous_edge_count = 0
+
+    def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, n_nodes: int,
+                 counts: tuple[int, int, int], *, added_loops: Array | None = None, bipartite: bool = False,
+                 relation: Relation | None = None, relation_index: int = 0,
+                 exchanged_sizes: tuple[int, ...] | None = None,
+                 evaluation_log: evaluation.EvaluationLog | None = None) -> None:
+        super().__init__(comm, profile, schedule.transport.state)
+        self.schedule, self.n_nodes = schedule, n_nodes
+        (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = counts, added_loops, bipartite
+        self.relation, self.relation_index, self.evaluation_log = relation, relation_index, evaluation_log
+        self._exchanged_sizes = exchanged_sizes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges})"
+
+    @property
+    def edge_weight(self) -> Array | None:
+        """Weights of the local in-edges, (n_edges,) float, or None."""
+        return self.edge_values.weight
+
+    @property
+    def edge_features(self) -> Array | None:
+        """Features of the local in-edges, (n_edges, n_edge_features) float, or None."""
+        return self.edge_values.features
+
+    @property
+    def plan(self) -> Plan:
+        return self.schedule.plan
+
+    @property
+    def n_halo(self) -> int:
+        """Number of peers' rows that this rank needs."""
+        return self.plan.n_halo
+
+    # ---- members that models use
+
+    def enter(self, h: Any) -> tuple["LayerGraph", Any]:
+        """Return (graph, h) for a layer; a sampled batch appends its halo rows to h here."""
+        return self, h
+
+    def src(self, h: Any) -> Any:
+        """Return the source rows of h: h itself, or the first of a bipartite graph's pair (h_src, h_dst)."""
+        return h[0] if isinstance(h, tuple) else h
+
+    def dst(self, h: Any) -> Any:
+        """Return the destination rows of h: its first n_dst rows, or the second of a pair (h_src, h_dst)."""
+        if isinstance(h, tuple):
+            return h[1]
+        if self.bipartite:
+            raise ShapeError("a bipartite graph's layer takes a pair (h_src, h_dst)")
+        if len(h) <= self.n_dst:
+            return h
+        return destinations(h, self.n_dst) if isinstance(h, Tensor) else h[: self.n_dst]
+
+    def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
+                  edge: Inputs | None = None) -> Tensor:
+        """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has none. Collective.
+
+        Parameters
+        ----------
+        message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), \
+                fn.message(...), or a function (src, dst, edge) -> Tensor
+            A function gets dicts of tensors with one row an edge, and the rows' global ids as `.ids`. The function may
+            use any tape operation on rows and any learnable value. Backward calls the function again, so it must not
+            branch on values. The values that it closes over must stay unchanged until then: bind a loop's variable as a
+            default argument, `lambda s, d, e, w=w:`.
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            "sym" is the sum over m_ij / sqrt(d_i d_j) of `copy_src` and `linear`. d are the in-degrees but at least 1;
+            on a bipartite graph d_j is the out-degree. `with_edge_values` says how edge weights count in sums. Ties of
+            max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
+            (n_edges, ...heads) and value (n_edges, ...heads, ...). The values are weighted by the softmax of the scores
+            over each node's in-edges.
+        src, dst, edge : dict of str to Tensor or ndarray
+            Inputs of a function: n_src, n_dst and n_edges rows.
+
+        Returns
+        -------
+        Tensor (n_dst, ...)
+
+        Raises
+        ------
+        ConfigError
+            The reducer is unknown or does not fit the message, or inputs were given with a message that is no function.
+        ShapeError
+            An input does not have one row a node or edge.
+        PeerError
+            An aggregation over this graph failed before; see `recover`.
+        RuntimeError
+            In backward: the function computes another result than in forward, or its inputs have changed.
+
+        Notes
+        -----
+        Forward and backward are collective, and every rank must pass the same kind of message.
+        Received bytes: one message a peer, with the rows that this rank needs; in case 2 of mode `sar` again in
+        backward. The sum of `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows.
+        The first "sym" of a graph fetches one number a row more, counted under "setup".
+
+        References
+        ----------
+        SAR, Eq. 1, algorithms 1 and 2.
+        """
+        if callable(message):
+            operator_table.find(message, reducer)
+            message = fn.message(message, src, dst, edge)
+        elif any(inputs is not None for inputs in (src, dst, edge)):
+            operator_table.find(message, reducer)
+            name = type(message).__name__
+            raise ConfigError(f"src, dst and edge are inputs of a function, but the message {name} has its own")
+        call = operator_table.call(self, message, reducer)
+        out = call.keep(self.apply(call)) if call.kept_output is None else call.kept_output
+        return call.weighted(out)
+
+    # ---- members that operators use
+
+    def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
+              edge: Inputs | None = None) -> list[Tensor]:
+        """Return the inputs of a message as tensors; raise a ShapeError that names an input with wrong rows."""
+        if edge:
+            check_unambiguous(self.ambiguous_edge_count, message)
+        inputs: list[Tensor] = []
+        kinds = ("source row", src, self.n_src), ("destination row", dst, self.n_dst), ("edge", edge, self.n_edges)
+        for kind, values, n in kinds:
+            for name, value in (values or {}).items():
+                array = value if isinstance(value, Tensor) else as_array(value)
+                if array.shape[:1] != (n,):
+                    needed = f"{n} rows, one each {kind} of the graph"
+                    raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
+                inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
+        return inputs
+
+    @property
+    def has_own_exchange(self) -> bool:
+        """True if the graph has reversed edges of its own, so that no other relation can join its fetch."""
+        return self.schedule.reverse is not None
+
+    def apply(self, call: operator_table.Call) -> Tensor:
+        """Run one aggregation. Collective."""
+        return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
+
+    def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
+        """Return the stored aggregations of a constant tensor by reducer; they live as long as the tensor."""
+        return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
+
+    def edge_sums(self) -> EdgeSums:
+        """Return the accumulators of the numerics in use. Collective in numerics "exact".
+
+        Raises
+        ------
+        ConfigError
+            Numerics "exact" cannot sum over this kind of graph.
+        """
+        exact = numerics.current()
+        if exact is None:
+            return FAST
+        if not self.has_all_edges:
+            raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
+        return ExactEdgeSums(exact.on(self.comm), self.most_edges())
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Source rows, destination rows and edges of all ranks that exchange rows, as `evaluation.Sizes`.
+
+        If they were not counted, the result is (0, 0, 1), so that the widths alone decide the evaluation order.
+        """
+        if self._exchanged_sizes is not None:
+            return self._exchanged_sizes
+        unknown = (0, 0, 1)
+        return numerics.rank_invariant((self.n_src, self.n_dst, self.n_edges), unknown) if self.comm.size == 1 else unknown
+
+    # ---- degrees, and how much each edge counts
+
+    def most_edges(self) -> int:
+        """Return the largest in-degree or out-degree of all ranks. The first call is collective."""
+        return self.memo.get("most edges", self._most_edges)
+
+    def _most_edges(self):
+        with self.profile.phase("setup"):
+            most = max(self.in_degrees.max(initial=0), self.out_degrees().max(initial=0))
+            return int(self.comm.allreduce(np.array([most], np.float64), "max")[0])
+
+    @cached_property
+    def inverse_degrees(self) -> Array:
+        """1 / in-degree, and 1 for isolated rows, (n_dst,) float64."""
+        return 1.0 / np.maximum(self.in_degrees, 1)
+
+    def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
+        """Return the factors of the destinations and of the columns in a sum, or None. Collective."""
+        if reducer != "sym":
+            return self.inverse_degrees if reducer == "mean" else None, None
+        return self.memo.get("sym", self._sym)
+
+    def _sym(self):
+        with self.profile.phase("setup"):
+            degrees = self.out_degrees() if self.bipartite else self.in_degrees
+            columns = self.of_columns(np.sqrt(1.0 / np.maximum(degrees, 1)))
+        return np.sqrt(self.inverse_degrees), np.concatenate(columns)
+
+    def out_degrees(self, weight: Array | None = None) -> Array:
+        """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""
+        ones = np.ones((self.n_dst, 1))
+        sums = FAST if weight is None else self.edge_sums()
+        sink = sums.row_gradient(ones, ones.dtype, weight=weight).start(self.n_src)
+
+        def count(block, rows, arrays):
+            edges = self.edges_of(block)
+            weights = {} if weight is None else {"weight": weight, "eid": edges.transpose_eid}
+            sink.over(arrays[0]).add_rows(edges.transpose, ones, **weights)
+
+        self.schedule.run_backward(None, None, count, [sink.array])
+        return sink.rounded()[:, 0]
+
+    def weighted_in_degrees(self, weight: Array) -> Array:
+        """Return the sum of the weights of each row's in-edges, (n_dst,) float64."""
+        indptr, numbers = np.concatenate([[0], np.cumsum(self.in_degrees)]), self.edges_of(self.plan.local).numbers
+        return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
+
+    def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
+        """Return the factor of each edge's row in a sum, (n_edges,) constants, or None if `scales` has all factors.
+
+        Collective. With edge weights the factors are w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j); they are stored, one
+        number an edge. "sym" fetches one number a halo row, counted under "setup".
+
+        Raises
+        ------
+        DataError
+            On every rank that aggregates over the graph: a weight is not a finite number of `dtype`.
+        """
+        if self.edge_weight is None:
+            return None
+        key = "weights", reducer, np.dtype(dtype), numerics.name()
+        return self.memo.get(key, lambda: self._edge_counts(reducer, dtype))
+
+    def _edge_counts(self, reducer, dtype):
+        with np.errstate(over="ignore"):
+            factors = self.edge_factors(reducer).astype(dtype, copy=False)
+        raise_together(self.memo.state.comm, range_error(self.edge_weight, factors))  # a batch's communicator is Solo
+        return Tensor(factors, constant=True)
+
+    def edge_factors(self, reducer: str) -> Array:
+        """Return `edge_counts` of a graph with edge weights as float64; not stored. Collective."""
+        assert self.edge_weight is not None
+        if reducer == "sum":
+            return self.edge_weight
+        self.edge_values.check_degrees()
+        inverse = 1.0 / positive(self.weighted_in_degrees(self.edge_weight))
+        of_rows = np.repeat(inverse if reducer == "mean" else np.sqrt(inverse), self.in_degrees)
+        factors = in_edge_order(of_rows, self.edges_of(self.plan.local).numbers)
+        factors *= self.edge_weight
+        if reducer == "sym":
+            with self.profile.phase("setup"):
+                if self.bipartite:
+                    inverse = 1.0 / positive(self.out_degrees(self.weight_as(np.float64)))
+                columns = self.of_columns(np.sqrt(inverse))
+            for block, of_columns in zip(self.blocks, columns):
+                factors[block.labels] *= of_columns[block.indices]
+        return factors
+
+    def pick_counts(self, reducer: str) -> Array | None:
+        """Return how many edges each edge stands for in a sum, without weights, (n_edges,) float64, or None for one.
+
+        The picks of a sampler stand for edges that were not picked.
+        """
+        return None
+
+    def weight_as(self, dtype: DType) -> Array:
+        """Return the edges' weights as floats of `dtype`, (n_edges,); a copy is stored."""
+        assert self.edge_weight is not None
+        counts = None if self.edge_weight.dtype == dtype else self.edge_counts("sum", dtype)
+        return self.edge_weight if counts is None else counts.data
+
+    # ---- edges
+
+    def of_columns(self, values: Array) -> list[Array]:
+        """Return the values of each block's columns, from one value for each local source row. Collective."""
+        columns: list[tuple[int, Array]] = []
+        self.schedule.run((values,), lambda block, rows: columns.append((block.offset, rows[0].copy())))
+        return [values for _, values in sorted(columns, key=lambda each: each[0])]
+
+    def edges_of(self, block: Any) -> Any:
+        """Return the graph's edges in a block of its schedule, which may be a bundle of several relations' edges."""
+        return sets_of(block)[self.relation_index]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The graph's edges by block."""
+        return [self.edges_of(block) for block in self.plan.blocks]
+
+    @property
+    def itype(self) -> np.dtype[Any]:
+        """The dtype of the blocks' indices."""
+        return self.edges_of(self.plan.local).indices.dtype
+
+    @cached_property
+    def column_ids(self) -> Array | None:
+        """Global id of each column of all blocks; None if the ids ascend."""
+        ids = np.concatenate([block.src_ids for block in self.plan.blocks])
+        return None if (np.diff(ids) > 0).all() else ids
+
+    @cached_property
+    def edge_src_ids(self) -> Array:
+        """Global id of each edge's source, (n_edges,) int64, in the order of edge values."""
+        ids = np.empty(self.n_edges, np.int64)
+        for block in self.blocks:
+            ids[block.labels] = block.src_ids[block.indices]
+        return ids

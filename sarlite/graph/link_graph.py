@@ -1,0 +1,142 @@
+"""LinkGraph: candidate links of a graph's nodes, as one more layer behind those of the graph."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.comm import Communicator
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import NodeType
+from sarlite.graph.layer_graph import LayerGraph
+from sarlite.operators import fn
+from sarlite.schedule import needs
+from sarlite.schedule.schedule import Schedule
+from sarlite.structure.part_edges_csr import InEdges
+from sarlite.tape import Tensor, ops
+from sarlite.tape.recording import grad_enabled
+from sarlite.types import Array
+
+Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives
+
+
+class LinkGraph:
+    """Rows of candidate links: row i has c pairs of nodes, a head and a tail each. Construction is collective.
+
+    A model's last layer scores the candidates: an output has one row a row of the `LinkGraph` and one column a
+    candidate. In training the first candidate is a link of the data, and the other candidates are negatives.
+
+    Parameters
+    ----------
+    nodes : Graph, NodeType, or Batch
+        Graph of the encoder, along whose edges messages pass; not bipartite. With relations, the node types at the
+        links' ends.
+    heads : (n, c) or (n, 1) int64, or (n,) int
+        Row numbers of all ranks' rows; (n, 1) if the candidates of a row share a head; (n,) for the local rows of such
+        heads. The same kind on every rank.
+    tails : (n, c) int64
+        Row numbers of all ranks' rows; c is the same on every rank.
+    relations : (n,) int64, optional
+        Relation of each row, by which a decoder selects its parameters; only for links of several relations.
+    draw : callable, optional
+        (step, rows) -> LinkGraph of these rows with the negatives of a training step; collective. By default all steps
+        have the same negatives.
+    over : Graph, optional
+        Graph whose mode and transport bring remote ends, if `nodes` is a batch of the graph.
+    comm : Communicator, optional
+        Communicator of the construction.
+    at_once : int, optional
+        Number of candidates that are scored at a time without gradients, which limits the rows held; by default all.
+
+    Attributes
+    ----------
+    n_src, n_dst, n_candidates : int
+        Local rows that the encoder makes; n; c.
+    comm, profile : Communicator, Profile
+        Those of `nodes`.
+
+    Notes
+    -----
+    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So
+    remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise. Sends
+    16 bytes a remote row while it is made, counted as "setup", of pieces each time. Memory, on one rank: about
+    43 bytes a candidate where a row has one head, else 72; of pieces 10, else 16.
+    """
+
+    def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
+                 comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None) -> None:
+        self._graph: Any = over or nodes
+        graph, comm = self._graph, comm or self._graph.comm
+        if heads.ndim == 1:
+            heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
+        self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
+        self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
+        self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
+        self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
+        self._n_pieces = 1
+        if at_once is not None:
+            pieces = -(-self.n_dst // self._rows_at_once)
+            self._n_pieces = max(int(comm.allreduce(np.array([pieces], np.float64), "max")[0]), 1)
+        self._slots = self._make_slots(comm) if self._n_pieces == 1 else None
+
+    def __repr__(self) -> str:
+        return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
+
+    def layers(self, n: int) -> NoReturn:
+        """Refuse a model of nodes, which scores no links."""
+        raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
+                          "nn.Dot())")
+
+    def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
+        """Return decoder(heads, tails (n, c, width)), scores (n, c), of rows of nodes. Collective.
+
+        Heads are (n, 1, width) or (n, c, width). With several relations it is decoder(heads, tails, relations).
+
+        Parameters
+        ----------
+        decoder : callable
+        h : (n_src, width) Tensor
+            A row each of this rank's nodes.
+
+        Raises
+        ------
+        ShapeError
+            h is another shape.
+        """
+        if h.ndim != 2 or len(h) != self.n_src:
+            raise ShapeError(f"links: a row each of {self.n_src} nodes is needed, but h has shape {h.shape}")
+        if self._n_pieces > 1 and not grad_enabled():
+            starts = range(0, self._n_pieces * self._rows_at_once, self._rows_at_once)
+            return ops.concat([self._piece(start).score(decoder, h) for start in starts])
+        self._slots = self._slots or self._make_slots(self._graph.comm)
+        heads, tails = (slots.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
+                        for slots, rows in zip(self._slots, (self.heads, self.tails)))
+        return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
+
+    def _piece(self, start):
+        """Return the rows from `start` on that are scored at once. Collective."""
+        rows = slice(start, start + self._rows_at_once)
+        relations = None if self.relations is None else self.relations[rows]
+        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)
+
+    def _make_slots(self, comm):
+        with self.nodes.profile.phase("setup"):
+            return [kernels.outside_buffers(_slots_of, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
+                    for end in (self.heads, self.tails)]
+
+
+class _Slots(LayerGraph):
+    """A graph with one destination row for each candidate, whose only source is an end of the candidate link."""
+
+    has_all_edges = True
+
+    def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
+        super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes, (len(ids), n, n), bipartite=True)
+        self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
+
+
+def _slots_of(comm, graph, ids, rows):
+    halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
+    return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

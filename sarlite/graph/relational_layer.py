@@ -1,0 +1,146 @@
+"""RelationalLayer: the relations that one layer of a relational model computes on."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.graph.array_checks import Relation
+from sarlite.graph.layer_graph import LayerGraph
+from sarlite.operators import fn, operator_table, relation_sums
+from sarlite.operators.evaluation import EVALUATIONS, check
+from sarlite.tape import Tensor
+
+
+class RelationalLayer:
+    """The graphs that one layer of a relational model computes on: a `LayerGraph` for each relation.
+
+    A `HeteroGraph` is the RelationalLayer of all its layers; a batch has a RelationalLayer for each layer. One fetch of
+    a node type's rows serves the relations out of that type.
+
+    Attributes
+    ----------
+    relations : tuple of (source type, name, destination type)
+    """
+
+    relations: tuple[Relation, ...]
+
+    def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
+        """Return the graphs of some relations, a dict for each fetch. The first call is collective."""
+        raise NotImplementedError
+
+    def of(self, node_type: str) -> Any:
+        """Return the destinations of one type, which have `n_dst`, `dst_ids`, `node_type` and `comm`."""
+        raise NotImplementedError
+
+    def enter(self, h: Any) -> tuple["RelationalLayer", Any]:
+        """Return (graph, h) for a layer; see `LayerGraph.enter`."""
+        return self, h
+
+    def dst(self, h: Any) -> Any:
+        """Return the destination rows of h by type."""
+        return h
+
+    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
+                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+                  evaluation: str | None = None) -> dict[str, Tensor]:
+        """Return by destination type the sums out_i over relations r of reduce over r's in-edges (j, i) of messages[r].
+
+        Collective.
+
+        Parameters
+        ----------
+        messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
+                fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
+            Source rows are those of the relation's source type, in the order of `node_ids`. Relations without a message
+            are left out. The same relations on every rank.
+        reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
+            As of `Graph.aggregate`, within each relation. `copy_src` goes with all but "softmax", `linear` with "sum",
+            "mean" and "sym", `mul_edge` with "sum", "mean", "max" and "min", `attend` and `attend_linear` with "sum", a
+            function with all but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the
+            relation.
+        own : dict of str to (x, weight), optional
+            Products x W, (n_dst, n_in) by (n_in, n_out), that are added to the sums of a type: a layer's transform of
+            the destinations' own rows.
+        evaluation : {"inside", "first"}, optional
+            Evaluation order of the weights of `fn.linear`: inside the message, or sums first and products after. The
+            results are equal up to rounding. By default each relation takes the order that moves fewer bytes; see
+            `sar.operators.evaluation`, and `evaluations` for the chosen orders.
+
+        Returns
+        -------
+        dict of str to Tensor (n_dst, ...)
+            0 where a node has no edges.
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            An unknown relation, a message that does not fit the reducer, an input that does not fit, or sums and
+            products of different float dtypes that are added up.
+
+        Notes
+        -----
+        One fetch for each source type serves all its relations: a row that several relations need travels once, and
+        once again in backward where an operator needs it (case 2: a weight inside, attention). A tensor in several
+        messages travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The
+        first call for a set of relations out of a type makes their exchange.
+
+        References
+        ----------
+        SAR, appendix A, Eq. 4.
+        """
+        self._check_own(own or {})
+        check(evaluation, EVALUATIONS)
+        self._check_messages(messages, reducer)
+        products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
+        sums: dict[str, Tensor] = {}
+        for graphs in self.by_source(messages):
+            calls = {relation: operator_table.call(graph, _evaluated(messages[relation], evaluation), reducer)
+                     for relation, graph in graphs.items()}
+            pending = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
+                       for relation, graph in graphs.items() if calls[relation].kept_output is None]
+            has_separate = any(isinstance(key, tuple) for _, key, _ in pending)
+            outputs = relation_sums.add_up([pending], []) if has_separate else {}
+            fetches += [pending] if pending and not has_separate else []
+            for relation, call in calls.items():
+                to, out = relation[2], call.kept_output
+                if relation in outputs:
+                    out = call.keep(outputs.pop(relation))
+                if out is not None and call.weight is not None:
+                    products.append((to, out, call.weight))
+                elif out is not None:
+                    _add(sums, {to: out})
+            _add(sums, outputs)
+        return _add(sums, relation_sums.add_up(fetches, products) if fetches or products else {})
+
+    def _check_own(self, own):
+        for to, (x, weight) in own.items():
+            n_dst = self.of(to).n_dst
+            if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
+                needed = f"({n_dst}, n_in) and (n_in, n_out)"
+                raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not {needed}")
+
+    def _check_messages(self, messages, reducer):
+        for relation, message in messages.items():
+            if relation not in self.relations:
+                raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
+            try:
+                operator_table.find(message, reducer)
+            except ConfigError as error:
+                raise ConfigError(f"relation {relation!r}: {error}") from None
+
+
+def _evaluated(message, evaluation):
+    return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
+
+
+def _sum_key(relation, graph, call):
+    """Return the relation if its output is stored, multiplied or fetched alone; else the type whose sum it joins."""
+    separate = graph.has_own_exchange or call.kept_sums is not None or call.weight is not None
+    return relation if separate else relation[2]
+
+
+def _add(sums, outputs):
+    """Add outputs by destination type to `sums`; return `sums`."""
+    for to, out in outputs.items():
+        sums[to] = sums[to] + out if to in sums else out
+    return sums

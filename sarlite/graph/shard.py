@@ -1,0 +1,200 @@
+"""Divide whole graphs among ranks: a graph of one relation, and the edge lists of several relations."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator, agree, together
+from sarlite.errors import ConfigError
+from sarlite.graph.array_checks import Relation, check_array
+from sarlite.graph.build import sort_by_id
+from sarlite.structure import edges as edge_lists
+from sarlite.structure import order as orders
+from sarlite.structure import partition, typed
+from sarlite.structure.part_edges_csr import InEdges
+from sarlite.types import Array, ArrayLike
+
+
+class OwnPart(NamedTuple):
+    """One rank's part of a whole graph.
+
+    Attributes
+    ----------
+    edges : InEdges
+        In-edges of the part's rows.
+    node_ids : (n_dst,) int64
+    src_ids : (n_src,) int64, or None
+        Global ids of the part's sources, if the graph is bipartite.
+    edge_ids : (n_edges,) int64
+    """
+
+    edges: InEdges
+    node_ids: Array
+    src_ids: Array | None
+    edge_ids: Array
+
+
+def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
+                 src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> OwnPart:
+    """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    edges : InEdges
+        In-edges of all nodes.
+    n_src : int
+        Number of source nodes.
+    bipartite : bool
+    parts, src_parts, order, seed
+        As of `Graph.shard`.
+    """
+    if comm.size > 1:
+        agree(comm, (edges, n_src), "graph")
+    agree(comm, tuple(map(_kind, (parts, src_parts, order))), "parts and order")
+    if bipartite:
+        if order is not None:
+            raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")
+        owners, src_owners = _bipartite_parts(comm, edges, n_src, parts, src_parts, seed)
+    elif src_parts is not None:
+        raise ConfigError("src_parts: only a bipartite graph has sources of their own")
+    else:
+        src_owners = owners = _division(comm, parts, edges.n_dst, "parts", "shard",
+                                        lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
+    permutation = None if order is None else _order(comm, edges, order, seed)
+    if permutation is None:
+        node_ids = np.flatnonzero(owners == comm.rank)
+    else:
+        node_ids = permutation[owners[permutation] == comm.rank]
+    new_number = _row_numbers(src_owners, permutation)
+    lengths = np.diff(edges.indptr)[node_ids]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    where = np.repeat(edges.indptr[node_ids] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
+    loops = None if edges.added_loops is None else edges.added_loops[node_ids]
+    return OwnPart(InEdges(indptr, new_number[edges.indices[where]], added_loops=loops), node_ids,
+                   np.flatnonzero(src_owners == comm.rank) if bipartite else None, edge_ids)
+
+
+def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
+    """Divide both sides; METIS divides the graph of all nodes, sources after destinations."""
+    n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
+    if not isinstance(both, str) and src_parts is None:
+        raise ConfigError("src_parts: a bipartite graph's sources need a division too")
+    if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
+        whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
+        owners = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
+        parts, both = owners[:n_dst], owners[n_dst:]
+    refused = {"metis": "metis divides both sides of a bipartite graph or none",
+               "fennel": "fennel divides no bipartite graph"}
+    return [_division(comm, given, n, name, "shard", _by_number(comm, n, seed, refused))
+            for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src))]
+
+
+def _order(comm, edges, order, seed):
+    if isinstance(order, str):
+        orders.check_method(order)
+        method = order
+        order = _on_root(comm, lambda: orders.order(*edges[:2], method, seed=seed))
+    order = together(comm, lambda: orders.check_order(check_array("order", order), edges.n_dst, "shard"))
+    agree(comm, order, "order")
+    return order
+
+
+# ---- edge lists of several relations
+
+
+def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
+                     parts: Any, seed: int) -> tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]:
+    """Divide the nodes of each type; return this rank's part. Collective.
+
+    Returns
+    -------
+    in_edges : dict of relation to InEdges
+    node_ids : dict of str to (n,) int64
+        Ids of this rank's rows of each type.
+    edge_ids : dict of relation to (n_edges,) int64
+        Index of each of this rank's edges in the relation's edge list, without the relations whose indices are
+        0, 1, 2, ...
+    """
+    parts = _typed_parts(comm, edges, n_nodes, parts, seed)
+    node_ids = {name: np.flatnonzero(owners == comm.rank) for name, owners in parts.items()}
+    row_numbers = {name: _row_numbers(owners) for name, owners in parts.items()}
+    in_edges: dict[Relation, InEdges] = {}
+    edge_ids: dict[Relation, Array] = {}
+    for relation, (src, dst) in edges.items():
+        source, _, to = relation
+        local_edges, n_dst = np.flatnonzero(parts[to][dst] == comm.rank), len(node_ids[to])
+        local_dst = row_numbers[to][dst[local_edges]] - (row_numbers[to][node_ids[to][0]] if n_dst else 0)
+        n_rows = max(len(row_numbers[source]), n_dst, 1)
+        indptr, indices, order = edge_lists.csr_by_dst(row_numbers[source][src[local_edges]], local_dst, n_rows,
+                                                       edge_index=True)
+        in_edges[relation], ids = sort_by_id(InEdges(indptr[: n_dst + 1], indices), local_edges[order])
+        edge_ids |= {} if ids is None else {relation: ids}
+    return in_edges, node_ids, edge_ids
+
+
+def _typed_parts(comm, edges, n_nodes, parts, seed):
+    """Return the rank of each node, by type."""
+    if comm.size == 1:
+        return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
+    by_type = isinstance(parts, Mapping)
+    agree(comm, {str(name): _kind(of_type) for name, of_type in parts.items()} if by_type else _kind(parts), "parts")
+    if isinstance(parts, str) and parts in partition.BALANCED:
+        owners = _on_root(comm, lambda: _divide_together(comm.size, edges, n_nodes, parts, seed))
+        return dict(zip(n_nodes, np.split(owners, np.cumsum([*n_nodes.values()])[:-1])))
+    if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
+        raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
+    refused = {method: f"{method} divides the nodes of all types together, or none" for method in partition.BALANCED}
+    return {name: _division(comm, parts if isinstance(parts, str) else parts[name], n, f"parts of {name!r}", repr(name),
+                            _by_number(comm, n, seed, refused)) for name, n in n_nodes.items()}
+
+
+def _divide_together(n_parts, edges, n_nodes, method, seed):
+    owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
+    return np.concatenate([*owners.values()])
+
+
+# ---- divisions
+
+
+def _division(comm, parts, n, name, source, divide):
+    """Return the rank of each of n nodes. Collective.
+
+    If `parts` names a method, rank 0 calls `divide(method)`. Errors name `name` and `source`.
+    """
+    if isinstance(parts, str):
+        method = parts
+        parts = _on_root(comm, lambda: divide(method))
+    parts = together(comm, lambda: partition.check_parts(check_array(name, parts), n, comm.size, source))
+    agree(comm, parts, name)
+    return parts
+
+
+def _by_number(comm, n, seed, refused):
+    """Return a function that divides n nodes by a method that sees no edges; `refused` has errors by method."""
+    def divide(method):
+        if method in refused:
+            raise ConfigError(refused[method])
+        return partition.partition(np.zeros(n + 1, np.int64), np.zeros(0, np.int64), comm.size, method, seed=seed)
+
+    return divide
+
+
+def _row_numbers(parts, order=None):
+    """Return the row number of each node; rows are sorted by rank, then by the order or the id."""
+    by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
+    numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
+    numbers[by_part] = np.arange(len(parts))
+    return numbers
+
+
+def _on_root(comm, action):
+    """Run `action` on rank 0; return its result, or raise its error, on every rank. Collective."""
+    return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))
+
+
+def _kind(parts):
+    """Return the method or the name of the type, which ranks must agree on before they compare values."""
+    return parts if isinstance(parts, str) else type(parts).__name__

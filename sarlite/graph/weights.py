@@ -1,0 +1,166 @@
+"""Values on edges, as arrays: weights, which sums count, and features."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator, agree, together
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.graph.array_checks import check_array
+from sarlite.structure import validation
+from sarlite.structure.edges import row_chunks
+from sarlite.types import Array, ArrayLike, DType
+
+_CHUNK = 1 << 20  # edges that are summed at a time
+
+
+class EdgeValues(NamedTuple):
+    """Values on a rank's in-edges, in the order of `edge_ids`.
+
+    Attributes
+    ----------
+    weight : (n_edges,) float array, or None
+    features : (n_edges, n_edge_features) float array, or None
+    negative : (int, float), or None
+        Global id and weight of the first edge of any rank whose weight is negative; the same on every rank.
+    """
+
+    weight: Array | None = None
+    features: Array | None = None
+    negative: tuple[int, float] | None = None
+
+    def check_degrees(self) -> None:
+        """Raise a DataError on every rank if a weight is negative, because degrees are sums of weights."""
+        if self.negative is not None:
+            edge, value = self.negative
+            raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
+
+    def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None]":
+        """Return the weights and the features of some of the edges."""
+        return (None if self.weight is None else self.weight[index],
+                None if self.features is None else self.features[index])
+
+
+def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
+                 edge_ids: Callable[[], Array], n_edges: int, owner: str = "") -> EdgeValues:
+    """Return the values on a rank's in-edges as float arrays. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    weight, features : array, or None
+    edge_ids : callable
+        Returns the (n_edges,) global ids of the edges.
+    n_edges : int
+    owner : str
+        Text that errors append to the name of the values, as the relation.
+
+    Raises
+    ------
+    ShapeError, DataError
+        As `Graph.with_edge_values`.
+    """
+    weight, features = together(comm, lambda: (_finite(f"edge_weight{owner}", weight, n_edges, 1),
+                                               _finite(f"edge_features{owner}", features, n_edges, 2)))
+    kinds = [None if values is None else (values.shape[1:], str(values.dtype)) for values in (weight, features)]
+    agree(comm, kinds, f"edge values{owner}")
+    return EdgeValues(weight, features, None if weight is None else _first_negative(comm, weight, edge_ids))
+
+
+def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
+    """Return finite numbers as float32 or float64, one number or one row an edge; None stays None."""
+    if values is None:
+        return None
+    array = check_array(name, values)
+    if array.ndim != n_dims or len(array) != n_edges or array.dtype.kind not in "fiub":
+        rows = f"({n_edges},)" if n_dims == 1 else f"({n_edges}, n)"
+        needed = f"{rows} numbers are needed, one each edge of the graph"
+        raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but {needed}")
+    flat = validation.weights(name, array.reshape(-1), array.size)
+    return flat.reshape(array.shape)
+
+
+def _first_negative(comm: Communicator, weight: Array,
+                    edge_ids: Callable[[], Array]) -> tuple[int, float] | None:
+    """Return (id, weight) of the first rank's first edge with a negative weight, or None. Collective."""
+    at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
+    local = None if at is None else (int(edge_ids()[at]), float(weight[at]))
+    return next((negative for negative in comm.allgather(local) if negative is not None), None)
+
+
+def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
+    """Raise a ConfigError if values of the edges that the caller gave would also fit the graph's edges."""
+    if ambiguous_edge_count:
+        raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as "
+                          "many, so that values of the given edges would fit, but as other edges'; drop equal edges "
+                          "before")
+
+
+def range_error(weight: Array, values: Array) -> DataError | None:
+    """Return the error that names the first of the `values` computed from `weight` that is not finite, or None."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return None
+    return DataError(f"edge_weight: {weight[np.argmin(finite)]} is no finite {values.dtype}, which the rows are")
+
+
+def check_range(weight: Array | None, dtype: DType) -> None:
+    """Raise a DataError if a weight is not a finite number of `dtype`."""
+    if weight is not None and np.dtype(dtype).kind == "f":
+        with np.errstate(over="ignore"):
+            error = range_error(weight, weight.astype(dtype, copy=False))
+        if error is not None:
+            raise error
+
+
+def positive(degrees: Array) -> Array:
+    """Return the degrees with each 0 replaced by 1."""
+    return np.where(degrees == 0, 1.0, degrees)
+
+
+def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
+    """Return the sums of the rows of a CSR, (n_rows,) float64, computed a chunk of edges at a time.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) int64
+    values : callable
+        Returns the values of a slice of the CSR's edges.
+
+    Notes
+    -----
+    A row's sum has the same bits for any order of its edges, because the order depends on the partition.
+    """
+    out = np.zeros(len(indptr) - 1)
+    for low, high in row_chunks(indptr, _CHUNK):
+        chunk = np.asarray(values(slice(int(indptr[low]), int(indptr[high]))), np.float64)
+        out[low:high] = _fixed_point_sums(indptr[low : high + 1] - indptr[low], chunk)
+    return out
+
+
+def _fixed_point_sums(indptr: Array, values: Array) -> Array:
+    """Return each row's sum; the values are added as integer multiples of 2^-60 of the row's largest power of two."""
+    lengths = np.diff(indptr)
+    nonempty, starts = lengths > 0, indptr[:-1][lengths > 0]
+    sums = np.zeros(len(lengths))
+    if not len(starts):
+        return sums
+    exponents = np.frexp(np.maximum.reduceat(np.abs(values), starts))[1]
+    rest = np.ldexp(values, np.repeat(30 - exponents, lengths[nonempty]))
+    upper = np.rint(rest)
+    rest -= upper
+    rest *= 2.0**30
+    upper, lower = (np.add.reduceat(part.astype(np.int64), starts) for part in (upper, np.rint(rest, out=rest)))
+    with np.errstate(over="ignore"):
+        sums[nonempty] = np.ldexp(upper + lower * 2.0**-30, exponents - 30)
+    return sums
+
+
+def in_edge_order(values: Array, numbers: Array | None) -> Array:
+    """Return values that follow the rows' edges in the order of edge values."""
+    if numbers is None:
+        return values
+    out = np.empty_like(values)
+    out[numbers] = values
+    return out

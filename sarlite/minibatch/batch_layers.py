@@ -1,0 +1,175 @@
+"""From what a sampler found to a batch: the graph of each layer, and which rows the batch has.
+
+Rows and gradients travel by the mode of the graph, on a plan made for each layer.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.graph.graph import Graph
+from sarlite.minibatch.part_edges import PartEdges, share
+from sarlite.minibatch.picked import PickedGraph, PickedRelations, one_block
+from sarlite.minibatch.sampler import Layer, Picked, Sampled
+from sarlite.schedule.needs import Needs
+from sarlite.schedule.schedule import Schedule
+from sarlite.structure.part_edges_csr import EdgesByOwner, InEdges
+from sarlite.types import Array
+
+
+def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
+    """Return the graph of a layer that `exact.make_sampler`'s sampler found, whose `rows` are the local source rows.
+
+    Of a node type it has a graph for each relation, and those out of one type are fed by one fetch.
+    """
+    joined = np.concatenate([rows, layer.halo]) if len(layer.halo) else rows
+    typed, first, out_of = TypedRows(part, joined, layer.n_dst), 0, []
+    for source, relations in enumerate(part.relations):
+        sets = range(first, first := first + len(relations))
+        if relations:
+            out_of.append(_out_of(part, layer, typed, source, sets, lasting))
+    if isinstance(part.graph, Graph):
+        return out_of[0][0]
+    local, dst = slice(len(rows)), slice(layer.n_dst)
+    ids = [{name: part.ids_of(typed.of(kind, span)) for kind, name in enumerate(part.types)} for span in (local, dst)]
+    return PickedRelations(part, out_of, *ids)
+
+
+class BatchRows(NamedTuple):
+    """Which rows a batch has, as `Batch` takes them.
+
+    Attributes
+    ----------
+    part_rows : (n_src,) int, or of a node type a dict of such by type
+    outputs : (n_dst,) int
+    rows : (n_seeds,) int64
+    """
+
+    part_rows: Any
+    outputs: Array
+    rows: Array
+
+
+def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
+    """Return the rows of what was sampled; the outputs of several types stand one type after the other."""
+    n_dst = sampled.layers[-1].n_dst
+    if isinstance(part.graph, Graph):
+        return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
+    typed, names = TypedRows(part, sampled.rows, n_dst), part.types
+    part_rows = {name: typed.of(kind) - part.first[kind] for kind, name in enumerate(names)}
+    wanted = [names.index(name) for name in part.graph.node_types]
+    before = np.cumsum([0, *np.diff(part.first)[wanted]])  # rows of the graph before each type's
+    outputs = [typed.of(kind, slice(n_dst)) - part.first[kind] + start for kind, start in zip(wanted, before)]
+    starts = np.zeros(len(names), np.int64)
+    starts[wanted] = np.cumsum([0, *map(len, outputs)])[:-1]
+    rows = starts[part.type_of(sampled.rows[sampled.numbers])] + typed.numbers_of(sampled.numbers)
+    return BatchRows(part_rows, np.concatenate(outputs), rows)
+
+
+class TypedRows:
+    """The rows of a layer by type: each type's are numbered by themselves, in their order.
+
+    Parameters
+    ----------
+    part : PartEdges
+    rows : (n,) int
+        The part's column of each row: local rows, and maybe halo rows behind them.
+    n_dst : int
+        The first rows, which are destinations.
+
+    Attributes
+    ----------
+    n_rows, n_dst : (n_types,) int
+    """
+
+    def __init__(self, part: PartEdges, rows: Array, n_dst: int) -> None:
+        self.rows, self._n_dst, self._n_types = rows, n_dst, len(part.types)
+        self._types: Array | None = part.type_of(rows) if self._n_types > 1 else None
+        self._numbers = None if self._types is None else self._numbered(self._types)
+
+    def _numbered(self, types):
+        n_rows, numbers = self.n_rows, np.empty(len(types), np.int64)
+        order = np.argsort(types, kind="stable")
+        numbers[order] = np.arange(len(types)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+        return numbers
+
+    @property
+    def n_rows(self) -> Array:
+        return self._counts(len(self.rows))
+
+    @property
+    def n_dst(self) -> Array:
+        return self._counts(self._n_dst)
+
+    def _counts(self, n):
+        """How many of the first n rows are of each type."""
+        return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
+
+    def numbers_of(self, places: Array) -> Array:
+        """Return the number among the rows of its type of each of these rows of the layer."""
+        return places if self._numbers is None else self._numbers[places].astype(places.dtype)
+
+    def picked(self, picked: Picked) -> Picked:
+        """Return picks with the numbers of their sources among the rows of their type."""
+        return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
+
+    def of(self, kind: int, places: Any = slice(None)) -> Array:
+        """Return the part's column of each row of a type, among the rows at these places."""
+        return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
+
+    def keep(self, kind: int, places: Array) -> Array:
+        """Return those of some places whose rows are of a type, by the rows' numbers."""
+        return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
+
+
+def _out_of(part, layer, typed, source, sets, lasting):
+    """The graphs of the relations out of a type, which are these sets of edges."""
+    picked = [typed.picked(layer.sets[k]) for k in sets]
+    own, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
+    there = part.relations[source][0].schedule
+    if layer.exchange is None:
+        plan, transport, order = one_block(part, picked, own, lasting), part.alone, ()
+    else:
+        found = _needs(part, layer, typed, source, picked, own, halo, lasting)
+        plan, transport = there.mode.plan(found, there.transport.prefetch), there.transport
+        shares = share(halo, part.owners(halo - part.n_local))
+        order = np.concatenate([shares[q] for q in found.order])
+    schedule = Schedule(plan, transport, there.mode, row_format=there.row_format)
+    n, graphs = len(part.types), list[PickedGraph]()
+    for index, (k, found) in enumerate(zip(sets, picked)):
+        edges, sizes = part.sets[k], None
+        if layer.exchange is not None:
+            total = layer.exchange.sizes.sum(0)
+            sizes = int(total[source]), int(total[n + edges.to]), int(total[2 * n + k])
+        dst_rows = own[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
+        graphs.append(PickedGraph(edges, found, own, dst_rows, schedule, relation_index=index, halo=halo, brought=order,
+                                  sizes=sizes, lasting=lasting))
+    return graphs
+
+
+def _needs(part, layer, typed, source, picked, rows, halo, lasting):
+    """What the mode lays out of the rows of a type."""
+    rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
+    src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
+    src_ids[rank] = part.ids_of(rows)
+    offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, source])])
+    needs = exchange.needs
+    if len(part.types) > 1:
+        kinds, each = part.type_of(layer.halo), part.owners(layer.halo - part.n_local)
+        needs = [own[of == source] for own, of in zip(needs, share(kinds, each))]
+    asked = [typed.keep(source, own) for own in exchange.asked]
+    first = len(rows) + np.asarray(starts)  # column of each owner's first row
+    cuts = [_by_owner(own, first, rank, size, lasting) for own in picked]
+    return Needs(rank, offsets, cuts, needs, asked, src_ids)
+
+
+def _by_owner(picked, first, rank, size, lasting):
+    """The picks by the owners of their sources, whose columns begin at `first`."""
+    owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
+    owner = owner.astype(np.min_scalar_type(size))
+    order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
+    ends = np.searchsorted(owner[order], np.arange(size + 2))
+    where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]
+    where[rank] = order[: ends[1]]
+    edges = [picked.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
+    return EdgesByOwner(InEdges(picked.indptr, picked.columns), where, edges, lasting=lasting, grouped=False)

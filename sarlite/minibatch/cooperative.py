@@ -1,0 +1,97 @@
+"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
+of the seeds.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator, together
+from sarlite.minibatch.batch_layers import TypedRows
+from sarlite.minibatch.part_edges import PartEdges, share
+from sarlite.minibatch.sampler import Sampler
+from sarlite.types import Array
+
+
+class HaloExchange(NamedTuple):
+    """How the halo rows of a layer travel.
+
+    Attributes
+    ----------
+    needs : list by rank of (n,) int64
+        Number of each of its rows that comes here, among the rows of its type in that rank's batch, type after type.
+    asked : list by rank of (n,) int64
+        Number in this batch of each row that goes there, type after type.
+    sizes : (size, n_types + n_types + n_sets) int64
+        By rank the layer's source rows and destination rows of each type, and the picks of each set of edges.
+    """
+
+    needs: list[Array]
+    asked: list[Array]
+    sizes: Array
+
+
+class Cooperative(Sampler):
+    """A sampler whose halo rows their owners expand. Calling it is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        For the sampling thread alone.
+    part : PartEdges
+    more
+        As of `Sampler`.
+
+    Notes
+    -----
+    Sends 4 bytes for each halo row of a layer, and 8 come back.
+    Source: Balin et al. 2023, "Cooperative minibatching in graph neural networks".
+    """
+
+    def __init__(self, comm: Communicator, part: PartEdges, *args: Any, **options: Any) -> None:
+        super().__init__(part.sets, *args, **options)
+        self._comm, self._part = comm, part
+
+    def _checked(self, seeds):
+        return together(self._comm, lambda: super(Cooperative, self)._checked(seeds))
+
+    def _layer(self, rows, layer, step, without):
+        comm, part = self._comm, self._part
+        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, step, without))
+        n, slots = len(rows), part.slots(found.halo - part.n_local)
+        slots = comm.alltoall(slots)
+        wanted = np.concatenate([mine[own] for mine, own in zip(part.asked, slots)])
+        rows, numbers = together(comm, lambda: self._numbering.add(rows, wanted.astype(rows.dtype)))
+        asked = share(numbers, np.cumsum([0, *map(len, slots)]))
+        typed = TypedRows(part, rows, found.n_dst)
+        needs = comm.alltoall([typed.numbers_of(own) for own in asked])
+        for own in found.sets:
+            own.columns[own.columns >= n] += len(rows) - n
+        sizes = [*typed.n_rows, *typed.n_dst, *(len(own.columns) for own in found.sets)]
+        exchange = HaloExchange(needs, asked, np.array(comm.allgather(sizes)))
+        return rows, found._replace(n_src=len(rows), exchange=exchange)
+
+
+def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
+                 one_variate: bool = False) -> Sampler:
+    """Return the sampler of a part.
+
+    Parameters
+    ----------
+    part : PartEdges
+    fanouts, kind, seed, one_variate
+        See `Sampler`.
+    comm : Communicator, optional
+        On several ranks: owners expand halo rows, a `Cooperative` on this channel. Without it no halo row is expanded.
+
+    Raises
+    ------
+    ConfigError
+        As `Sampler`.
+    """
+    options: dict[str, Any] = {"ids": part.ids, "n_local": part.n_local, "n_columns": len(part.ids),
+                               "targets": part.targets, "one_variate": one_variate}
+    if comm is None or comm.size == 1:
+        return Sampler(part.sets, fanouts, kind, seed, **options)
+    return Cooperative(comm, part, fanouts, kind, seed, **options)

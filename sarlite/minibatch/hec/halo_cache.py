@@ -1,0 +1,343 @@
+"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, alg. 1, 2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ConfigError, whole
+from sarlite.keys import key
+from sarlite.minibatch.hec.misses import Substitutes, without
+from sarlite.minibatch.hec.push import Pusher
+from sarlite.minibatch.hec.row_table import Ordered, Table
+from sarlite.minibatch.hec.sending import WEIGHTS, Chosen, OnDemand, SendLists
+from sarlite.minibatch.part_edges import PartEdges
+from sarlite.minibatch.picked import PickedGraph, Picks
+from sarlite.minibatch.sampler import Layer, Sampled
+from sarlite.tape import Tensor, ops
+from sarlite.tape.table_rows import TableRows
+from sarlite.types import Array
+
+CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "push_by": WEIGHTS,
+           "features": ("auto", "keep", "cache")}
+
+
+@dataclass(frozen=True)
+class HEC:
+    """How a minibatch meets remote neighbours by a historical embedding cache: `NeighborLoader(..., remote=HEC(...))`.
+
+    One cache for the input of each layer. Halo rows get no gradient, and their owners do not expand them.
+
+    Parameters
+    ----------
+    lines : int
+        Rows that a cache holds (the paper's cs); it never takes more than there are halo rows.
+    life : int
+        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most
+        delay + life.
+    limit : int
+        Rows pushed a step, layer and peer (nc).
+    delay : int
+        Steps after which pushed rows are taken (d), while they travel; 0 exchanges them within the step.
+    on_miss : {"drop", "zero", "local"}
+        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks
+        among the layer's local rows and those in the cache stand in for it.
+    push : {"paper", "demand"}
+        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each
+        the newest that its owner has, which the sampler, as many steps ahead, asks for.
+    push_by : {"degree", "cut-degree", "uniform"}
+        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all
+        alike.
+    features : {"auto", "keep", "cache"}
+        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to
+        `lines` rows.
+
+    Raises
+    ------
+    ConfigError
+        Naming the parameter.
+
+    Notes
+    -----
+    Memory: lines x (4 width + 24) bytes a layer in float32, with rows of bfloat16 lines x (2 width + 24), and 4
+    a halo row.
+    Source: DistGNN-MB 3.2.
+    """
+
+    lines: int = 1_000_000
+    life: int = 2
+    limit: int = 2000
+    delay: int = 1
+    on_miss: str = "drop"
+    push: str = "paper"
+    push_by: str = "degree"
+    features: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("lines", 1), ("life", 0), ("limit", 1), ("delay", 0)):
+            whole(f"HEC: {name}", getattr(self, name), least)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.lines < self.limit:
+            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out "
+                              "its own rows")
+        if self.push == "demand" and not self.delay:
+            raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")
+
+
+class Caches:
+    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way.
+    Construction is collective.
+
+    Parameters
+    ----------
+    part : PartEdges
+    x : (n_local, ...) array
+        Features.
+    n_layers, seed : int
+    settings : HEC
+    channels : callable, name -> Communicator
+        The loader's own channels: what it samples on, "sample", and "embeddings".
+
+    Attributes
+    ----------
+    lookups, hits, rows_pushed : list of int, one a layer
+    bytes_pushed : int
+    kept : (n_local + n_halo, ...) array, or None
+        The features of all columns, where those of halo rows are kept.
+    tables : list of Table, one a layer
+        Halo rows, by their numbers.
+    dated : bool
+        Whether the steps in which rows were made go with them.
+    """
+
+    def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
+                 channels: Callable[[str], Any]) -> None:
+        self.part, self.settings, self._seed, self._n_layers = part, settings, seed, n_layers
+        self._profile = part.graph.profile
+        self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
+        keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
+        self.kept = part.of_columns(x) if keeps else None
+        self._narrow = part.graph.schedule.row_format.is_narrow
+        self._x, self.dated = x, settings.push == "demand"
+        self._lists, self._asking = SendLists(part.asked), channels("sample")
+        self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()
+        self._empty()
+        self.lookups, self.hits, self.rows_pushed, self.bytes_pushed = [0] * n_layers, [0] * n_layers, [0] * n_layers, 0
+
+    def _empty(self):
+        settings, layers = self.settings, range(self._n_layers)
+        life = settings.delay + settings.life
+        self.tables = [Table(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
+        make = self._on_demand if self.dated else self._chosen
+        self._senders = [make(layer) for layer in layers]
+        self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
+
+    def _chosen(self, layer):
+        return Chosen(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
+
+    def _on_demand(self, layer):
+        if self.keeps(layer):
+            return None
+        if layer:
+            return OnDemand(self._lists, self.settings.life, once=self._roomy)
+        return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
+
+    def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
+        """Return as what rows of a dtype are stored and pushed: narrow where the graph's rows are."""
+        dtype = np.dtype(dtype)
+        return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
+
+    def _stored(self, h):
+        return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
+
+    def keeps(self, layer: int) -> bool:
+        """Tell whether a layer's halo rows are all here."""
+        return layer == 0 and self.kept is not None
+
+    def ask(self, sampled: Sampled, step: int) -> None:
+        """With "demand", tell owners which rows a step's batch needs, and note what peers ask of this rank. Collective.
+
+        The owners send these rows `delay` steps before.
+        """
+        if self.dated:
+            self._asked[step] = [
+                None if self.keeps(layer.number)
+                else self._asking.alltoall(self.part.slots(layer.halo - self.part.n_local))
+                for layer in sampled.layers]
+
+    def done(self, step: int) -> None:
+        """Let go of what `ask` noted for the rows that were sent in a step."""
+        self._asked.pop(step + self.settings.delay, None)
+
+    def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
+        """Push this layer's rows, take what was made `delay` steps ago, and look up. Collective where it pushes.
+
+        Not of a layer that `keeps`.
+
+        Parameters
+        ----------
+        layer, step : int
+        rows : (n,) int
+            This rank's rows of the batch.
+        h : (n, ...) array
+            Their values.
+        halo : (k,) int
+            Halo rows that are needed.
+        pushes : bool
+            Whether the step is one of training.
+
+        Returns
+        -------
+        found : (k,) bool
+        values : (hits, ...) array
+        """
+        if pushes:
+            self._push(layer, step, rows, self._stored(h))
+            due = step - self.settings.delay, layer
+            if due in self._pending:
+                self._pending.remove(due)
+                self._store(layer, self._pusher.take(*due))
+        found = self.has(layer, step, halo)
+        self.count(layer, len(found), int(np.count_nonzero(found)))
+        return found, self.values(layer, step, halo[found], h)
+
+    def _push(self, layer, step, rows, h):
+        with self._profile.span("push", layer=layer):
+            asked = self._asked.get(step + self.settings.delay)
+            messages = self._senders[layer].messages(step, rows, h, asked and asked[layer])
+            self.rows_pushed[layer] += sum(len(slots) for slots, _, _ in messages)
+            self.bytes_pushed += self._pusher.submit(step, layer, messages)
+            self._pending.add((step, layer))
+
+    def has(self, layer: int, step: int, halo: Array) -> Array:
+        """Return which halo rows are there, (k,) bool."""
+        with self._profile.span("lookup", "lookup", layer=layer):
+            return self.tables[layer].find(halo.astype(np.int32), step) >= 0
+
+    def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
+        """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
+        with self._profile.span("lookup", "lookup", layer=layer):
+            values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
+            if len(halo):
+                table.take(table.find(halo.astype(np.int32), step), values)
+            return values if values.dtype == like.dtype else kernels.widen(values)
+
+    def substitutes(self, layer: int, step: int) -> Substitutes:
+        """Return what may stand in for a layer's missing rows."""
+        own = key(self._seed, "stand-ins", "", step, layer)
+        return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), own)
+
+    def count(self, layer: int, lookups: int, hits: int) -> None:
+        """Note how many halo rows were looked up, and how many were there."""
+        self.lookups[layer] += lookups
+        self.hits[layer] += hits
+
+    def _store(self, layer, received):
+        for start, (slots, made, rows) in zip(self.part.halo_starts, received):
+            if len(slots):
+                self.tables[layer].put((slots + start).astype(np.int32), made, rows)
+
+    def drain(self) -> None:
+        """Take what is under way into the tables. Collective."""
+        for _, layer, received in self._pusher.drain():
+            self._store(layer, received)
+        self._pending.clear()
+
+    def clear(self) -> None:
+        """Forget all rows, as at the start. Collective."""
+        self.drain()
+        self._empty()
+
+    def contents(self) -> dict[str, Ordered]:
+        """Return what is in this rank's tables, by name: "cache.LAYER.NAME", and with "demand" "newest.LAYER.NAME"."""
+        return {f"{prefix}{name}": array for prefix, thing in self._things()
+                for name, array in thing.contents().items()}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Take over what `contents` were, copied, on the same part of the same graph."""
+        for prefix, thing in self._things():
+            thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+
+    def _things(self):
+        senders = self._senders if self.dated else []
+        return [(f"{kind}.{layer}.", thing) for kind, things in (("cache", self.tables), ("newest", senders))
+                for layer, thing in enumerate(things) if thing is not None]
+
+
+class CachedLayer(Picks):
+    """A layer of a batch whose halo rows are joined as it is entered, as far as the cache has them; then it is a graph.
+
+    Parameters
+    ----------
+    part : PartEdges
+    layer : Layer
+    rows : (n_src,) int
+        The part's row of each local source row.
+    caches : Caches
+    step : int
+        The global step.
+    pushes : bool
+        Whether the step is one of training.
+    """
+
+    def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, step: int, pushes: bool) -> None:
+        super().__init__(part.edges, layer.picked, rows, rows[: layer.n_dst])
+        self.part, self.layer = part, layer
+        self._caches, self._place, self._step, self._pushes = caches, layer.number, step, pushes
+        self._graph: PickedGraph | None = None  # once it was entered
+        self._values: Array | None = None  # of the halo rows that were found
+
+    def enter(self, h: Any) -> tuple[PickedGraph, Any]:
+        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found.
+        Collective.
+
+        Entering again, as for a second pass, joins the same rows and pushes nothing.
+        """
+        if self._caches.keeps(self._place):
+            return self._with_kept(h)
+        if self._graph is None:
+            self._join(np.ascontiguousarray(h._data if isinstance(h, Tensor) else h))
+        assert self._graph is not None
+        return self._graph, h if self._values is None else ops.concat([h, Tensor(self._values)])
+
+    def aggregate(self, *args: Any, **options: Any) -> Tensor:
+        """Tell that a layer is entered first: before, its halo rows are not there."""
+        raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
+
+    def _with_kept(self, h):
+        """The graph of all rows; and h, behind it the halo rows' features: by number where h is rows of that table."""
+        halo, caches = self.layer.halo, self._caches
+        if self._graph is None:
+            caches.count(self._place, len(halo), len(halo))
+            self._graph = self._of_all(self.layer)
+        if not len(halo):
+            return self._graph, h
+        if isinstance(h, TableRows) and h.rows is not None and h.rows.table is caches.kept:
+            return self._graph, h.and_more(halo)
+        return self._graph, ops.concat([h, Tensor(caches.kept[halo])])
+
+    def _join(self, h):
+        """Make the graph with the halo rows that are found, and their values."""
+        layer, caches, n_local = self.layer, self._caches, self.part.n_local
+        found, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
+        if not found.all():
+            missing = np.concatenate([np.zeros(layer.n_src, bool), ~found])[layer.picked.columns]
+            how = caches.settings.on_miss
+            if how == "zero":
+                values, there = np.zeros((len(found), *values.shape[1:]), values.dtype), values
+                values[found] = there
+            elif how == "drop":
+                layer = without(self.part, layer, self.rows, missing)
+            else:
+                layer = without(self.part, layer, self.rows, missing, caches.substitutes(self._place, self._step))
+                values = caches.values(self._place, self._step, layer.halo - n_local, values)
+        self._graph, self._values = self._of_all(layer), values if len(values) else None
+
+    def _of_all(self, layer):
+        """The graph of a layer whose halo rows are sources as the others."""
+        rows = np.concatenate([self.rows, layer.halo])
+        return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

@@ -1,0 +1,322 @@
+"""What is pushed to peers: lists of the rows that each peer has as halo, and two rules by which these are sent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.keys import key, splitmix64
+from sarlite.minibatch.hec.row_table import Ordered, Table
+from sarlite.minibatch.part_edges import PartEdges
+from sarlite.types import Array
+
+WEIGHTS = ("degree", "cut-degree", "uniform")
+Message = tuple[Array, Array | None, Array]
+"""(slots (m,) int32, the steps that made the rows (m,) int64 or None for the present one, rows (m, ...))"""
+
+
+class SendLists:
+    """By peer the local rows that it has as halo (DistGNN-MB's db_halo, alg. 1): a CSR of local row -> (peer, slot).
+
+    Parameters
+    ----------
+    asked : list by rank of (m,) int arrays
+        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its
+        place in that list.
+
+    Attributes
+    ----------
+    lengths : list by rank of int
+        How many rows go there.
+    rows : (n_listed,) int64
+        The local rows that some peer has as halo, ascending.
+
+    Raises
+    ------
+    DataError
+        Rows that do not ascend, or are negative.
+
+    Notes
+    -----
+    Memory: 4 bytes a local row, 20 a row of `rows`, and 9 or 10 an entry, of which there is one a row and peer.
+    """
+
+    def __init__(self, asked: Sequence[Array]) -> None:
+        for peer, rows in enumerate(asked):
+            if len(rows) and (rows[0] < 0 or (np.diff(rows) <= 0).any()):
+                raise DataError(f"the rows that rank {peer} asks for are negative or do not ascend")
+        self.size, self.lengths = len(asked), [len(rows) for rows in asked]
+        lengths = self.lengths
+        entries = np.concatenate([np.asarray(rows, np.int64) for rows in asked])
+        self.rows, numbers = np.unique(entries, return_inverse=True)
+        self._numbers = np.split(numbers.astype(np.int32), np.cumsum(lengths)[:-1])
+        n_numbered = int(self.rows[-1]) + 2 if len(self.rows) else 1  # the last one is for all further rows
+        self._number_of = np.full(n_numbered, -1, np.int32)
+        self._number_of[self.rows] = np.arange(len(self.rows))
+        by_row = np.argsort(numbers, kind="stable")
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(self.rows)))])
+        self._peers = np.repeat(np.arange(self.size, dtype=np.min_scalar_type(self.size)), lengths)[by_row]
+        self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
+
+    def of(self, rows: Array) -> list[tuple[Array, Array]]:
+        """Find what goes where.
+
+        Parameters
+        ----------
+        rows : (n,) int array
+            Distinct local rows, in any order.
+
+        Returns
+        -------
+        list by rank of (places (m,) int64, slots (m,) int32)
+            The entries of `rows` that are halo there, by ascending slot; `places` are into `rows`.
+
+        Notes
+        -----
+        O(n + entries of the rows) time, but for two sorts, and as much memory.
+        """
+        number, places = self._listed(rows)
+        order = np.argsort(number, kind="stable")
+        number, places = number[order], places[order]
+        counts = self._starts[number + 1] - self._starts[number]
+        entries = np.repeat(self._starts[number] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        peers = self._peers[entries]
+        by_peer = np.argsort(peers, kind="stable")
+        ends = np.cumsum(np.bincount(peers, minlength=self.size))[:-1]
+        found = np.repeat(places, counts)[by_peer], self._slots[entries[by_peer]]
+        return list(zip(*(np.split(array, ends) for array in found)))
+
+    def numbers(self, rows: Array) -> Array:
+        """Return the place of each local row in `self.rows`, (n,) int32; -1 where no peer has it as halo."""
+        return self._number_of.take(rows, mode="clip")
+
+    def numbers_at(self, peer: int, slots: Array) -> Array:
+        """Return the places in `self.rows` of a peer's slots, (m,) int32."""
+        return self._numbers[peer][slots]
+
+    def cut_degree(self, rows: Array) -> Array:
+        """Return how many peers have each local row as halo, (n,) int64."""
+        number, places = self._listed(rows)
+        found = np.zeros(len(rows), np.int64)
+        found[places] = self._starts[number + 1] - self._starts[number]
+        return found
+
+    def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
+        """Return the weights with which `choose` takes local rows.
+
+        Parameters
+        ----------
+        by : {"degree", "cut-degree", "uniform"}
+            In-degree + 1 (the paper's, and not 0), `cut_degree`, or 1.
+        rows : (n,) int array
+        in_degrees : (n_local,) int array
+            In-degrees of all local rows in the whole graph.
+
+        Returns
+        -------
+        (n,) float64
+
+        Raises
+        ------
+        ConfigError
+            Another `by`.
+        """
+        if by not in WEIGHTS:
+            raise ConfigError(f"push_by {by!r} is not one of {', '.join(WEIGHTS)}")
+        if by == "uniform":
+            return np.ones(len(rows))
+        return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
+
+    def _listed(self, rows):
+        """The numbers of the rows that are in `self.rows`, and their places."""
+        number = self.numbers(rows)
+        places = np.flatnonzero(number >= 0)
+        return number[places], places
+
+
+class Chosen:
+    """The paper's rule: of one layer this step's rows that a peer has as halo, at most `limit` for each peer.
+
+    Parameters
+    ----------
+    lists : SendLists
+    part : PartEdges
+    limit : int
+    by : {"degree", "cut-degree", "uniform"}
+        How likely a row is chosen above the limit: see `SendLists.weights`.
+    seed, layer : int
+        What the choice goes by, with the step and the peer.
+    """
+
+    def __init__(self, lists: SendLists, part: PartEdges, limit: int, by: str, seed: int, layer: int) -> None:
+        self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
+
+    def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
+        """Return by rank what is sent in a step, of the batch's `rows` and their values `h`. Nobody asks."""
+        found: list[Message] = []
+        for peer, (places, slots) in enumerate(self._lists.of(rows)):
+            mine = rows[places]
+            weights = self._lists.weights(self._by, mine, self._part.edges.degrees)
+            own = key(self._seed, "push", str(peer), step, self._layer)
+            places, slots = choose(places, slots, self._limit, weights, own, self._part.ids[mine])
+            found.append((slots, None, h[places]))
+        return found
+
+
+class OnDemand:
+    """Rows are sent to the peers that ask for them: of one layer the newest of each row that some peer has as halo.
+
+    Parameters
+    ----------
+    lists : SendLists
+    life : int, optional
+        The largest age of a row that is sent, in steps; by default any.
+    once : bool
+        Send a row once to each peer: whoever asks keeps what it has got. Else it is sent as often as it is asked for.
+    features : (n_local, ...) array, optional
+        The layer's rows, where these are the same in every step.
+
+    Notes
+    -----
+    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local:
+    no rank waits for another.
+    """
+
+    def __init__(self, lists: SendLists, life: int | None = None, once: bool = False,
+                 features: Array | None = None) -> None:
+        self._lists, self._once, self._constant = lists, once, features is not None
+        self.table = Table(max(len(lists.rows), 1), len(lists.rows), life)
+        self._sent = self._nothing_sent()
+        if features is not None:
+            self._put(lists.rows, 0, features[lists.rows])
+
+    def _nothing_sent(self):
+        """By peer and slot, the step that made the row which was sent last."""
+        return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
+
+    def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
+        """Keep what a step made, and return by rank what is sent.
+
+        Parameters
+        ----------
+        step : int
+        rows : (n,) int array
+            The batch's distinct local rows; rows of no list are passed over.
+        h : (n, ...) array
+            Their values, of one dtype and row shape in all calls. Copied.
+        asked : list by rank of (m,) int arrays, or None
+            Slots that peers ask for.
+
+        Returns
+        -------
+        list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
+            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New
+            arrays.
+
+        Raises
+        ------
+        ShapeError
+            Values of another number of rows, row shape or dtype.
+        """
+        if not self._constant:
+            self._put(rows, step, h)
+        found: list[Message] = []
+        for peer, slots in enumerate(asked or [np.empty(0, np.int32)] * self._lists.size):
+            lines = self.table.find(self._lists.numbers_at(peer, slots), step)
+            hits = np.flatnonzero(lines >= 0)
+            made = self.table.made(lines[hits])
+            if self._once:
+                new = made != self._sent[peer][slots[hits]]
+                hits, made = hits[new], made[new]
+                self._sent[peer][slots[hits]] = made
+            values = np.empty((len(hits), *h.shape[1:]), h.dtype)
+            self.table.take(lines[hits], values)
+            found.append((slots[hits].astype(np.int32), made, values))
+        return found
+
+    def _put(self, rows, step, values):
+        if len(values) != len(rows):
+            raise ShapeError(f"{values.dtype} {values.shape} are not {len(rows)} rows")
+        numbers = self._lists.numbers(rows)
+        places = np.flatnonzero(numbers >= 0)
+        self.table.put(numbers[places], step, values[places])
+
+    def contents(self) -> dict[str, Ordered]:
+        """Return the table's."""
+        return self.table.contents()
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take over the table's `state`; with `once` each row goes once more.
+
+        Raises
+        ------
+        CheckpointError, ShapeError
+            It is of other lists.
+        """
+        self.table.load(state if "halo" in state else self._by_age(state))
+        self._sent = self._nothing_sent()
+
+    def _by_age(self, state):
+        """The table's state of an older checkpoint's: the steps of all rows of the lists, -1 of one not made yet."""
+        made, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
+        there = np.flatnonzero(made >= 0)
+        if len(made) != len(self._lists.rows) or len(there) != len(rows):
+            raise ShapeError(f"newest rows of {len(made)} border rows do not fit the {len(self._lists.rows)} of this "
+                             "part")
+        order = np.argsort(made[there], kind="stable")
+        return {"halo": there[order].astype(np.int32), "made": made[there][order], "rows": rows[order]}
+
+
+def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: int, ids: Array) -> tuple[Array, Array]:
+    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of
+    those left.
+
+    Those of the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
+
+    Parameters
+    ----------
+    places, slots : (m,) int arrays
+        As `SendLists.of` returns them for one peer.
+    limit : int or None
+        None: all.
+    weights : (m,) array
+        Above 0.
+    own : int
+        64 bits that tell seed, step, layer and peer: `keys.key(seed, "push", str(peer), step, layer)`.
+    ids : (m,) int array
+        Global ids, all different.
+
+    Returns
+    -------
+    places, slots : (k,) arrays, k = min(m, limit)
+        By ascending slot.
+
+    Notes
+    -----
+    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads.
+    O(m) time, and a sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
+    sampling with a reservoir".
+    """
+    if limit is None or len(slots) <= limit:
+        taken = np.arange(len(slots))
+    else:
+        taken = smallest(scores(weights, own, ids), limit, ids)
+    taken = taken[np.argsort(slots[taken], kind="stable")]
+    return places[taken], slots[taken]
+
+
+def scores(weights: Any, own: int, ids: Array) -> Array:
+    """Exponential variates of rate `weights`."""
+    bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(own)) >> np.uint64(12)
+    u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
+    return -np.log(u) / weights
+
+
+def smallest(scores: Array, n: int, ids: Array) -> Array:
+    """Return the places of the n smallest scores; of like ones that of the lowest id."""
+    if n == 0:
+        return np.arange(0)
+    last = np.partition(scores, n - 1)[n - 1]
+    below, like = np.flatnonzero(scores < last), np.flatnonzero(scores == last)
+    return np.concatenate([below, like[np.argsort(ids[like])][: n - len(below)]])

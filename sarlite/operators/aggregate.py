@@ -1,0 +1,93 @@
+"""Distributed aggregation as one tape primitive (SAR algorithms 1 and 2).
+
+An operator computes one block at a time; the schedule brings the rows. Neither knows the other.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import tape
+from sarlite.kernels import Rows
+from sarlite.numerics.edge_sums import FAST, EdgeSums
+from sarlite.operators import over_reversed
+from sarlite.operators.contract import Context, Operator
+from sarlite.schedule.schedule import Schedule
+from sarlite.tape.recording import retained
+
+
+class Saved(NamedTuple):
+    """What a forward pass leaves for the backward pass.
+
+    Attributes
+    ----------
+    residuals : list with one item
+        The operator's residuals. Backward takes the item out unless the tape is retained, so that the operator can free
+        what it needs no more.
+    context : Context
+    rows : tuple of (n_src, ...) array, or None
+        The local rows in case 2, which are fetched again.
+    block_rows : list of tuple of array, or None
+        The rows of each block, where the mode keeps them (`sa`).
+    """
+
+    residuals: list[Any]
+    context: Context
+    rows: Any
+    block_rows: Any
+
+
+def aggregate(schedule: Schedule, operator: Operator, inputs: list[Any], sums: EdgeSums = FAST) -> Any:
+    """Apply `operator` over all blocks. Collective, forward and backward.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    operator : Operator
+    inputs : list of Tensor
+    sums : EdgeSums
+        Accumulators of the numerics in use.
+
+    Returns
+    -------
+    Tensor
+    """
+    return tape.apply("aggregate", *inputs, sinks=operator.captured, operator=operator, schedule=schedule, sums=sums)
+
+
+def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
+    """Run a forward pass; return the output and what `vjp` takes. Collective."""
+    arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
+    n = len(operator.fetched)
+    rows = schedule.row_format.rows(arrays[:n], operator.fetched)
+    context = Context(wants_grad, sums, schedule.row_format, schedule.plan.single_block, out=out)
+    case2 = any(wants_grad) and operator.needs_rows(context)
+    keeps_rows = case2 and schedule.mode.keeps_rows and not over_reversed.applies(schedule, operator, context)
+    context = context._replace(keeps_rows=keeps_rows)
+    forward_pass = operator.forward((*rows, *arrays[n:]), context)
+    for sweep_rows in forward_pass.sweeps(rows):
+        block_rows = schedule.run(sweep_rows, forward_pass.add, keeps_rows)
+    output, residuals = forward_pass.finish()
+    saved = Saved([residuals], context._replace(out=None), rows if case2 and not keeps_rows else None, block_rows)
+    return output, saved
+
+
+def vjp(g, wants_grad, saved, operator, schedule, sums=FAST):
+    """Run a backward pass; return a gradient for each input and captured value. Collective."""
+    residuals = saved.residuals[0] if retained() else saved.residuals.pop()
+    context = saved.context
+    if over_reversed.applies(schedule, operator, context):
+        return over_reversed.gradients(schedule, operator, residuals, g, context, saved.rows)
+    backward_pass = operator.backward(residuals, g, context)
+    del residuals
+    sinks = [sink.start(schedule.plan.n_src) if wants and sink is not None else None
+             for sink, wants in zip(backward_pass.sinks, wants_grad)]
+
+    def add(block, rows, arrays):
+        backward_pass.add(block, rows, [sink and sink.over(array) for sink, array in zip(sinks, arrays)])
+
+    schedule.run_backward(saved.rows, saved.block_rows, add, [sink and sink.array for sink in sinks])
+    return [*(sink and sink.rounded() for sink in sinks), *backward_pass.finish()]
+
+
+tape.primitive("aggregate", forward, vjp)

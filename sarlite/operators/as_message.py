@@ -1,0 +1,67 @@
+"""Fused messages as Python functions, for what no fused kernel computes."""
+
+import functools
+
+import numpy as np
+
+from sarlite.errors import ShapeError
+from sarlite.operators import fn
+from sarlite.tape import Tensor, ops
+from sarlite.tape.tensor import as_array
+
+_COUNT = "sarlite.count"
+
+
+def counted(message, counts):
+    """Return a function's message times what each edge counts, (n_edges,)."""
+
+    @functools.wraps(message.function)
+    def times(src, dst, edge):
+        out = message.function(src, dst, edge)
+        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+
+    return message._replace(function=times, edge={**message.edge, _COUNT: counts})
+
+
+def multiplied(message):
+    """Return a `fn.mul_edge` as a function's message."""
+    function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
+    return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
+
+
+def _per_row(weight, x):
+    """Give weights one axis for each of x's that they lack."""
+    missing = as_array(x).ndim - as_array(weight).ndim
+    return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
+
+
+def attended(graph, message):
+    """Return a `fn.attend` with values on the edges as a function's message.
+
+    They are features that the scores see, and the graph's weights.
+    """
+    values, features = {}, message.edge
+    if features is not None:
+        graph.check("fn.attend", edge={"edge": features})
+        if message.attn_edge is None or message.attn_edge.shape != (features.shape[1], message.src.shape[1]):
+            found = None if message.attn_edge is None else message.attn_edge.shape
+            needed = f"({features.shape[1]}, {message.src.shape[1]})"
+            raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
+        if not isinstance(features, Tensor):
+            features = as_array(features).astype(message.z.dtype, copy=False)
+        values["features"] = features
+    if graph.edge_weight is not None:
+        values["weight"] = graph.weight_as(message.z.dtype).reshape(-1, 1, 1)
+
+    def weigh(src, dst, edge):
+        score, value = src["src"] + dst["dst"], src["z"]
+        if "features" in edge:
+            score = score + edge["features"] @ message.attn_edge
+        if "weight" in edge:
+            value = value * edge["weight"]
+        if message.dropout:
+            coins = ops.dropout(Tensor(np.ones(score.shape, score.dtype)), edge.ids, message.key, message.dropout)
+            value = value * coins.reshape(*score.shape, 1)
+        return score.leaky_relu(message.slope), value
+
+    return fn.message(weigh, {"z": message.z, "src": message.src}, {"dst": message.dst}, values)

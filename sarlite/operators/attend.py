@@ -1,0 +1,111 @@
+"""Attention with fused kernels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.operators.contract import ROWS, SCORES
+from sarlite.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Attend:
+    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
+
+    The inputs are z (n_src, n_heads or 1, n_feat), whose one head all heads may share, src (n_src, n_heads) and dst
+    (n_dst, n_heads). In numerics "exact" a fourth input is the largest src of each destination's sources, (n_dst,
+    n_heads), which takes no gradient.
+
+    Attributes
+    ----------
+    slope : float
+        Negative slope of the leaky ReLU.
+    dropout : float
+        Probability of dropping a coefficient after the softmax.
+    key : int
+        Key of the dropout's random numbers.
+    dst_ids, src_ids : (n_dst,), (n_src,) int64
+        Global ids of the local rows.
+    n_nodes : int
+        Nodes of the whole graph.
+    """
+
+    slope: float
+    dropout: float = 0.0
+    key: int = 0
+    dst_ids: Array | None = None
+    n_nodes: int = 0
+    src_ids: Array | None = None
+
+    fetched = (ROWS, SCORES)
+    captured = ()
+
+    def output(self, arrays):
+        z, _, dst, *_ = arrays
+        return (*dst.shape, z.shape[2]), z.dtype
+
+    def needs_rows(self, context):
+        return True
+
+    def forward(self, inputs, context):
+        return _AttendForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        return AttendBackward(self, residuals, g, context)
+
+    def dropout_mask(self, src_ids: Array, dst_ids: Any) -> Any:
+        """Return which coefficients kernels drop of edges between these nodes; None without dropout."""
+        return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
+
+
+class _AttendForward:
+    def __init__(self, operator, inputs, context):
+        z, _, self.dst, *top = inputs
+        self.operator, self.z_row = operator, z.shape[1:]
+        self.sum = context.sums.softmax_sum(z, self.dst, top[0] if top else None, operator.dropout, operator.slope,
+                                            context.single_block)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        operator = self.operator
+        mask = operator.dropout_mask(block.src_ids, operator.dst_ids) if operator.dropout else None
+        self.sum.add(block, *rows, operator.slope, mask)
+
+    def finish(self):
+        out, m, inverse_sum, largest = self.sum.finish()
+        return out, (self.z_row, self.dst, m, inverse_sum, out, largest)
+
+
+class AttendBackward:
+    """Gradients of z, src and dst.
+
+    Attributes
+    ----------
+    g : (n_dst, n_heads, n_feat) array
+        Gradient of the output as edges gather it.
+    ends : (n_dst, n_heads, 4) array
+        Values of each destination that the owner of a source needs beside `g`; see `kernels.attend_ends`.
+    sum : SoftmaxGradient
+    """
+
+    def __init__(self, operator, residuals, g, context):
+        z_row, dst, m, inverse_sum, out, largest = residuals
+        self.operator, self.n_further = operator, len(context.wants_grad) - 3
+        self.g, _ = context.row_format.gradient(np.ascontiguousarray(g))
+        self.ends = kernels.attend_ends(dst, m, inverse_sum, self.g, out)
+        self.sum = context.sums.softmax_gradient(z_row, dst, self.g, largest, operator.dropout, operator.slope,
+                                                 context.single_block)
+        self.sinks = self.sum.sinks
+
+    def add(self, block, rows, sinks):
+        operator = self.operator
+        sinks = [own.start(block.n_src) if sink is None else sink for own, sink in zip(self.sinks, sinks)]
+        mask = operator.dropout_mask(block.src_ids, operator.dst_ids) if operator.dropout else None
+        self.sum.add(block.transpose, *rows, self.ends, self.g, sinks, operator.slope, mask)
+
+    def finish(self):
+        return [self.sum.dst_gradient(), *[None] * self.n_further]

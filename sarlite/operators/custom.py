@@ -1,0 +1,271 @@
+"""The operator for any Python message function, recorded by the tape and replayed in backward."""
+
+import copy
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.operators.contract import ROWS
+from sarlite.operators.message_replay import Program, Recording
+from sarlite.tape.recording import grad_enabled, retained, set_grad
+
+OTHER_VALUES = (3, -0.001, -100, 0.5)
+"""Source rows of a second recording: both signs, large and small."""
+
+
+class Names(NamedTuple):
+    """Names of a message's inputs: of sources, of destinations and of edges."""
+
+    src: tuple[str, ...]
+    dst: tuple[str, ...]
+    edge: tuple[str, ...]
+
+
+class Custom:
+    """out_i = reduce_j message(src_j, dst_i, edge_ij) for any message of tape operations.
+
+    The message is recorded on one row: the recording tells the shape of its outputs, the values that it captures, and
+    whether its backward pass needs the source rows.
+
+    Parameters
+    ----------
+    message : callable (src, dst, edge) -> Tensor, or (score, value) for reducer "softmax"
+    names : Names
+    reducer : object of `reducers`
+    dst_ids : (n_dst,) int64
+        Global ids of the local destination rows.
+    n_nodes : int
+        Nodes of the whole graph, to number edges.
+    inputs : list of Tensor
+        The inputs by name, sources' first.
+    """
+
+    def __init__(self, message: Any, names: Names, reducer: Any, dst_ids: Any, n_nodes: int,
+                 inputs: list[Any]) -> None:
+        self.message, self.names, self.reducer = message, names, reducer
+        self.dst_ids, self.n_nodes, self.fetched = dst_ids, n_nodes, (ROWS,) * len(names.src)
+        self._zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in inputs]
+        self._learns = [t.requires_grad for t in inputs]
+        recording, self.case2, captured, read = self._record(self._zeros), False, [], []
+        if grad_enabled():  # the row is zeros, and then a row of other sources
+            other = self._record_others()
+            if other is None or recording.program.difference(other.program):
+                recording = self._record(self._zeros)  # what the message keeps from its first call is there by now
+            self.case2 = (reducer.needs_messages or recording.depends_on_src() or other is None
+                           or not recording.same_tape(other))
+            found = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
+            captured = sorted(found.values(), key=lambda sink: sink.time)
+            read = recording.program.reads(captured)
+            self._program = recording.program
+        self.n_captured, self.captured = len(captured), (*captured, *read)
+        self.templates = [(out.shape[1:], out.dtype) for out in recording.outputs]
+        self._src_templates = [(z.shape[1:], z.dtype) for z in self._zeros[: len(names.src)]]
+
+    def output(self, arrays):
+        return (len(self.dst_ids), *self.templates[-1][0]), self.templates[0][1]
+
+    def needs_rows(self, context):
+        return any(context.wants_grad) and self.case2 and not context.sums.over_all_edges
+
+    def forward(self, inputs, context):
+        if context.sums.over_all_edges:
+            return AllEdgesForward(self, inputs, context)
+        return _CustomForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        if context.sums.over_all_edges:
+            return _AllEdgesBackward(self, residuals, g, context)
+        return _CustomBackward(self, residuals, g, context)
+
+    def new_reducer(self):
+        """Return a reducer for one pass."""
+        return copy.copy(self.reducer)
+
+    def replay(self, block: Any, rows: Any, others: Any, wants_grad: Any, grad: bool) -> Recording:
+        """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at.
+
+        `others` are the inputs of destinations and then of edges.
+        """
+        n_dst = len(self.names.dst)
+        if rows is None:
+            arrays = [np.zeros((block.n_edges, *shape), dtype) for shape, dtype in self._src_templates]
+        else:
+            arrays = [block.at_src(r) for r in rows]
+        arrays += [block.at_dst(a) for a in others[:n_dst]]
+        arrays += [block.at_edge(a) for a in others[n_dst:]]
+        ids = self.ids(block.src_ids[block.indices], self.dst_ids[block.dst])
+        with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
+            return Recording(self.message, self.names, arrays, wants_grad, ids)
+
+    def ids(self, src_ids: Any, dst_ids: Any) -> tuple[Any, Any, Any]:
+        """Return the ids of edges' sources, of their destinations, and of the edges, (n_edges,) int64 each."""
+        edge_ids = src_ids * self.n_nodes
+        edge_ids += dst_ids
+        return src_ids, dst_ids, edge_ids
+
+    def check_unchanged(self, again: bool) -> None:
+        """Raise a RuntimeError where backward would not compute with what forward saw.
+
+        An array was changed; or, where `again` says that backward calls the message again, the message does something
+        else than it did.
+        """
+        found = self._program.changed_array()
+        if not found and again:
+            with set_grad(True):
+                found = self._program.difference(self._record(self._zeros).program)
+        if found:
+            name = getattr(self.message, "__name__", type(self.message).__name__)
+            raise RuntimeError(f"message {name} does something else in backward, which calls it again, than it did in "
+                               f"forward: {found}. What the message closes over must stay until backward has ended; "
+                               "a loop's variable is bound by a default, as in lambda src, dst, edge, w=w: ...")
+
+    def _record(self, arrays):
+        with np.errstate(all="ignore"):  # these rows are no input of the user's
+            return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
+
+    def _record_others(self):
+        """Record other source rows. None where the message fails, as it need not understand these rows."""
+        try:
+            with np.errstate(all="ignore"):
+                rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
+            return self._record([*rows, *self._zeros[len(self.names.src) :]])
+        except Exception:
+            return None
+
+
+class _CustomForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, self.wants_grad = operator, context.wants_grad
+        self.others = inputs[len(operator.fetched) :]
+        self.reducer = operator.new_reducer()
+        self.reducer.begin(len(operator.dst_ids), operator.templates)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        for piece in block.pieces:
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=False)
+            self.reducer.forward(piece, [out._data for out in recording.outputs])
+            del recording  # before the next piece's rows are gathered
+
+    def finish(self):
+        return self.reducer.end(), (self.reducer, self.others)
+
+
+class _CustomBackward:
+    def __init__(self, operator, residuals, g, context):
+        operator.check_unchanged(again=True)
+        self.operator, self.wants_grad = operator, context.wants_grad
+        (self.reducer, self.others), n = residuals, len(operator.fetched)
+        self.reducer.begin_backward(np.ascontiguousarray(g))
+        self.d_others = [np.zeros_like(a) if wants else None for a, wants in zip(self.others, self.wants_grad[n:])]
+        self.d_captured = [None] * operator.n_captured
+        self.sinks = context.sums.message_gradients(
+            [np.empty((0, *shape), dtype) if wants else None
+             for (shape, dtype), wants in zip(operator._src_templates, self.wants_grad)])
+
+    def add(self, block, rows, sinks):
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        captured = self.operator.captured[: self.operator.n_captured]
+        for piece in block.pieces:
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=True)
+            g = self.reducer.backward(piece, [out._data for out in recording.outputs])
+            found = recording.pull(g, captured)
+            self._scatter(piece, [found.get(id(leaf)) for leaf in recording.leaves], sinks)
+            for k, sink in enumerate(captured):
+                d = found.get(id(sink))
+                if d is not None:  # a gradient that two captured values may share
+                    self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
+
+    def _scatter(self, block, d_edges, sinks):
+        """Add gradients of one row an edge to the rows that the edges' values were gathered from."""
+        n_src, n_dst = len(self.operator.names.src), len(self.operator.names.dst)
+        csr = block.edges_by_column
+        for sink, d_edge in zip(sinks, d_edges):
+            if sink is not None and d_edge is not None:
+                sink.add_rows(csr, np.ascontiguousarray(d_edge))
+        for k, (d, d_edge) in enumerate(zip(self.d_others, d_edges[n_src:])):
+            if d is None or d_edge is None:
+                continue
+            if k < n_dst:
+                block.sum_to_dst(d_edge, d)
+            else:
+                kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
+
+    def finish(self):
+        operator = self.operator
+        return [*self.d_others, *self.d_captured, *[None] * (len(operator.captured) - operator.n_captured)]
+
+
+class AllEdgesForward:
+    """Gathers every edge's source rows, and runs the message once over all edges; the recording is kept for backward.
+
+    So the message's sums over edges, as the gradients of what it learns, are sums over all ranks' rows like any other
+    sums of the tape.
+
+    Notes
+    -----
+    Memory: what the message's tape holds, of all edges at once. In backward nothing is fetched.
+    """
+
+    def __init__(self, operator, inputs, context):
+        self.operator, self.context, self.others = operator, context, inputs[len(operator.fetched) :]
+        self.reducer, self.gathered = operator.new_reducer(), []
+        self.reducer.begin(len(operator.dst_ids), operator.templates)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        ids = block.src_ids[block.indices]
+        self.gathered.append((block.dst, block.labels, ids, *(block.at_src(x) for x in rows)))
+
+    def finish(self):
+        operator, n_dst = self.operator, len(self.operator.names.dst)
+        dst, labels, src_ids, *rows = (np.concatenate(parts) for parts in zip(*self.gathered))
+        order = np.argsort(dst, kind="stable")
+        edges = self.context.sums.all_edges(len(operator.dst_ids), dst[order], labels[order])
+        del self.gathered
+        arrays = [x[order] for x in rows]
+        arrays += [edges.at_dst(a) for a in self.others[:n_dst]]
+        arrays += [np.asarray(a)[edges.labels] for a in self.others[n_dst:]]
+        keeps = any(self.context.wants_grad)
+        with set_grad(keeps):
+            ids = operator.ids(src_ids[order], operator.dst_ids[edges.dst])
+            recording = Recording(operator.message, operator.names, arrays, self.context.wants_grad, ids)
+        self.reducer.forward(edges, [out._data for out in recording.outputs])
+        return self.reducer.end(), [self.reducer, edges, recording if keeps else None]
+
+
+class _AllEdgesBackward:
+    def __init__(self, operator, residuals, g, context):
+        operator.check_unchanged(again=False)
+        reducer, self.edges, recording = residuals
+        if not retained():
+            residuals.clear()
+        n_src, n_dst, wants = len(operator.names.src), len(operator.names.dst), context.wants_grad
+        reducer.begin_backward(np.ascontiguousarray(g))
+        captured = operator.captured[: operator.n_captured]
+        found = recording.pull(reducer.backward(self.edges, [out._data for out in recording.outputs]), captured)
+        d_edges = [np.ascontiguousarray(found.get(id(leaf), np.zeros_like(leaf._data))) if need else None
+                   for leaf, need in zip(recording.leaves, wants)]
+        self.d_src = d_edges[:n_src]
+        self.sinks = context.sums.message_gradients(self.d_src)
+        self.d_others = [None if d is None else self.edges.sum_to_dst(d) for d in d_edges[n_src : n_src + n_dst]]
+        self.d_others += [None if d is None else self.edges.in_order(d) for d in d_edges[n_src + n_dst :]]
+        self.d_captured = [found.get(id(sink)) for sink in captured]
+        self.d_captured += [None] * (len(operator.captured) - operator.n_captured)
+
+    def add(self, block, rows, sinks):
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        places = self.edges.place[block.labels]
+        t_indptr, position = block.edges_by_column
+        for d, sink in zip(self.d_src, sinks):
+            if d is not None and sink is not None:
+                sink.add_rows((t_indptr, places[position].astype(position.dtype)), d)
+
+    def finish(self):
+        return [*self.d_others, *self.d_captured]

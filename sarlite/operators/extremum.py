@@ -1,0 +1,83 @@
+"""The largest and the smallest message."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.operators.contract import ROWS
+from sarlite.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Extremum:
+    """out_i = max_j x_j (sign = 1) or min_j x_j (sign = -1), per column; 0 where i has no edges.
+
+    Ties go to the lowest global node id. The largest of bfloat16 rows is one of the rows; each entry of a gradient goes
+    to one row, so nothing gathers the gradient, and it is not rounded.
+
+    Attributes
+    ----------
+    n_dst : int
+    sign : {1, -1}
+    column_ids : (n_columns,) int64, or None
+        Global id of each column of all blocks; None where the ids ascend.
+    index_dtype : dtype of the blocks' indices
+    """
+
+    n_dst: int
+    sign: int
+    column_ids: Array | None
+    index_dtype: Any
+
+    fetched = (ROWS,)
+    captured = ()
+
+    def output(self, arrays):
+        return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype
+
+    def needs_rows(self, context):
+        return False
+
+    def forward(self, inputs, context):
+        return _ExtremumForward(self, inputs[0])
+
+    def backward(self, residuals, g, context):
+        return _ExtremumBackward(residuals, g, context)
+
+
+class _ExtremumForward:
+    """`argument` is the column, unique over all blocks, whose row won; -1 where no edge came yet."""
+
+    def __init__(self, operator, x):
+        self.operator, self.shape = operator, operator.output([x])[0]
+        flat = self.shape[0], int(np.prod(self.shape[1:]))
+        self.out = np.full(flat, -operator.sign * np.inf, kernels.wide(x.dtype))
+        self.argument = np.full(flat, -1, operator.index_dtype)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        x = rows[0].reshape(len(rows[0]), self.out.shape[1])
+        kernels.extremum(block.indptr, block.indices, x, self.out, self.argument, rows=block.rows,
+                         sign=self.operator.sign, offset=block.offset, order=self.operator.column_ids)
+
+    def finish(self):
+        self.out[self.argument < 0] = 0
+        return self.out.reshape(self.shape), (self.argument, self.shape)
+
+
+class _ExtremumBackward:
+    def __init__(self, residuals, g, context):
+        self.argument, shape = residuals
+        self.g = np.ascontiguousarray(g).reshape(self.argument.shape)
+        self.sinks = [context.sums.picked_gradient(self.g, shape[1:], g.dtype)]
+
+    def add(self, block, rows, sinks):
+        if sinks[0] is not None:
+            sinks[0].add_picked(self.g, self.argument, block)
+
+    def finish(self):
+        return []

@@ -1,0 +1,254 @@
+"""The table (message, reducer) -> what is aggregated: for a graph, and for each relation of a `HeteroGraph`."""
+
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import numerics
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.operators import evaluation, fn
+from sarlite.operators.as_message import attended, counted, multiplied
+from sarlite.operators.attend import Attend
+from sarlite.operators.contract import Operator
+from sarlite.operators.custom import Custom, Names
+from sarlite.operators.extremum import Extremum
+from sarlite.operators.reducers import REDUCERS
+from sarlite.operators.sums import Sum
+from sarlite.operators.transformed import Transformed
+from sarlite.tape import Tensor, ops
+from sarlite.tape.table_rows import in_table
+
+SUMS = ("sum", "mean", "sym")
+KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
+
+
+class KeptSums(NamedTuple):
+    """The stored sums of a constant tensor's rows, and the reducer of a call.
+
+    Attributes
+    ----------
+    sums : dict of str to Tensor
+        Sums by reducer.
+    reducer : str
+    """
+
+    sums: MutableMapping[str, Tensor]
+    reducer: str
+
+
+class Call(NamedTuple):
+    """One aggregation over a graph, as its message and reducer define it.
+
+    Attributes
+    ----------
+    operator : Operator
+    inputs : list of Tensor
+        Inputs of the operator; the source rows, which are fetched, come first.
+    kept_sums : KeptSums, or None
+        Stored sums of the call's constant rows; None if the rows are not constant.
+    weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
+        Matrix that multiplies the output, or a matrix for each head.
+    """
+
+    operator: Operator
+    inputs: list[Tensor]
+    kept_sums: KeptSums | None = None
+    weight: Tensor | None = None
+
+    @property
+    def kept_output(self) -> Tensor | None:
+        """The stored output of an earlier call, or None."""
+        return None if self.kept_sums is None else self.kept_sums.sums.get(self.kept_sums.reducer)
+
+    def weighted(self, out: Tensor) -> Tensor:
+        """Return the output times the weight."""
+        if self.weight is None:
+            return out
+        return ops.matmul(out, self.weight) if self.weight.ndim == 2 else out.matmul_by_head(self.weight)
+
+    def keep(self, out: Tensor) -> Tensor:
+        """Return the output; store the output of constant rows as a constant."""
+        if self.kept_sums is None:
+            return out
+        self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True)
+        return constant
+
+
+def call(graph: Any, message: Any, reducer: str) -> Call:
+    """Return what a message and a reducer ask of a `LayerGraph`.
+
+    Raises
+    ------
+    ConfigError
+        Unknown reducer, or one that the message does not go with.
+    ShapeError
+        An input that does not fit the graph or the others.
+    """
+    entry = find(message, reducer)
+    return entry(graph, fn.message(message) if callable(message) else message, reducer)
+
+
+def find(message: Any, reducer: str) -> Callable[..., Call]:
+    """Return the table's entry of a message and a reducer; a ConfigError tells that there is none."""
+    if reducer not in KNOWN:
+        raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
+    if isinstance(message, (Tensor, np.ndarray)):
+        raise ConfigError(f"message is a {type(message).__name__}, but must say what travels along an edge: "
+                          "fn.copy_src(x) sends each source's row of x")
+    entry = TABLE.get((fn.Message if callable(message) else type(message), reducer))
+    if entry is None:
+        raise ConfigError(f"message {type(message).__name__} does not go with reducer {reducer!r}")
+    return entry
+
+
+# ---- the entries: (LayerGraph, message, reducer) -> Call
+
+
+def _sum(graph, message, reducer):
+    (x,) = graph.check("fn.copy_src", {"x": message.x})
+    return _sum_of(graph, x, reducer)
+
+
+def _sum_of(graph, x, reducer):
+    """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
+    kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    x = x if reducer == "sym" else _where_they_stand(graph, x)
+    if counts is None:
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], kept)
+    return Call(Sum(graph.n_dst, True), [x, counts], kept)
+
+
+def _linear(graph, message, reducer):
+    (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
+        raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
+    one_dtype("fn.linear", x=x, weight=weight)
+    way = evaluation.way(graph, x, weight, message.evaluation)
+    if way == "inside":
+        return _inside(graph, x, weight, reducer)
+    if way == "first":
+        return _sum_of(graph, x, reducer)._replace(weight=weight)
+    return _sum_of(graph, ops.matmul(x, weight), reducer)
+
+
+def _inside(graph, x, weight, reducer):
+    _refuse_exact("Transformed")
+    sums = _sum_of(graph, x, reducer)
+    return Call(Transformed(sums.operator, [weight.shape[1:]]), [x, weight, *sums.inputs[1:]])
+
+
+def _refuse_exact(name):
+    if numerics.name() == "exact":
+        raise ConfigError(f"numerics exact: messages that are evaluated as {name} are not exact yet")
+
+
+def _extremum(graph, message, reducer):
+    sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
+    return Call(Extremum(graph.n_dst, sign, graph.column_ids, graph.itype), inputs)
+
+
+def _weighted_sum(graph, message, reducer):
+    x, weight = inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
+    one_dtype("fn.mul_edge", x=x, weight=weight)
+    if weight.ndim > 1 and weight.shape[1:] != x.shape[1:2]:
+        needed = "one number an edge, or with an x of heads one a head"
+        raise ShapeError(f"fn.mul_edge: weight {weight.shape} does not go with x {x.shape}: {needed}")
+    counts = graph.pick_counts(reducer)
+    if counts is not None:
+        inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
+    inputs = [_where_they_stand(graph, inputs[0]), inputs[1]]
+    return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
+
+
+def _where_they_stand(graph, x):
+    """Return rows of a table as rows that fast sums read in the table; other rows as they are."""
+    return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
+
+
+def _extremum_of_products(graph, message, reducer):
+    return _function(graph, multiplied(message), reducer)
+
+
+def _attend(graph, message, reducer):
+    z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
+    if z.ndim != 3 or src.ndim != 2 or src.shape[1:] != dst.shape[1:] or z.shape[1] not in (1, src.shape[1]):
+        shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
+        needed = "(n_src, n_heads or 1, n_feat), (n_src, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend: {shapes} are not {needed}")
+    one_dtype("fn.attend", z=z, src=src, dst=dst)
+    if message.edge is not None or graph.edge_weight is not None:
+        if z.shape[1] < src.shape[1]:
+            z = z * np.ones((1, src.shape[1], 1), z.dtype)
+        return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
+    if numerics.name() == "exact":
+        inputs = [*inputs, _largest_scores(graph, src)]
+    return Call(Attend(*_options(graph, message)), inputs)
+
+
+def _largest_scores(graph, src):
+    """Return the largest score among each destination's sources, (n_dst, n_heads), as a constant. Collective."""
+    rows = np.ascontiguousarray(src.data)
+    forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
+    graph.schedule.run((rows,), lambda block, rows: forward_pass.add(graph.edges_of(block), rows))
+    return Tensor(forward_pass.finish()[0])
+
+
+def _attend_linear(graph, message, reducer):
+    x, dst = graph.check("fn.attend_linear", {"x": message.x}, {"dst": message.dst})
+    weight, src_weight = message.weight, message.src_weight
+    fits = x.ndim == weight.ndim == src_weight.ndim == dst.ndim == 2 and x.shape[1] == len(weight) == len(src_weight)
+    if not fits or dst.shape[1] != src_weight.shape[1] or not dst.shape[1] or weight.shape[1] % dst.shape[1]:
+        shapes = f"x {x.shape}, weight {weight.shape}, src_weight {src_weight.shape} and dst {dst.shape}"
+        needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
+    one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
+    n_heads, n_feat = dst.shape[1], weight.shape[1] // dst.shape[1]
+    options = message.slope, message.dropout, message.key
+    if graph.relation is None and graph.edge_weight is None and not evaluation.attends_products(
+            graph, x, n_heads, n_feat):
+        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), ops.matmul(x, src_weight), dst, *options)
+        by_head = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
+        return _attend(graph, shared, reducer)._replace(weight=by_head)
+    if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
+        z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
+        return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
+    shapes = [(n_heads, n_feat), (n_heads,)]
+    return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, dst])
+
+
+def _options(graph, message):
+    return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
+
+
+def _function(graph, message, reducer):
+    if graph.schedule.row_format.is_narrow:
+        raise ConfigError(f"rows {graph.schedule.row_format.name}: messages that are evaluated as Custom have no "
+                          "narrow rows yet")
+    name = getattr(message.function, "__name__", "message")
+    counts = graph.pick_counts(reducer) if reducer in SUMS else None
+    if counts is not None:
+        message = counted(message, counts)
+    names = Names(tuple(message.src), tuple(message.dst), tuple(message.edge))
+    inputs = graph.check(name, message.src, message.dst, message.edge)
+    return Call(Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes, inputs), inputs)
+
+
+def one_dtype(message, **inputs):
+    """Raise where float inputs differ in dtype."""
+    dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
+    if len(set(dtypes.values())) > 1:
+        found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise ShapeError(f"{message}: {found}: one dtype is needed, as by astype")
+
+
+TABLE: dict[tuple[type, str], Callable[..., Call]] = {
+    **{(fn.CopySrc, reducer): _sum for reducer in SUMS},
+    **{(fn.CopySrc, reducer): _extremum for reducer in ("max", "min")},
+    **{(fn.Linear, reducer): _linear for reducer in SUMS},
+    **{(fn.MulEdge, reducer): _weighted_sum for reducer in ("sum", "mean")},
+    **{(fn.MulEdge, reducer): _extremum_of_products for reducer in ("max", "min")},
+    **{(fn.Message, reducer): _function for reducer in REDUCERS},
+    (fn.Attend, "sum"): _attend,
+    (fn.AttendLinear, "sum"): _attend_linear,
+}

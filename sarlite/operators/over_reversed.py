@@ -1,0 +1,70 @@
+"""Gradients over the reversed edges: the owner of the source rows finds them from the destinations' rows.
+
+The columns of the reversed edges' blocks are destinations, whose rows are fetched; nothing is pushed but the gradients
+of attention's destination scores. MG-GCN Eq. 9 aggregates a gradient as it does x.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sarlite.operators.attend import Attend
+from sarlite.operators.contract import Context, Operator
+from sarlite.operators.sums import Sum
+from sarlite.types import Array
+
+
+def applies(schedule: Any, operator: Operator, context: Context) -> bool:
+    """Return True if the gradients of an operator's source rows are found over the reversed edges."""
+    if schedule.reverse is None:
+        return False
+    if isinstance(operator, Attend):
+        return schedule.reverses_attention
+    return isinstance(operator, Sum) and not operator.weighted
+
+
+def gradients(schedule: Any, operator: Any, residuals: Any, g: Array, context: Context,
+              rows: tuple[Array, ...] | None) -> list[Array | None]:
+    """Return the gradients of all inputs. Collective.
+
+    Parameters
+    ----------
+    rows : tuple of (n_src, ...) array, or None
+        The local source rows in case 2.
+    """
+    backward = operator.backward(residuals, g, context)
+    if isinstance(operator, Sum):
+        return [_of_sum(schedule, operator, backward, context)]
+    return _of_attention(schedule, operator, backward, rows)
+
+
+def _of_sum(schedule, operator, backward, context):
+    """The gradient of x is t A^T (s g)."""
+    g, n_src = backward.g, schedule.plan.n_src
+    if backward.g_scale is not None:
+        over = g if g.flags.writeable else None  # nobody else reads a gradient that may be written to
+        g = np.multiply(g, backward.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=over)
+    t = None if operator.src_scale is None else operator.src_scale[:n_src]
+    row_sum = context.sums.row_sum_like(backward.sinks[0], n_src, t, False)
+    for x in row_sum.sweeps(g):
+        schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward")
+    return row_sum.finish()
+
+
+def _of_attention(schedule, operator, backward, rows):
+    """The destinations' g and `ends` are fetched; the gradients of their scores are brought back to their owners.
+
+    The kernel is that of the ordinary backward pass, which walks the edges by source anyway.
+    """
+    n_src = schedule.plan.n_src
+    sinks, d_dst = [sink.start(n_src) for sink in backward.sinks], backward.sum.dst_sums()
+
+    def add(block, columns, arrays):
+        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        mask = operator.dropout_mask(operator.src_ids, block.src_ids) if operator.dropout else None
+        csr = block.whole_indptr, block.indices
+        g, ends = columns
+        backward.sum.add_by_source(csr, *rows, ends, g, sinks, arrays[0], operator.slope, mask)
+
+    schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst])
+    return [*(sink.rounded() for sink in sinks), backward.sum.dst_gradient(d_dst), *[None] * backward.n_further]

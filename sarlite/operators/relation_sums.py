@@ -1,0 +1,351 @@
+"""Aggregation over several relations, in one tape primitive: relations out of one node type are fed by one fetch.
+
+All fetches add to one array, so that the sums over relations, and their gradients, are there once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite import tape
+from sarlite.errors import ConfigError, ShapeError
+from sarlite.numerics import reductions
+from sarlite.numerics.edge_sums import EdgeSums
+from sarlite.operators import aggregate
+from sarlite.operators.contract import ROWS, SCORES, Operator
+from sarlite.operators.operator_table import Call
+from sarlite.structure.block import Bundle
+from sarlite.tape import Tensor
+from sarlite.tape.recording import retained
+from sarlite.tape.summands import SliceGradient
+from sarlite.tape.table_rows import in_table
+from sarlite.types import Array
+
+
+class Member(NamedTuple):
+    """One relation's part in what is fetched at once.
+
+    Attributes
+    ----------
+    relation_index : int
+        Index of the relation's edges in a bundle.
+    key : hashable
+        Key of the output that the member adds to.
+    operator : Operator
+    inputs : list of int
+        Numbers of the operator's inputs and captured values among those of all members.
+    sums : EdgeSums
+        Accumulators of the relation.
+    """
+
+    relation_index: int
+    key: Any
+    operator: Operator
+    inputs: list[int]
+    sums: EdgeSums
+
+    def own(self, values: Sequence[Any]) -> list[Any]:
+        """Return the member's items of values by input number; numbers past the end are left out."""
+        return [values[i] for i in self.inputs if i < len(values)]
+
+
+class Layout(NamedTuple):
+    """Where each output lies in one flat array.
+
+    Attributes
+    ----------
+    places : dict of key to (slice, shape)
+    size : int
+    dtype : dtype
+    """
+
+    places: dict[Any, tuple[slice, tuple[int, ...]]]
+    size: int
+    dtype: Any
+
+    @classmethod
+    def of(cls, outputs: list[tuple[Any, tuple[int, ...], Any]]) -> "Layout":
+        """Lay out outputs, (key, shape, dtype) each; a ShapeError tells that two of one key differ."""
+        if len({dtype for *_, dtype in outputs}) > 1 or outputs[0][2].kind != "f":
+            listed = ", ".join(sorted({f"{dtype} into {key}" for key, _, dtype in outputs}))
+            raise ShapeError(f"relations that are added up: {listed}: one float dtype is needed, as by astype")
+        places, size = {}, 0
+        for key, shape, _ in outputs:
+            if key not in places:
+                places[key] = slice(size, size + int(np.prod(shape))), shape
+                size = places[key][0].stop
+            elif places[key][1] != shape:
+                rows = f"rows of {places[key][1][1:]} and of {shape[1:]}"
+                raise ShapeError(f"relations into {key!r}: their messages make {rows}")
+        return cls(places, size, outputs[0][2])
+
+    def view(self, flat: Array, key: Any) -> Array:
+        """Return the output of a key, or its gradient, in a flat array."""
+        place, shape = self.places[key]
+        return flat[place].reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Fetched:
+    """The members of one fetch, as one operator over bundles. Its output is one flat array that is given.
+
+    Attributes
+    ----------
+    members : list of Member
+    fetched : tuple of {"rows", "scores"}
+    captured : tuple
+    layout : Layout
+    """
+
+    members: list[Member]
+    fetched: tuple[str, ...]
+    captured: tuple[Any, ...]
+    layout: Layout
+
+    def output(self, arrays):
+        return (self.layout.size,), self.layout.dtype
+
+    def needs_rows(self, context):
+        return any(member.operator.needs_rows(self.member_context(member, context)) for member in self.members)
+
+    def member_context(self, member, context):
+        """Return a member's context; blocks of several relations come one after the other."""
+        out = None if context.out is None else self.layout.view(context.out, member.key)
+        return context._replace(wants_grad=member.own(context.wants_grad), sums=member.sums, single_block=False,
+                                keeps_rows=True, out=out)
+
+    def forward(self, inputs, context):
+        return _FetchedForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        return _FetchedBackward(self, residuals, g, context)
+
+
+class _FetchedForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, contexts = operator, [operator.member_context(each, context) for each in operator.members]
+        self.passes = [each.operator.forward(each.own(inputs), own) for each, own in zip(operator.members, contexts)]
+        self.out, self.views = context.out, [own.out for own in contexts]
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        for member, each in zip(self.operator.members, self.passes):
+            each.add(sets_of(block)[member.relation_index], member.own(rows))
+
+    def finish(self):
+        residuals = []
+        for each, view in zip(self.passes, self.views):
+            out, own = each.finish()
+            if out is not view:
+                view += out
+            residuals.append(own)
+        return self.out, residuals
+
+
+class _FetchedBackward:
+    def __init__(self, operator, residuals, g, context):
+        self.operator, self.passes = operator, []
+        for k, member in enumerate(operator.members):
+            own = operator.layout.view(g, member.key)
+            own.flags.writeable = False  # other members and products read it too
+            saved, residuals[k] = residuals[k], residuals[k] if retained() else None
+            self.passes.append(member.operator.backward(saved, own, operator.member_context(member, context)))
+        self.sinks = [self._joined(number) for number in range(len(operator.fetched))]
+
+    def _joined(self, number):
+        """Return the accumulator of the gradients that all members make of one fetched input."""
+        sinks = [each.sinks[member.inputs.index(number)]
+                 for member, each in zip(self.operator.members, self.passes) if number in member.inputs]
+        first, *others = [sink for sink in sinks if sink is not None] or [None]
+        return first and first.join(others)
+
+    def add(self, block, rows, sinks):
+        for member, each in zip(self.operator.members, self.passes):
+            each.add(sets_of(block)[member.relation_index], None if rows is None else member.own(rows),
+                     member.own(sinks))
+
+    def finish(self):
+        found, n_fetched = {}, len(self.operator.fetched)
+        for member, each in zip(self.operator.members, self.passes):
+            found |= dict(zip([i for i in member.inputs if i >= n_fetched], each.finish(), strict=True))
+        return [found[number] for number in sorted(found)]
+
+
+def sets_of(block: Any) -> tuple[Any, ...]:
+    """Return the sets of edges of a block: of one relation it is no bundle."""
+    return block if isinstance(block, Bundle) else (block,)
+
+
+class Fetch(NamedTuple):
+    """One fetch: an operator over the bundles of a schedule, and the numbers of its inputs and captured values."""
+
+    operator: Fetched
+    schedule: Any
+    numbers: list[int]
+
+
+class Sums(NamedTuple):
+    """What is added up, by key: the members of several fetches, and products of rows with weights.
+
+    Attributes
+    ----------
+    fetches : list of Fetch
+    products : list of (key, number of x, number of the weight)
+        Of key x W is a summand, (n, n_in) by (n_in, n_out).
+    layout : Layout
+    """
+
+    fetches: list[Fetch]
+    products: list[tuple[Any, int, int]]
+    layout: Layout
+
+
+def _forward(wants_grad, *arrays, operator):
+    flat, saved = np.zeros(operator.layout.size, operator.layout.dtype), []
+    for key, x, weight in operator.products:
+        reductions.product(arrays[x], arrays[weight], into=operator.layout.view(flat, key))
+    for fetch in operator.fetches:
+        own = [arrays[i] for i in fetch.numbers if i < len(arrays)]
+        saved.append(aggregate.forward([wants_grad[i] for i in fetch.numbers], *own, operator=fetch.operator,
+                                       schedule=fetch.schedule, out=flat)[1])
+    pairs = [(arrays[x] if wants_grad[weight] else None, arrays[weight] if wants_grad[x] else None)
+             for _, x, weight in operator.products]
+    return flat, (saved, pairs)
+
+
+def _vjp(g, wants_grad, residuals, operator):
+    g, (saved, pairs), found = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
+
+    def multiply(numbers):
+        """Add the gradients of these rows' products, each as large as the rows, after the rows' other gradients."""
+        for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
+            if x in numbers and wants_grad[weight]:
+                found[weight] = reductions.product_over_rows(rows, operator.layout.view(g, key))
+            if x in numbers and wants_grad[x]:
+                there = found[x] if found[x] is not None and found[x].flags.c_contiguous else None
+                found[x] = reductions.product(operator.layout.view(g, key), matrix, trans_b=True, into=there)
+
+    left = {x for _, x, _ in operator.products}
+    for k, fetch in reversed([*enumerate(operator.fetches)]):
+        rows = {*fetch.numbers[: len(fetch.operator.fetched)]}
+        multiply(left & rows)
+        left -= rows
+        own = [wants_grad[i] for i in fetch.numbers]
+        gradients = aggregate.vjp(g, own, saved[k], operator=fetch.operator, schedule=fetch.schedule)
+        for i, d in zip(fetch.numbers, gradients):
+            if d is not None and found[i] is not None:
+                d = np.add(found[i], d, out=found[i])
+            found[i] = d
+    multiply(left)
+    return found
+
+
+tape.primitive("relations", _forward, _vjp)
+
+
+def _piece(wants_grad, flat, place, shape):
+    return flat[place].reshape(shape), (flat.shape,)
+
+
+def _piece_vjp(g, wants_grad, residuals, place, shape):
+    return (SliceGradient(place, g.reshape(-1), residuals[0]),)
+
+
+tape.primitive("piece", _piece, _piece_vjp)
+
+
+def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any, Tensor, Tensor]]) -> dict[Any, Tensor]:
+    """Return {key: sum} of what calls aggregate and of products. Collective, forward and backward.
+
+    Parameters
+    ----------
+    fetches : list of list of (LayerGraph, key, Call)
+        A list a fetch, whose graphs are relations of one schedule. A tensor that several calls have as rows travels
+        once.
+    products : list of (key, x, weight)
+        x W is added, (n, n_in) by (n_in, n_out).
+
+    Raises
+    ------
+    ShapeError
+        What is added up has other shapes, or not all of it has one float dtype.
+    """
+    if [*map(len, fetches)] == [1] and not products:
+        ((graph, key, call),), = fetches
+        if graph.has_own_exchange or not isinstance(graph.plan.local, Bundle):
+            return {key: graph.apply(call)}
+    numbering, drafts = _Numbering(), [_Draft() for _ in fetches]
+    for draft, calls in zip(drafts, fetches):
+        draft.number_inputs(numbering, calls)
+    products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
+                for key, x, weight in products]
+    pairs = [(key, numbering.shared(x), numbering.separate(weight)) for key, x, weight in products]
+    outputs: list[tuple[Any, tuple[int, ...], Any]] = [
+        (key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
+    outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
+    layout, captured = Layout.of(outputs), list[Any]()
+    made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
+    flat = tape.apply("relations", *numbering.tensors, sinks=captured, operator=Sums(made, pairs, layout))
+    if len(layout.places) == 1:
+        return {key: flat.reshape(*shape) for key, (_, shape) in layout.places.items()}
+    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in layout.places.items()}
+
+
+class _Numbering:
+    """The inputs of a primitive by number. Rows that several calls take are one input, and have one gradient."""
+
+    def __init__(self):
+        self.tensors, self._numbers = [], {}
+
+    def shared(self, x):
+        if id(x) not in self._numbers:
+            self._numbers[id(x)] = self.separate(x)
+        return self._numbers[id(x)]
+
+    def separate(self, x):
+        self.tensors.append(x)
+        return len(self.tensors) - 1
+
+
+class _Draft:
+    """A fetch while its inputs get their numbers: first the inputs of all fetches, then the captured values."""
+
+    def number_inputs(self, numbering, calls):
+        """Number the calls' inputs, the fetched rows first."""
+        self.calls, self.schedule = calls, calls[0][0].schedule
+        rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
+        self.numbers, self.own = [numbering.shared(x) for x in rows.values()], []
+        self.fetched, position = self._kinds(rows), {key: k for k, key in enumerate(rows)}
+        for _, _, call in calls:
+            n = len(call.operator.fetched)
+            others = [numbering.separate(x) for x in call.inputs[n:]]
+            start = len(self.numbers)
+            self.own.append([*(position[id(x)] for x in call.inputs[:n]), *range(start, start + len(others))])
+            self.numbers += others
+
+    def _kinds(self, rows):
+        """Return the kind of each fetched tensor; a ConfigError tells that bfloat16 rows are scores too."""
+        kinds = {}
+        for _, _, call in self.calls:
+            for x, kind in zip(call.inputs, call.operator.fetched):
+                kinds.setdefault(id(x), set()).add(kind)
+        if self.schedule.row_format.is_narrow and {ROWS, SCORES} in kinds.values():
+            raise ConfigError(f"rows {self.schedule.row_format.name}: a tensor is given both as rows that are gathered "
+                              "and as scores: give a copy of it")
+        return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
+
+    def finish(self, n_inputs, captured, layout):
+        """Return the Fetch; its captured values are appended to `captured`, those of all fetches."""
+        members, first = [], len(captured)
+        for (graph, key, call), own in zip(self.calls, self.own):
+            start = len(self.numbers)
+            self.numbers += range(n_inputs + len(captured), n_inputs + len(captured) + len(call.operator.captured))
+            captured += call.operator.captured
+            numbers = [*own, *range(start, len(self.numbers))]
+            members.append(Member(graph.relation_index, key, call.operator, numbers, graph.edge_sums()))
+        operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
+        return Fetch(operator, self.schedule, self.numbers)

@@ -1,0 +1,111 @@
+"""Sums over edges: sum, mean and sym, of rows as they are or weighted by edge."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.numerics.edge_sums import columns_in
+from sarlite.operators.contract import ROWS
+from sarlite.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """out_i = s_i sum_j w_ij t_j x_j: s = 1, or 1 / degree (mean, SAR Eq. 2), or with t 1 / sqrt(degree) (sym).
+
+    Attributes
+    ----------
+    n_dst : int
+    weighted : bool
+        True if there is a w, the second input, one value an edge.
+    dst_scale : (n_dst,) float64, or None
+        s.
+    src_scale : (n_columns,) float64, or None
+        t of each column of all blocks, the local rows first.
+    """
+
+    n_dst: int
+    weighted: bool = False
+    dst_scale: Array | None = None
+    src_scale: Array | None = None
+
+    fetched = (ROWS,)
+    captured = ()
+
+    def output(self, arrays):
+        return (self.n_dst, *arrays[0].shape[1:]), arrays[0].dtype
+
+    def needs_rows(self, context):
+        return self.weighted and context.wants_grad[1]
+
+    def forward(self, inputs, context):
+        return _SumForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        return SumBackward(self, residuals, g, context)
+
+    def edge_weights(self, weight: Array | None, index: Any) -> dict[str, Any]:
+        """Return the weights, and the row of `weight` of each edge, as kernels take them."""
+        return {"weight": weight, "eid": index} if self.weighted else {}
+
+    def columns_scale(self, block: Any) -> Array | None:
+        """Return t of a block's columns, float64."""
+        return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
+
+
+class _SumForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, x = operator, inputs[0]
+        self.weight = inputs[1] if operator.weighted else None
+        self.sum = context.sums.row_sum(x, operator.n_dst, weight=self.weight, src_scale=operator.src_scale,
+                                        dst_scale=operator.dst_scale, single_block=context.single_block,
+                                        keeps_rows=context.keeps_rows, out=context.out)
+
+    def sweeps(self, rows):
+        for x in self.sum.sweeps(rows[0]):
+            yield (x,)
+
+    def add(self, block, rows):
+        weights = self.operator.edge_weights(self.weight, block.eid if self.operator.weighted else None)
+        self.sum.add(block, rows[0], src_scale=self.operator.columns_scale(block), **weights)
+
+    def finish(self):
+        return self.sum.finish(), self.weight
+
+
+class SumBackward:
+    """d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
+
+    Attributes
+    ----------
+    g : (n_dst, ...) array
+        Gradient of the output as edges gather it.
+    g_scale : (n_dst,) array, or None
+        Factor of each row of `g` that is still to be applied.
+    """
+
+    def __init__(self, operator, weight, g, context):
+        self.operator, self.weight, g = operator, weight, np.ascontiguousarray(g)
+        scale = None if operator.dst_scale is None else operator.dst_scale.astype(g.dtype)
+        self.g, self.g_scale = context.row_format.gradient(*context.sums.scaled(g, scale))
+        self.sinks = [context.sums.row_gradient(self.g, g.dtype, weight=weight, final_scale=operator.src_scale,
+                                                single_block=context.single_block)]
+        self.d_weight = np.zeros_like(weight) if operator.needs_rows(context) else None
+
+    def add(self, block, rows, sinks):
+        operator, (d_x,) = self.operator, sinks
+        if d_x is not None:
+            t = operator.columns_scale(block)
+            weights = operator.edge_weights(self.weight, block.transpose_eid if operator.weighted else None)
+            d_x.add_rows(block.transpose, self.g, src_scale=self.g_scale,
+                         dst_scale=None if t is None else t.astype(d_x.dtype), **weights)
+        if self.d_weight is not None:
+            (x,) = rows
+            indices, x = columns_in(block, x)
+            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid,
+                             dst_scale=self.g_scale)
+
+    def finish(self):
+        return [self.d_weight] if self.operator.weighted else []

@@ -1,0 +1,105 @@
+"""The operator over products of rows with weights that are made where they are used."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.numerics import reductions
+from sarlite.numerics.edge_sums import FloatSum
+from sarlite.operators.contract import ROWS
+from sarlite.schedule.row_format import FLOAT32
+
+
+@dataclass(frozen=True, eq=False)
+class Transformed:
+    """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
+
+    The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is case
+    2. Nothing is kept per edge. Only x is stored as bfloat16 where the schedule says so; the z_k are float32.
+
+    Attributes
+    ----------
+    inner : Operator
+        Its first inputs are the z_k; its further inputs are taken after x and the weights.
+    shapes : list of tuple of int
+        Shape of a row of each z_k, W_k being (n_in, their product).
+    """
+
+    inner: Any
+    shapes: list[tuple[int, ...]]
+
+    fetched = (ROWS,)
+    captured = ()
+
+    def output(self, arrays):
+        return self.inner.output(self.inner_inputs(arrays))
+
+    def needs_rows(self, context):
+        learns = context.wants_grad[1 : 1 + len(self.shapes)]
+        return any(learns) or self.inner.needs_rows(self.inner_context(context))
+
+    def forward(self, inputs, context):
+        return _TransformedForward(self, inputs, context)
+
+    def backward(self, residuals, g, context):
+        return _TransformedBackward(self, residuals, g, context)
+
+    def inner_inputs(self, arrays):
+        """Return the inner operator's inputs, of which the z_k have no rows."""
+        dtype = kernels.wide(arrays[0].dtype)
+        return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
+
+    def inner_context(self, context):
+        """Return the inner operator's context, whose rows are made here."""
+        n, wants = 1 + len(self.shapes), context.wants_grad
+        inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
+        return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
+
+    def products(self, x, weights):
+        """Return the z_k of some rows."""
+        x = kernels.widen(x)
+        return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
+
+
+class _TransformedForward:
+    def __init__(self, operator, inputs, context):
+        self.operator, self.weights = operator, inputs[1 : 1 + len(operator.shapes)]
+        self.inner = operator.inner.forward(operator.inner_inputs(inputs), operator.inner_context(context))
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
+        self.inner.add(block, self.operator.products(rows[0], self.weights))
+
+    def finish(self):
+        out, residuals = self.inner.finish()
+        return out, (self.weights, residuals)
+
+
+class _TransformedBackward:
+    def __init__(self, operator, residuals, g, context):
+        self.operator, (self.weights, inner) = operator, residuals
+        self.inner = operator.inner.backward(inner, g, operator.inner_context(context))
+        self.d_weights = [np.zeros_like(weight) if learns else None
+                          for weight, learns in zip(self.weights, context.wants_grad[1:])]
+        self.needs_z = operator.inner.needs_rows(operator.inner_context(context))
+        self.sinks = [FloatSum((len(self.weights[0]),), self.weights[0].dtype)]
+
+    def add(self, block, rows, sinks):
+        operator = self.operator
+        x = kernels.widen(rows[0]) if rows is not None else None
+        z = operator.products(x, self.weights) if self.needs_z else None
+        d_z = [sink.start(block.n_src) for sink in self.inner.sinks]
+        self.inner.add(block, z, d_z)
+        for weight, d_weight, sink in zip(self.weights, self.d_weights, d_z):
+            d = sink.rounded().reshape(block.n_src, weight.shape[1])
+            if d_weight is not None:
+                d_weight += reductions.product_over_rows(x, d)
+            if sinks[0] is not None:
+                reductions.product(d, weight, trans_b=True, into=sinks[0].array)
+
+    def finish(self):
+        return [*self.d_weights, *self.inner.finish()]

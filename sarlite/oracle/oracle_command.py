@@ -1,0 +1,254 @@
+"""The command line: `python -m sarlite.oracle`, or `sarlite-oracle`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sarlite import oracle
+from sarlite.command import Parser
+from sarlite.errors import ConfigError, SarliteError
+from sarlite.oracle.choices import DTYPES, PARTS, USUAL, among
+
+PASSED, FOUND, USAGE, REFUSED = 0, 1, 2, 77  # 77 as of a program that does not promise a case, and Automake's tests
+# What `export` and `selfcheck` take where no operation is named.
+OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max",
+              "spmm reduce=min",
+              "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot",
+              "gather", "scatter")
+_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory,
+where it writes NAME.npy for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77:
+it does not promise a case."""
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = Parser(prog="sarlite-oracle",
+                   description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
+                   "1 something was, 2 a wrong call or file, 77 nothing was checked: the program refused all cases, "
+                   "or no element was decided.")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
+
+    def add(run, help, epilog=None):
+        one = commands.add_parser(run.__name__.strip("_"), help=help, description=help, epilog=epilog)
+        one.set_defaults(run=run)
+        return one
+
+    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and a list of "
+                 "them, cases.txt")
+    export.add_argument("folder", type=Path, metavar="DIR")
+    _operation(export, several=True)
+    export.add_argument("--level", choices=("probe", "certified", "ci", "all"), default="ci",
+                        help="default: %(default)s")
+    export.add_argument("--most-edges", type=int, default=1000,
+                        help="larger graphs are left out (default: %(default)s)")
+    verify = add(_verify, "hold the results that a program wrote against the cases that it read")
+    verify.add_argument("folder", type=Path, metavar="DIR", help="of export")
+    verify.add_argument("--results", type=Path, metavar="DIR",
+                        help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
+    replay = add(_replay, "show a saved case; with --command, check it again", _PROGRAM)
+    replay.add_argument("case", type=Path, metavar="FAILURE.sarcase")
+    check = add(_check, "check a program, run for each case; with --ranks, a distributed one, run for each case and "
+                "division", _PROGRAM)
+    _operation(check)
+    for one in (replay, check):
+        one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
+        one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
+        one.add_argument("--time-limit", type=float, default=60.0, metavar="S",
+                         help="seconds of one call (default: %(default)s)")
+    check.add_argument("--level", choices=USUAL, help="default: ci")
+    check.add_argument("--ranks", metavar="1,2,3",
+                       help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
+                       "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
+    check.add_argument("--parts", metavar="KIND,KIND",
+                       help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
+                       "(default: all)")
+    check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN",
+                       help="of case names, whose findings do not count")
+    check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
+    check.add_argument("--save", type=Path, metavar="FAILURE.sarcase",
+                       help="where the shrunk case of the first finding is saved")
+    check.add_argument("--overwrite", action="store_true", help="replace a case that --save finds there")
+    check.add_argument("--widths", metavar="1,2,3", help="columns of one graph after another (default: of each graph)")
+    check.add_argument("--repeats", type=int, default=1, metavar="N",
+                       help="how often level repeat asks the same input again (default: %(default)s)")
+    listed = add(_list, "tell the operations and layers: their arrays, shapes, attributes and parameters")
+    listed.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
+    own = add(_selfcheck,
+              "compare the references with a second one in plain Python, and the corpus with its published hashes")
+    own.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+    own.add_argument("--most-edges", type=int, default=12,
+                     help="of the graphs that are compared (default: %(default)s)")
+    for one in (verify, replay, check, listed, own):
+        one.add_argument("--json", action="store_true", help="tell the result as JSON, a report a line")
+    return whole
+
+
+def _operation(parser, several=False):
+    if several:
+        parser.add_argument("--operation", action="append", metavar="'OPERATION NAME=VALUE ...'",
+                            help=f"default: {'; '.join(OPERATIONS)}")
+    else:
+        parser.add_argument("operation", nargs="*", metavar="NAME=VALUE",
+                            help="an operation and its attributes, as: spmm reduce=mean; "
+                            f"default: each of {'; '.join(OPERATIONS)}")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
+    parser.add_argument("--graphs", default="*", metavar="PATTERN",
+                        help="of names of the corpus's graphs (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
+    try:
+        options = parser().parse_args(words)
+        return options.run(options)
+    except (SarliteError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def reference(words: Sequence[str]) -> Any:
+    """Return the reference of words as ["spmm", "reduce=mean", "weighted=true"]; ConfigError where one is unknown."""
+    attributes = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word!r} is no NAME=VALUE")
+        attributes[name] = _value(value)
+    return oracle.Reference(words[0], **attributes)
+
+
+def _value(text):
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _export(options):
+    from sarlite.oracle.exported import LIST, export
+
+    references = [reference(text.split()) for text in options.operation or OPERATIONS]
+    def shown(text):
+        print(f"writing {text}", file=sys.stderr)
+
+    paths = export(options.folder, references, level=options.level, dtype=options.dtype,
+                   index_dtype=options.index_dtype,
+                   seed=options.seed, most_edges=options.most_edges, graphs=options.graphs, shown=shown)
+    print(f"{len(paths)} cases in {options.folder / LIST}")
+    return PASSED
+
+
+def _verify(options):
+    from sarlite.oracle.exported import verify
+
+    return _told(verify(options.folder, options.results), options)
+
+
+def _replay(options):
+    from sarlite.oracle.reference import reference_of
+    from sarlite.oracle.replay import told
+
+    saved = oracle.load(options.case)
+    print(told(saved), file=sys.stderr if options.json else sys.stdout)
+    if options.program is None:
+        reference_of(saved.case)
+        return PASSED if saved.finding is None else FOUND
+    program = _program(options, reference_of(saved.case))
+    return _told(oracle.replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
+                               time_limit=_outer(options)), options)
+
+
+def _check(options):
+    named = [options.operation] if options.operation else [text.split() for text in OPERATIONS]
+    references = [reference(words) for words in named]
+    shared = {"dtype": options.dtype, "seed": options.seed, "time_limit": _outer(options), "graphs": options.graphs,
+              "expected_failures": options.expected_failure, **_own(options)}
+
+    def report(program, wanted):
+        if options.ranks is None:
+            return oracle.check(program.run, wanted, vjp=program.vjp if options.gradients else None, **shared)
+        return oracle.check_ranks(program.run_ranks, wanted, gradients=options.gradients, **shared)
+
+    programs = [_program(options, wanted) for wanted in references]
+    found = [_checked(options, wanted, report(program, wanted)) for program, wanted in zip(programs, references)]
+    return next((status for status in (FOUND, PASSED) if status in found), REFUSED)
+
+
+def _own(options):
+    """What a check of one process, or of several ranks, takes beside what both take."""
+    if options.ranks is None:
+        if options.parts is not None:
+            raise ConfigError("--parts: needs --ranks")
+        return {"level": options.level or "ci", "index_dtype": options.index_dtype, "shrink": not options.no_shrink,
+                "widths": _numbers("--widths", options.widths), "repeats": options.repeats}
+    refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
+               ("--index-dtype", options.index_dtype != "int64")]
+    if given := [name for name, value in refused if value]:
+        raise ConfigError(f"{given[0]}: does not go with --ranks")
+    parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
+    return {"ranks": _numbers("--ranks", options.ranks), "parts": parts}
+
+
+def _numbers(flag, text):
+    """The whole numbers of a flag, or None where it is not given."""
+    try:
+        return None if text is None else [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} is no list of whole numbers, as 1,2,3") from None
+
+
+def _checked(options, wanted, report):
+    status = _told(report, options)
+    if options.save is not None and report.first_bad is not None:
+        path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
+        saved = report.save(path, options.overwrite)
+        print(f"  saved {saved}", file=sys.stderr if options.json else sys.stdout)
+    return status
+
+
+def _list(options):
+    from sarlite.oracle.catalogue import entry, lines
+
+    for name in options.operation:
+        among("operation", name, oracle.REFERENCES)
+    for name in options.operation or oracle.REFERENCES:
+        told = entry(name)
+        print(json.dumps(told) if options.json else "\n".join(lines(told)))
+    return PASSED
+
+
+def _selfcheck(options):
+    from sarlite.oracle.selfcheck import selfcheck
+
+    references = [reference(text.split()) for text in OPERATIONS]
+    return _told(selfcheck(references, options.most_edges, graphs=options.graphs), options)
+
+
+def _program(options, wanted):
+    from sarlite.oracle.external_program import Program
+
+    if not options.time_limit > 0:
+        raise ConfigError(f"--time-limit is {options.time_limit:g}, but must be more than 0")
+    return Program(options.program, tuple(wanted.outputs_by), options.time_limit)
+
+
+def _outer(options):
+    """The time limit of a call: longer than the program's own, as a program can be killed and a call cannot."""
+    return 2 * options.time_limit + 60
+
+
+def _told(report: "oracle.Report", options: argparse.Namespace) -> int:
+    print(json.dumps(report.told()) if options.json else report)
+    return {"PASS": PASSED, "UNSUPPORTED": REFUSED}.get(report.verdict.name, FOUND)

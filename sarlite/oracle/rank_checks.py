@@ -1,0 +1,216 @@
+"""`check_ranks`: a run on several ranks against the reference on the whole graph, under anybody's launcher."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.oracle import call, certified
+from sarlite.oracle.check_report import Report
+from sarlite.oracle.corpus import corpus, named
+from sarlite.oracle.edge_structure import EdgeList
+from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.formats import as_array
+from sarlite.oracle.on_rank import OnRank
+from sarlite.oracle.parts import PARTS, Division, Part, owners
+from sarlite.oracle.reference import Reference, described, given, suited
+from sarlite.oracle.scope import spans
+from sarlite.oracle.trial import trying
+from sarlite.types import Array
+
+N_GRAPHS = 8
+MOST_EDGES = 2000
+WIDTHS = (5, 4, 8, 1, 17, 3, 2, 16)  # of one graph after another
+
+
+def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
+    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the
+    function's business.
+
+    The first exception of a rank ends the run: the others are left behind, as daemons.
+    """
+
+    def run(parts: list[Part]) -> list[Any]:
+        workers = [call.Worker(name=f"sarlite.oracle rank {part.rank}") for part in parts]
+        answers = [worker.start(partial(function, part.rank, part, part.ids)) for worker, part in zip(workers, parts)]
+        wait(answers, return_when=FIRST_EXCEPTION)
+        for worker in workers:
+            worker.close()
+        for rank, answer in enumerate(answers):
+            error = answer.exception() if answer.done() else None
+            if isinstance(error, NotImplementedError):
+                raise error
+            if error is not None:
+                raise RuntimeError(f"on rank {rank}: {call.told(error)}") from error
+        return [answer.result() for answer in answers]
+
+    return run
+
+
+def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
+                ranks: Sequence[int] = (1, 2, 3), parts: Sequence[str] = PARTS, dtype: str = "float32",
+                accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
+                expected_failures: Sequence[str] = (), graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
+    """Return what is wrong with a run on several ranks.
+
+    Parameters
+    ----------
+    run : (list of Part) -> list of results, one a rank
+        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's
+        edges), and "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays
+        by node or edge, the whole gradient for a parameter. Or the one output alone. Of a model also "layers": each
+        convolution's rows, before norm and activation. `each_rank` makes such a run from a function of one rank. Under
+        a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
+        comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+    reference : str or Reference
+        Of a graph whose sources and destinations are the same nodes.
+    ranks : sequence of int
+    parts : sequence of str
+        Of "contiguous", "random", "skewed", "one empty".
+    dtype, accumulate, seed, time_limit, expected_failures, graphs
+        As in `check`; the time is of one run.
+    gradients : bool
+        Whether results have gradients; without they count as not covered.
+
+    Returns
+    -------
+    Report
+        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong.
+        Errors are held against the bounds of level `certified`; the run is called twice on each division, with other
+        values, so that stale rows show.
+
+    Raises
+    ------
+    ConfigError
+        An unknown part, a number of ranks below 1, an unknown reference or attribute, or no graph has such a name.
+    """
+    reference = given(reference, attributes, dtype)
+    if unknown := [kind for kind in parts if kind not in PARTS]:
+        raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
+    sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
+    report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
+    with trying(report, run, None, reference, time_limit, seed=seed,
+                expected_failures=tuple(expected_failures)) as trial:
+        for k, (name, edges) in enumerate(chosen):
+            options = {"dtype": dtype, "accumulate": accumulate, "width": WIDTHS[k % len(WIDTHS)]}
+            for size in sizes:
+                for kind in parts if size > 1 else parts[:1]:
+                    _divided(trial, name, edges, size, kind, gradients, options)
+    beyond = f"widths other than {spans(WIDTHS[: len(chosen)])}; more than {max(e.n_edges for _, e in chosen):,} edges"
+    report.skip(f"{beyond}; numbers of ranks other than {spans(sizes)}; numbers other than {dtype}; special values")
+    if not gradients:
+        report.skip("gradients: not asked for")
+    return report
+
+
+def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
+    """Return some graphs whose sources are the destinations: the two that tell the most, and some of all sizes."""
+    entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
+               and 0 < e.published["n_edges"] <= MOST_EDGES]
+    entries = named(entries, pattern)
+    if not entries:
+        raise ConfigError(f"graphs: no graph that is cut among ranks has a name like {pattern!r}")
+    entries.sort(key=lambda e: (e.published["n_edges"], e.name))
+    telling = sorted(entries, key=lambda e: ("random" not in e.tags, abs(np.log(e.published["n_edges"] / 200)),
+                                             e.name))[:2]
+    places = np.linspace(0, len(entries) - 1, N_GRAPHS - 2).astype(int)
+    return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
+
+
+def _divided(trial, name, edges, size, kind, gradients, options):
+    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second.
+    """
+    owner, before = owners(kind, edges.n_dst, size, trial.seed), None
+    for k, values in enumerate(("integers", "random")):
+        label = f"{name}/{size} ranks/{kind}/{values}"
+        try:
+            case = suited(trial.reference, edges, name=label, values=values, seed=trial.seed + k, **options)
+        except (ConfigError, ShapeError) as error:
+            trial.report.skip("graphs that do not suit", f"{name}: {error}")
+            return
+        cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
+        division = Division(trial.reference, case, cotangents, owner, size)
+        _run(trial, division, before)
+        before = division
+
+
+def _run(trial, division, before):
+    """One run: its layers, its outputs, then, where these are right, its gradients."""
+    results = _results(trial, division)
+    if results is None:
+        return
+    reference, case, skip = trial.reference, division.case, trial.report.skip
+    bounds = certified.arithmetic(case)
+
+    def wrong(name, number, layer=None):
+        return _rows(trial, division, before, name, number, [result[name] for result in results], layer)
+
+    layers = reference.layers(case, bounds)
+    if any({name for name in result if name.startswith("layers.")} != layers.keys() for result in results):
+        skip("the layers' results, which a rank does not return", case.name)
+    elif any(wrong(name, number, k) for k, (name, number) in enumerate(layers.items())):
+        return  # what comes after what is wrong says nothing more
+    if any([wrong(name, number) for name, number in reference.outputs(case, bounds).items()]):
+        return
+    for name, number in reference.gradients(case, division.cotangents, bounds).items() if division.cotangents else ():
+        if any(result.get(f"d{name}") is None for result in results):
+            skip(f"the gradient of {name}, which a rank does not return", case.name)
+        else:
+            wrong(f"d{name}", number)
+
+
+def _results(trial, division):
+    """Each rank's results by the names of `Part.results`; None, with a finding, where that cannot be."""
+    case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
+
+    def job():
+        return [_flat(result, wanted) for result in trial.run(parts)]
+
+    found = trial.noted(case, lambda given: trial.worker.call(job))
+    if found is None:
+        return None
+    if len(found) != len(parts):
+        trial.add(Finding(Verdict.WRONG, "call", case, "", f"returned {len(found)} results of {len(parts)} ranks"))
+        return None
+    for rank, result in enumerate(found):
+        if lost := [name for name in wanted if result.get(name) is None]:
+            trial.add(Finding(Verdict.WRONG, "call", case, lost[0], f"rank {rank} returned no {lost[0]}", rank=rank))
+            return None
+    return found
+
+
+def _flat(result, wanted):
+    """A rank's arrays by name: outputs, "layers.0" and so on, gradients as "d<name>"."""
+    if not isinstance(result, Mapping):
+        result = {next(iter(wanted)): result}
+    layers, gradients = result.get("layers") or (), result.get("gradients") or {}
+    flat = {**{name: value for name, value in result.items() if name not in ("layers", "gradients")},
+            **{f"layers.{k}": value for k, value in enumerate(layers)},
+            **{f"d{name}": value for name, value in gradients.items()}}
+    return {name: as_array(value) for name, value in flat.items()}
+
+
+def _rows(trial, division, before, output, number, arrays, layer=None):
+    """Hold one output, layer or gradient of every rank against its rows; whether something is wrong."""
+    case, kind, reference = division.case, division.wanted[output][1], trial.reference
+    g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
+    place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
+    asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
+             for rank, array in enumerate(arrays)]
+    for one in asked:
+        try:
+            call.checked(one.got, output, one.expected.value.shape, case)
+        except call.Failure as failure:
+            trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
+            return True
+    return trial.judge("ranks", asked, _found)
+
+
+def _found(trial, one, bad):
+    cause, edges = trial.explained(one, bad, one.looks, f" of rank {one.rank}")
+    row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
+    node = row if one.kind == "whole" else int(one.rows[row])
+    trial.found(Verdict.WRONG, "ranks", one, cause, bad, rank=one.rank, node=node, layer=one.layer, edges=edges)

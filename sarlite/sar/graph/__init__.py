@@ -1,1 +1,0 @@
-"""Graphs that layers compute on, and how they are made."""

@@ -1,0 +1,121 @@
+"""Rows broadcast in turn, in one order on every rank (MG-GCN 4.1, Figure 2), or ahead by a thread (MG-GCN 4.3)."""
+
+from collections import deque
+
+import numpy as np
+
+from sarlite.comm.wire_arrays import check_calls
+from sarlite.schedule.messages import allocate
+from sarlite.schedule.transport import Fetch, wait_all
+
+MOVED_BYTES = 1 << 17
+"""Bytes of rows that are moved at once, each time copied: few, so that they stay in the processor's cache."""
+
+
+class Broadcasts(Fetch):
+    """Brings the rows of pieces by broadcasts.
+
+    The source of a piece sends all its rows, or a range of them, to every rank. With prefetch a thread brings the rows
+    of up to `prefetch` ranks ahead, beside the rows in use. Two broadcasts are under way then: what ranks tell each
+    other before the second hides behind the first.
+
+    After a failure of what is computed with the rows a rank still takes part in the other broadcasts, whose rows it
+    drops: other ranks, which may have failed at another piece, wait for it.
+    """
+
+    def __init__(self, transport, pieces, arrays, phase):
+        super().__init__(transport, pieces, arrays, phase)
+        self.left = deque(self.coming)
+
+    def __enter__(self):
+        if self.coming and not self.goes_ahead:
+            try:
+                self.check()
+            except BaseException as error:
+                self.transport.state.fail(error)
+                raise
+        return super().__enter__()
+
+    @staticmethod
+    def channel_of(transport):
+        return transport.comm.channel("broadcast")
+
+    @property
+    def threads(self):
+        return self.transport.state.broadcasting
+
+    def __exit__(self, kind, error, trace):
+        super().__exit__(kind, error, trace)
+        if error is not None and not self.ahead:
+            while self.left:
+                self.bring(self.left[0])
+
+    def check(self):
+        """Raise a ShapeError on every rank unless all broadcast such rows. Collective."""
+        rows = ", ".join(f"{dtype} rows of shape {shape}" for shape, dtype in self.templates)
+        check_calls(self.comm.allgather(f"broadcasts of {rows}"))
+
+    def release(self, piece):
+        if not piece.own:
+            super().release(piece)
+
+    def bring(self, piece):
+        self.left.popleft()
+        try:
+            return self.start(piece)(), ()
+        except BaseException:
+            self.left.clear()  # nobody knows how far the other ranks are
+            raise
+
+    def produce(self, leave):
+        under_way = deque()
+        self.check()
+        for piece in self.coming:
+            if not piece.own and not leave(wait=False):
+                while under_way:  # before rows are freed they must be here
+                    yield under_way.popleft()()
+                leave()
+            under_way.append(self.start(piece))
+            if len(under_way) > 1:
+                yield under_way.popleft()()
+        while under_way:
+            yield under_way.popleft()()
+
+    def start(self, piece):
+        """Start to broadcast the rows of a piece.
+
+        Returns what waits for the rows and returns the rows of the piece's columns.
+        """
+        (arrival,) = piece.arrivals
+        if piece.own:
+            rows = tuple(array[arrival.send_rows] for array in self.arrays)
+        else:
+            buffer, rows = allocate(arrival.n_rows, self.templates)
+            self.profile.hold(buffer, piece.share)
+        n_bytes = sum(array.nbytes for array in rows)
+        others = [peer for peer in range(self.comm.size) if peer != self.comm.rank] if piece.own else []
+        sent = len(others) * n_bytes
+        span = self.profile.span("broadcast", "fetch", peer=arrival.source, bytes=n_bytes, phase=self.phase)
+        requests = [self.comm.start_broadcast(array, arrival.source) for array in rows if array.nbytes]
+
+        def finish():
+            wait_all(requests)
+            span.end()
+            self.profile.count(f"{self.phase}_fetch", sent, 0 if piece.own else n_bytes, to=others)
+            return self.arrays if piece.own else tuple(columns_of(array, arrival.needed) for array in rows)
+
+        return finish
+
+
+def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
+    """Return the needed rows, brought to the front in place where they ascend.
+
+    Each row only moves forward, over none still to be read.
+    """
+    if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
+        return rows[needed]
+    some = max(1, moved_bytes * len(rows) // max(rows.nbytes, 1))
+    for a in range(0, len(needed), some):
+        part = needed[a : a + some]
+        rows[a : a + len(part)] = rows[part]
+    return rows[: len(needed)]

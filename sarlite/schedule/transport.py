@@ -1,0 +1,343 @@
+"""Transport: rows fetched from peers, gradients pushed to their owners.
+
+The only place that talks to peers; it knows no operator. Values and gradients travel on channels of their own, since
+different threads send them. Every aggregation, each direction of it, takes a tag of its own, so that what an
+aggregation that failed has left under way meets no later one. After a failure on several ranks the communicator's
+graphs refuse until `recover` (`state`): nobody can know how far the other ranks came.
+"""
+
+import threading
+import warnings
+
+from sarlite import kernels
+from sarlite.errors import PeerError
+from sarlite.schedule.ahead import Ahead
+from sarlite.schedule.communicator_state import CommState
+from sarlite.schedule.messages import allocate, gather, pack, templates_of
+
+
+class Transport:
+    """How the rows of one graph travel. Making one is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    prefetch : int
+        Peers' rows fetched ahead of the rows in use; 0 starts no thread.
+    profile : Profile
+
+    Attributes
+    ----------
+    fetch_comm, push_comm : Communicator
+    state : CommState
+        The communicator's.
+    """
+
+    def __init__(self, comm, prefetch, profile):
+        if prefetch and comm.size > 1 and not comm.threaded:
+            if comm.rank == 0:
+                warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
+            prefetch = 0
+        self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
+        self.prefetch, self.profile, self.state = prefetch, profile, CommState.of(comm)
+
+    def new_tag(self):
+        """Return the tag of one aggregation's messages, the same on all ranks."""
+        self.state.check()
+        self.state.n_tags += 1
+        return self.state.n_tags % self.fetch_comm.max_tag
+
+
+class Transfer:
+    """A context whose messages are under way.
+
+    After an error the transport is told, and no message is started any more.
+    """
+
+    def __init__(self, transport, comm):
+        self.transport, self.comm, self.profile, self.tag = transport, comm, transport.profile, transport.new_tag()
+        self._lock, self._failed = threading.Lock(), False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if error is None:
+                self.finish()
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            if error is not None:
+                with self._lock:
+                    self._failed = True
+                self.transport.state.fail(error)
+
+    def finish(self):
+        """Wait for what is under way still."""
+
+    def receive(self, array, source):
+        return self._start(self.comm.start_recv, array, source)
+
+    def send(self, array, target):
+        return self._start(self.comm.start_send, array, target)
+
+    def _start(self, start, array, peer):
+        if not array.nbytes:
+            return None
+        with self._lock:
+            if self._failed:
+                raise PeerError("the aggregation has failed")
+            return start(array, peer, self.tag)
+
+
+def wait_all(requests):
+    """Wait for requests; None among them are nothing."""
+    for request in requests:
+        if request is not None:
+            request.wait()
+
+
+class Fetch(Transfer):
+    """Brings the rows of pieces, one piece after the other, from peer to peer.
+
+    With prefetch a thread is ahead (SAR 3.4).
+
+    Parameters
+    ----------
+    transport : Transport
+    pieces : sequence of Piece
+        In the order in which they are taken.
+    arrays : tuple of (n_src, ...) ndarray
+        This rank's rows, which peers fetch too.
+    phase : str
+        What the bytes are counted under.
+    """
+
+    def __init__(self, transport, pieces, arrays, phase):
+        super().__init__(transport, self.channel_of(transport))
+        self.arrays, self.phase, self.templates = arrays, phase, templates_of(arrays)
+        self.coming = [piece for piece in pieces if piece.arrivals]
+        self.goes_ahead = bool(transport.prefetch and self.coming and len(pieces) > 1)
+        self.ahead = None
+
+    def __enter__(self):
+        if self.goes_ahead:
+            # pieces whose rows may be here at once
+            room = 1 + self.transport.prefetch * self.coming[0].share.denominator
+            self.ahead = Ahead(self.produce, room, "sarlite-prefetch")
+            self.threads.append(self.ahead)
+        return self
+
+    @staticmethod
+    def channel_of(transport):
+        return transport.fetch_comm
+
+    @property
+    def threads(self):
+        """Where the thread ahead is noted for `recover`."""
+        return self.transport.state.fetching
+
+    def __exit__(self, kind, error, trace):
+        if self.ahead and error is not None:
+            self.ahead.stop(at_once=True)
+        super().__exit__(kind, error, trace)
+
+    def finish(self):
+        if self.ahead:
+            with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
+                self.ahead.finish()
+            self.threads.remove(self.ahead)
+
+    def take(self, piece):
+        """Return the rows of the piece's columns once they are here."""
+        if not piece.arrivals:
+            return self.arrays
+        peer = {} if len(piece.arrivals) > 1 else {"peer": piece.arrivals[0].source}
+        with self.profile.span("wait", phase=self.phase, **peer):
+            if self.ahead:
+                return self.ahead.take()
+            rows, sends = self.bring(piece)
+            wait_all(sends)
+            return rows
+
+    def release(self, piece):
+        """Say that the rows taken last are freed."""
+        if self.ahead and piece.arrivals:
+            self.ahead.release()
+
+    def produce(self, leave):
+        """Bring each piece's rows, as a thread does it that is ahead."""
+        for piece in self.coming:
+            if not leave():
+                return
+            rows, sends = self.bring(piece)
+            yield rows
+            del rows
+            wait_all(sends)
+
+    def bring(self, piece):
+        """Receive a piece's rows; return the rows and the requests of what was sent."""
+        buffer, rows = allocate(piece.n_rows, self.templates)
+        self.profile.hold(buffer, piece.share)
+        receives, end = [], 0
+        for arrival in piece.arrivals:
+            start, end = end, end + arrival.n_rows
+            message = buffer if len(piece.arrivals) == 1 else None
+            receives.append(self.start_receive(arrival, message, tuple(array[start:end] for array in rows)))
+        sends = [request for arrival in piece.arrivals for request in self.start_send(arrival)]
+        for finish in receives:
+            finish()
+        return rows, sends
+
+    def start_receive(self, arrival, message, views):
+        """Start to receive an arrival's rows into `views`; return what finishes it.
+
+        Rows that follow each other at their owner come array by array, others as one message, whose sections `views`
+        are where it is given.
+        """
+        straight, sections = arrival.contiguous or len(views) == 1, ()
+        if not straight and message is None:
+            message, sections = allocate(arrival.n_rows, self.templates)
+        parts = views if straight else (message,)
+        n_bytes = sum(part.nbytes for part in parts)
+        span = self.profile.span("fetch", "fetch", peer=arrival.source, bytes=n_bytes, phase=self.phase)
+        requests = [self.receive(part, arrival.source) for part in parts]
+
+        def finish():
+            wait_all(requests)
+            span.end()
+            for view, section in zip(views, sections):
+                view[...] = section
+            self.profile.count(f"{self.phase}_fetch", 0, n_bytes)
+
+        return finish
+
+    def start_send(self, arrival):
+        """Start to send `send_rows` of each array.
+
+        Rows that follow each other go as they stand, others as one packed message.
+        """
+        rows = arrival.send_rows
+        parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
+        requests = [self.send(part, arrival.target) for part in parts]
+        self.profile.count(f"{self.phase}_fetch", sum(part.nbytes for part in parts), to=(arrival.target,))
+        return requests
+
+
+class NoFetch:
+    """Where no rows are fetched: `take` returns None."""
+
+    goes_ahead = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def take(self, piece):
+        return None
+
+    def release(self, piece):
+        pass
+
+
+class Push(Transfer):
+    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`.
+
+    Parameters
+    ----------
+    transport : Transport
+    d_arrays : list of (n_src, ...) ndarray or None
+        Gradients of this rank's rows; None where nobody needs one.
+    depth : int
+        Messages each way that travel while something is computed.
+    phase : str
+        What the bytes are counted under.
+    """
+
+    def __init__(self, transport, d_arrays, depth, phase):
+        super().__init__(transport, transport.push_comm)
+        self.d_arrays, self.depth, self.phase = d_arrays, depth, phase
+        self.templates, self.pending = templates_of(d_arrays), []
+
+    def finish(self):
+        self._finish_all_but(0)
+
+    def gradients(self, piece):
+        """Return (buffer, views) for the gradients of a piece's columns.
+
+        They are zeros, or where no rows come `d_arrays`, which have no buffer.
+        """
+        if not piece.arrivals:
+            return None, self.d_arrays
+        return allocate(piece.n_rows, self.templates, zero=True)
+
+    def start(self, piece, buffer, views):
+        """Send the gradients of a piece's columns on their way."""
+        if len(piece.arrivals) == 1:
+            self._start_exchange(piece.arrivals[0], buffer)
+            return
+        start = 0
+        for arrival in piece.arrivals:
+            message, sections = allocate(arrival.n_rows, self.templates)
+            gather(views, slice(start, start + arrival.n_rows), sections)
+            self._start_exchange(arrival, message)
+            start += arrival.n_rows
+
+    def _start_exchange(self, arrival, message):
+        """Start the exchange of gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""
+        self._finish_all_but(max(0, self.depth - 1))
+        buffer, rows = allocate(arrival.n_send, self.templates)
+        span = self.profile.span("push", "push", peer=arrival.source, bytes=message.nbytes)
+        requests = [self.receive(buffer, arrival.target), self.send(message, arrival.source)]
+        self.profile.count(f"{self.phase}_push", message.nbytes, buffer.nbytes, to=(arrival.source,))
+
+        def finish():
+            wait_all(requests)
+            span.end()
+
+        self.pending.append((arrival, rows, _in_thread(finish) if self.transport.prefetch else finish))
+        self._finish_all_but(self.depth)
+
+    def _finish_all_but(self, n):
+        while len(self.pending) > n:
+            self._finish(*self.pending.pop(0))
+
+    def _finish(self, arrival, rows, finish):
+        with self.profile.span("wait", peer=arrival.target, phase="push"):
+            finish()
+        for d, received in zip(self.d_arrays, rows):
+            if d is not None:
+                add_rows(received, arrival.send_rows, d)
+
+
+def add_rows(received, rows, d):
+    """Add rows that came to the rows of `d` that they are of: every sum of gradients that peers send back."""
+    if isinstance(rows, slice):
+        kernels.add(d[rows], received, d[rows])
+    else:
+        kernels.scatter_add_rows(received, rows, d)
+
+
+def _in_thread(finish):
+    """A thread that waits in MPI makes the transfer progress while kernels compute; return what joins it."""
+    failed = []
+
+    def wait():
+        try:
+            kernels.set_threads(1)  # this thread's own, which is beside the computing one
+            finish()
+        except BaseException as error:
+            failed.append(error)
+
+    def join():
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    thread = threading.Thread(target=wait, name="sarlite-push", daemon=True)
+    thread.start()
+    return join

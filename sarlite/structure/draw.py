@@ -1,0 +1,86 @@
+"""What the generators of graphs draw with: nodes in proportion to weights, and distinct pairs of nodes."""
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.profile import free_memory
+from sarlite.structure.validation import MOST_NODES
+
+_MAX_ROUNDS = 500
+
+
+def generator(seed):
+    """Return numpy.random's generator of a seed, an int of 0 or more; a generator is returned as it is."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    require(seed >= 0, "seed", seed, "at least 0")
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def require(holds, name, value, expected):
+    """Raise a ConfigError that names an argument, its value and what was expected, unless the condition holds."""
+    if not holds:
+        raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
+
+
+def require_room(nodes, edges, features):
+    """Raise a ConfigError where a graph would not fit into memory, before anything is drawn."""
+    require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
+    needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
+    room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
+    require(needed <= free, "nodes, edges and features", (nodes, edges, features), room)
+
+
+def power_law_weights(rng, nodes, exponent, cap):
+    """Return (nodes,) Pareto weights of tail exponent `exponent`, capped at `cap` times their mean after capping."""
+    require(exponent > 2, "exponent", exponent, "more than 2")
+    require(cap >= 1, "cap", cap, "at least 1")
+    raw = (1 - rng.random(nodes)) ** (-1 / (exponent - 1))
+    weights = raw
+    for _ in range(20):  # the cap lowers the mean, which lowers the cap; this settles geometrically
+        weights = np.minimum(raw, cap * weights.mean())
+    return weights
+
+
+def running_sums(weights):
+    """Return 0 and the sums of the first 1, 2, ... weights, which `pick` takes: (n + 1,)."""
+    return np.concatenate(([0.0], np.cumsum(weights)))
+
+
+def pick(rng, sums, low, high, size):
+    """Pick nodes in proportion to weight, among the nodes whose running sums lie in low..high."""
+    return _locate(sums, low + rng.random(size) * (high - low))
+
+
+def pick_outside(rng, sums, low, high, size):
+    """Pick nodes in proportion to weight, among the nodes whose running sums lie outside low..high."""
+    point = rng.random(size) * (sums[-1] - (high - low))
+    return _locate(sums, np.where(point < low, point, point + (high - low)))
+
+
+def _locate(sums, points):
+    return np.minimum(np.searchsorted(sums, points, side="right"), sums.size - 1) - 1
+
+
+def distinct_pairs(rng, draw, n_pairs, nodes):
+    """Draw until there are `n_pairs` distinct pairs of different nodes; return their ends.
+
+    `draw(size)` returns the two ends of at most `size` edges.
+    """
+    most = nodes * (nodes - 1)
+    require(n_pairs <= most // 2, "edges", 2 * n_pairs, f"at most {most} for {nodes} nodes")
+    keys, gain = np.empty(0, np.int64), 1.0
+    for _ in range(_MAX_ROUNDS):
+        missing = n_pairs - keys.size
+        if missing <= 0:
+            break
+        u, v = draw(int(min(1.1 * missing / gain, 2 * n_pairs)) + 64)
+        before = keys.size
+        keys = np.union1d(keys, (np.minimum(u, v) * nodes + np.maximum(u, v))[u != v])
+        gain = max((keys.size - before) / max(u.size, 1), 0.01)
+    else:
+        found = f"about {2 * keys.size} or fewer: so dense a graph of this shape was not found"
+        require(False, "edges", 2 * n_pairs, found)
+    if keys.size > n_pairs:
+        keys = keys[np.sort(rng.permutation(keys.size)[:n_pairs])]
+    return keys // nodes, keys % nodes

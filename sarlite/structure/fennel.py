@@ -1,0 +1,247 @@
+"""Fennel: a partition made by streaming over the nodes' in-edges, some times, with one number a node in memory."""
+
+from typing import Protocol
+
+import numpy as np
+
+from sarlite.structure import balance as balancing
+from sarlite.structure.edges import row_chunks
+
+PASSES = 12
+"""How often the edges are read at most. A pass that moves less than a thousandth of the nodes is the last one."""
+BLOCK_BYTES = 96 << 20
+"""Memory of a block of nodes and their edges at most, unless one node has very many.
+
+The parts of all nodes come on top.
+"""
+SLACK = {"nodes": 1.03, "edges": 1.1, "train": balancing.TRAIN_SLACK}
+"""No part has more than so many times its share of each count, where the nodes can be dealt out so."""
+BLOCK_EDGES = 1 << 20
+"""Most edges that are read at a time; a node's edges are read together."""
+_BLOCK_NODES = 4096
+_BLOCKS = 64  # the least blocks of a pass, of 16 nodes or more, so that a node sees where most others went
+_LOCAL = 0.9  # ranges of ids that cut less than this share of a random partition's cut are the better start
+_STILL = 1e-3
+
+
+class ReadableEdges(Protocol):
+    """In-edges of nodes, read in pieces: arrays in memory (`EdgesInMemory`) or files."""
+
+    n_nodes: int
+    n_edges: int
+
+    def indptr(self, first, last):
+        """Return where the edges into each of the nodes first .. last begin, and where the last node's edges end.
+
+        (last - first + 1,) int; the first node's edges may begin at any number.
+        """
+
+    def sources(self, first, last):
+        """Return the sources of the edges into the nodes first .. last, node after node."""
+
+
+class EdgesInMemory:
+    """The `ReadableEdges` of a CSR graph in memory."""
+
+    def __init__(self, indptr, indices):
+        self._indptr, self._indices = indptr, indices
+        self.n_nodes, self.n_edges = indptr.size - 1, indices.size
+
+    def indptr(self, first, last):
+        return self._indptr[first : last + 1]
+
+    def sources(self, first, last):
+        return self._indices[self._indptr[first] : self._indptr[last]]
+
+
+def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None,
+           block_edges=BLOCK_EDGES):
+    """Assign every node to the part of most of its in-neighbours, less a penalty that grows with the part's size.
+
+    Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and alpha
+    = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the part's number of nodes, or the mean of its sizes by each
+    count that is to be even. The first stream starts from ranges of ids, or from a random partition where ranges of ids
+    cut about as many edges. Each further stream starts from what the last one left.
+
+    Parameters
+    ----------
+    edges : ReadableEdges
+    n_parts : int
+        At least 1.
+    train : (n_nodes,) bool, optional
+    balance : as of `partition`, optional
+    types : (n_types + 1,) int, optional
+        The nodes types[k] .. types[k + 1] are of one type; if nodes are to be even, each type is even.
+    seed : int
+    tell : callable
+        tell(text) is called as each stream begins.
+    block_edges : int
+        Most edges that are read at a time; a node's edges are read together.
+
+    Returns
+    -------
+    (n_nodes,) int32
+
+    Notes
+    -----
+    Nodes are taken by the thousand: all nodes of a block are scored against the parts as the block before left them.
+    Where more nodes want a part than fit, those that lose least elsewhere stay out. A graph whose edges go one way is
+    divided by its in-edges alone. Memory: 4 bytes a node, and `BLOCK_BYTES`. Time: passes over the edges, each about as
+    long as reading them takes. Source: Tsourakakis, Gkantsidis, Radunovic and Vojnovic 2014, "FENNEL: streaming graph
+    partitioning for massive scale graphs"; Nishimura and Ugander 2013, "Restreaming graph partitioning". """
+    types = (0, edges.n_nodes) if types is None else types
+    state = _Parts(edges, n_parts, train, balance, types, seed, block_edges)
+    for number in range(PASSES):
+        tell(f"stream {number + 1}")
+        moved = sum(state.place(*block) for block in blocks(edges, n_parts, block_edges))
+        if moved <= _STILL * edges.n_nodes:
+            break
+    return balancing.fill_empty(state.parts, n_parts) if edges.n_nodes >= n_parts else state.parts
+
+
+class _Parts:
+    """The part of every node, and how much each part has of each count.
+
+    A count has one row, nodes have a row a type.
+    """
+
+    def __init__(self, edges, n_parts, train, balance, types, seed, block_edges):
+        self.n_parts, self.train, self.types = n_parts, train, list(zip(types, types[1:]))
+        counts = _counts(edges, balance, block_edges)
+        self.names = [name for name in counts if name != "train" or (train is not None and np.any(train))] or ["nodes"]
+        sizes = [len(self.types) if name == "nodes" else 1 for name in self.names]
+        self.rows = [slice(end - n, end) for n, end in zip(sizes, np.cumsum(sizes))]
+        self.parts = np.empty(edges.n_nodes, np.int32)
+        for first, last in self.types:
+            _ranges(self.parts[first:last], n_parts)
+        if _cut(edges, self.parts, block_edges) > _LOCAL * (1 - 1 / n_parts) * edges.n_edges:
+            for first, last in self.types:
+                _shuffle(self.parts[first:last], seed)
+        self.loads = np.zeros((sum(sizes), n_parts))
+        for first, last, ends in _row_pieces(edges, block_edges):
+            for load, weights in zip(self.loads, self._weights(first, last, np.diff(ends))):
+                load += np.bincount(self.parts[first:last], weights, n_parts)
+        self.share = self.loads.sum(axis=1, keepdims=True) / n_parts
+        slack = np.repeat([SLACK[name] for name in self.names], sizes)
+        self.most = np.ceil(self.share * slack[:, None])
+        price = 1.5 * n_parts**0.5 * edges.n_edges / 2 / max(edges.n_nodes, 1) ** 1.5
+        self.price = price * (edges.n_nodes / n_parts) ** 0.5
+
+    def place(self, first, last, degrees, sources):
+        """Place the nodes of a block anew; returns how many moved."""
+        old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
+        near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
+        for load, weight in zip(self.loads, weights):
+            load -= np.bincount(old, weight, self.n_parts)
+        loads = np.array([self.loads[rows].sum(axis=0) / max(self.share[rows].sum(), 1e-300) for rows in self.rows])
+        n_near = np.bincount(near, minlength=n * self.n_parts).reshape(n, self.n_parts)
+        score = n_near - self.price * loads.mean(axis=0) ** 0.5
+        new = _fitted(score, np.array(weights), self.loads, self.most)
+        self.parts[first:last] = new
+        return int(np.count_nonzero(new != old))
+
+    def _weights(self, first, last, degrees):
+        nodes = np.arange(first, last)
+        made = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
+                "edges": lambda: [degrees.astype(float)], "train": lambda: [np.asarray(self.train[first:last], float)]}
+        return [weights for name in self.names for weights in made[name]()]
+
+
+def _fitted(score, weights, loads, most):
+    """Return for each node the best part that has room; `loads` grow by the placed nodes.
+
+    Parameters
+    ----------
+    score : (n, n_parts), changed
+    weights : (n_counts, n)
+    loads, most : (n_counts, n_parts)
+    """
+    chosen, left = np.empty(len(score), np.int64), np.arange(len(score))
+    while left.size:
+        for weight, full in zip(weights[:, left], loads >= most):
+            score[np.ix_(weight > 0, full)] = -np.inf
+        best = score.argmax(axis=1)
+        if not np.isfinite(score[np.arange(left.size), best]).all():
+            return _anywhere(score, weights, loads, most, chosen, left)
+        order, fits = _first_that_fit(score, best, weights[:, left], most - loads)
+        kept, rest = order[fits], order[~fits]
+        chosen[left[kept]] = best[kept]
+        for load, weight in zip(loads, weights):
+            load += np.bincount(best[kept], weight[left[kept]], load.size)
+        score[rest, best[rest]] = -np.inf
+        rest.sort()
+        score, left = score[rest], left[rest]
+    return chosen
+
+
+def _first_that_fit(score, best, weights, room):
+    """Return the nodes by part, the nodes that would lose most elsewhere first, and whether each fits."""
+    top = score[np.arange(best.size), best]
+    others = score.copy()
+    others[np.arange(best.size), best] = -np.inf
+    order = np.lexsort((others.max(axis=1) - top, best))
+    part, fits = best[order], np.ones(best.size, bool)
+    begin = np.searchsorted(part, part)
+    for weight, free in zip(weights[:, order], room):
+        total = np.cumsum(weight)
+        fits &= (total - total[begin] + weight[begin] <= free[part]) | (weight == 0)
+    return order, fits
+
+
+def _anywhere(score, weights, loads, most, chosen, left):
+    """Place nodes, some of which fit nowhere, one by one: where the fullest count is least full."""
+    for row, node in enumerate(left):
+        weight = weights[:, node, None]
+        fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)
+        open_parts = np.where(fullness <= 1, score[row], -np.inf)
+        part = int(open_parts.argmax()) if np.isfinite(open_parts).any() else int(fullness.argmin())
+        chosen[node] = part
+        loads[:, part] += weights[:, node]
+    return chosen
+
+
+def _counts(edges, balance, block_edges):
+    """The counts to make even, as `balancing.chosen` says, from degrees that are read in pieces."""
+    found = balancing.check(balance)
+    if found is not None:
+        return found
+    squares = sum(float((np.diff(ends).astype(float) ** 2).sum()) for *_, ends in _row_pieces(edges, block_edges))
+    mean = edges.n_edges / max(edges.n_nodes, 1)
+    return balancing.by_degrees(mean, max(squares / max(edges.n_nodes, 1) - mean**2, 0) ** 0.5)
+
+
+def _ranges(parts, n_parts):
+    for first in range(0, parts.size, BLOCK_EDGES):
+        last = min(first + BLOCK_EDGES, parts.size)
+        parts[first:last] = np.arange(first, last) * n_parts // parts.size
+
+
+def _shuffle(parts, seed):
+    np.random.Generator(np.random.PCG64(seed)).shuffle(parts)
+
+
+def _cut(edges, parts, block_edges):
+    return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
+               for first, last, degrees, sources in blocks(edges, 1, block_edges))
+
+
+def _row_pieces(edges, most):
+    for first in range(0, edges.n_nodes, most):
+        last = min(first + most, edges.n_nodes)
+        yield first, last, edges.indptr(first, last)
+
+
+def blocks(edges, n_parts, most_edges=BLOCK_EDGES):
+    """Yield (first, last, degrees, sources) over the nodes, some thousand at a time.
+
+    A table of a number for each node of a block and part fits `BLOCK_BYTES`.
+    """
+    most_nodes = max(1, min(_BLOCK_NODES, max(16, edges.n_nodes // _BLOCKS), (BLOCK_BYTES >> 5) // n_parts))
+    for first, _, ends in _row_pieces(edges, most_edges):
+        for low, high in row_chunks(ends, most_edges):
+            begin = ends[low]
+            sources = edges.sources(first + low, first + high)
+            for at in range(low, high, most_nodes):
+                stop = min(at + most_nodes, high)
+                here = sources[ends[at] - begin : ends[stop] - begin]
+                yield first + at, first + stop, np.diff(ends[at : stop + 1]), here

@@ -1,0 +1,232 @@
+"""METIS, and the graph as METIS takes it.
+
+A process of its own divides a large graph: signals end that process, and no thread waits inside METIS.
+"""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from sarlite import kernels
+from sarlite.errors import ConfigError, needs
+from sarlite.profile import free_memory
+from sarlite.structure import metis_child
+from sarlite.structure.edges import chunk_edges, id_bits, row_chunks
+
+SMALL = 1 << 14
+"""A graph of fewer entries is divided in this process: METIS takes less time for it than a process takes to start."""
+EDGE_BYTES = 50
+"""Memory that METIS and its graph take an edge, about."""
+_INSTEAD = "method 'fennel' takes 4 bytes a node, or bring parts in a file"
+# what METIS's process gets of the environment: nothing of an MPI launcher's
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")
+
+
+def check_room(n_nodes, n_edges, n_bytes=None):
+    """Raise a ConfigError where METIS cannot divide so many edges: its integers are too small, or memory is.
+
+    Parameters
+    ----------
+    n_nodes, n_edges : int
+        The graph's; an edge that goes both ways counts twice.
+    n_bytes : int, optional
+        Memory that is free; by default what this process can still take.
+    """
+    index = _index()
+    if max(n_nodes, n_edges) > np.iinfo(index).max:
+        raise ConfigError(f"method: this pymetis has {index} indices, too small for {n_edges} edges; {_INSTEAD}")
+    free = free_memory() if n_bytes is None else n_bytes
+    if n_edges * EDGE_BYTES > free:
+        needed = f"about {n_edges * EDGE_BYTES >> 20:,} MiB for {n_edges:,} edges"
+        raise ConfigError(f"method: METIS takes {needed}, but {int(free) >> 20:,} MiB are there; {_INSTEAD}")
+
+
+class Memory:
+    """Arrays that two processes share: mapped from a file without a name, so that no file outlives the processes.
+
+    Parameters
+    ----------
+    n_bytes : int
+        An upper bound: pages that are not written to take no memory.
+
+    Attributes
+    ----------
+    fd : int
+    arrays : dict
+        Name to (first byte, entries, dtype).
+    """
+
+    def __init__(self, n_bytes):
+        if hasattr(os, "memfd_create"):
+            self._file = os.fdopen(os.memfd_create("sarlite-metis"), "w+b")
+        else:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115, closed with this object
+        self.fd, self.arrays, self._end = self._file.fileno(), {}, 0
+        os.ftruncate(self.fd, n_bytes)
+        self._map = mmap.mmap(self.fd, n_bytes)
+
+    def array(self, name, n, dtype):
+        """Return the (n,) array of this name, n at least 1; new ones are zeros."""
+        if name not in self.arrays:
+            start = -(-self._end // 64) * 64
+            self.arrays[name] = start, n, np.dtype(dtype).str
+            self._end = start + n * np.dtype(dtype).itemsize
+        return np.frombuffer(self._map, dtype, n, self.arrays[name][0])
+
+
+class Symmetric:
+    """A graph as METIS takes it: between two nodes with an edge one each way, no self loops, every row ascending.
+
+    Parameters
+    ----------
+    indptr, indices : (n_nodes + 1,) and (n_edges,) int, borrowed
+        In-edges of each node, at least one edge.
+    small : int
+        A graph of fewer entries is divided in this process.
+    chunk : int
+        Edges at a time; the graph does not depend on it.
+
+    Attributes
+    ----------
+    xadj, adjncy : (n_nodes + 1,) and (n_entries,) arrays of METIS's integers
+
+    Raises
+    ------
+    ConfigError
+        pymetis is not there, or its integers are too small.
+
+    Notes
+    -----
+    The transpose tells whether the graph is symmetric already, as most are; then its own rows are METIS's. Memory that
+    is reserved for edges that turn out to be equal is never touched. """
+
+    def __init__(self, indptr, indices, *, small=SMALL, chunk=1 << 20):
+        n_nodes, index = indptr.size - 1, _index()
+        indptr, indices = np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(indices)
+        if indices.dtype.name not in ("int32", "int64"):
+            indices = indices.astype(np.int64)
+        reverse = kernels.transpose(indptr, indices, n_nodes, position=False)[:2]
+        same = np.array_equal(indptr, reverse[0]) and np.array_equal(indices, reverse[1])
+        both = ((indptr, indices),) if same else ((indptr, indices), reverse)
+        most = indices.size * len(both)
+        self.small = most + n_nodes < small
+        n_bytes = (most + 2 * n_nodes + 1) * index.itemsize + 4 * n_nodes + 4 * 64
+        self.memory = None if self.small else Memory(n_bytes)
+        self.index = index
+        self.xadj, self.adjncy = self._array("xadj", n_nodes + 1), self._array("adjncy", most)
+        self._fill(both, n_nodes, min(chunk, chunk_edges(n_nodes)))
+
+    def _array(self, name, n):
+        return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
+
+    def _fill(self, both, n_nodes, chunk):
+        bits, filled = np.uint64(id_bits(n_nodes)), 0
+        for low, high in row_chunks(both[0][0], chunk):
+            keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
+            if len(both) > 1:
+                keys.sort()
+            rows = (keys >> bits).view(np.int64)
+            columns = (keys & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
+            keep = columns != rows + low
+            keep[1:] &= keys[1:] != keys[:-1]
+            columns = columns[keep]
+            self.xadj[low + 1 : high + 1] = np.bincount(rows[keep], minlength=high - low)
+            self.adjncy[filled : filled + columns.size] = columns
+            filled += columns.size
+        if filled > np.iinfo(self.index).max:
+            small = f"this pymetis has {self.index} indices, too small for {filled} edges"
+            raise ConfigError(f"method: {small}; {_INSTEAD}")
+        np.cumsum(self.xadj, out=self.xadj)
+        self.adjncy = self.adjncy[:filled]
+
+    def divide(self, n_parts, seed, weights=None):
+        """Return (n_nodes,) int32, the part of each node. METIS balances the `weights`; by default the nodes.
+
+        Parameters
+        ----------
+        weights : (n_nodes,) int, optional
+            Small: their sum fits METIS's integers.
+
+        Raises
+        ------
+        ConfigError
+            METIS fails, or its process is ended from outside; the message names the signal.
+        KeyboardInterrupt
+            Ctrl-C ended METIS's process.
+
+        Notes
+        -----
+        METIS takes SIGTERM for an error of its own and never gives the interpreter back. So a large graph is divided by
+        another process, which reads the arrays where they are and starts without anything of an MPI launcher's. It ends
+        as this call is left, and on Linux when this process ends, however that ends.
+        """
+        n_nodes = self.xadj.size - 1
+        if weights is not None:
+            vweights = self._array("weights", n_nodes)
+            vweights[:] = weights
+            weights = vweights
+        where = f"{n_nodes} nodes and {n_parts} parts"
+        if self.small:
+            try:
+                pymetis = needs("pymetis", "method 'metis'")
+                found = metis_child.part_graph(pymetis, self.xadj, self.adjncy, weights, n_parts, seed)
+            except RuntimeError as error:
+                raise ConfigError(f"method: METIS failed for {where}: {error}") from error
+            return np.array(found, np.int32)
+        parts = self.memory.array("parts", n_nodes, np.int32)
+        job = {"arrays": self.memory.arrays, "n_entries": self.adjncy.size, "n_parts": n_parts, "seed": seed}
+        _run_child(job, self.memory.fd, where)
+        return parts.copy()
+
+
+def _run_child(job, fd, where):
+    if not sys.executable:
+        raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
+                          "bring parts in a file")
+    job = {**job, "fd": fd, "parent": os.getpid(), "path": [os.path.abspath(path) for path in sys.path]}
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    try:
+        child = subprocess.Popen([sys.executable, "-I", metis_child.__file__, json.dumps(job)], pass_fds=(fd,),
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 env=environment | threads)
+    except OSError as error:
+        raise ConfigError(f"method: METIS's process cannot be started: {error}") from error
+    try:
+        said = child.communicate()[0].decode(errors="replace").strip().splitlines()
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if child.returncode < 0:
+        raise ConfigError(f"method: METIS's process for {where} was ended by {_signal_name(-child.returncode)}")
+    if child.returncode:
+        reason = said[-1] if said else f"exit status {child.returncode}"
+        raise ConfigError(f"method: METIS failed for {where}: {reason}")
+
+
+def _signal_name(number):
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return name + (", perhaps for want of memory" if number == signal.SIGKILL else "")
+
+
+def _index():
+    """The integers that this pymetis takes without a copy."""
+    pymetis = needs("pymetis", "method 'metis'")
+    return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
+
+
+def _keys(indptr, indices, low, high, bits):
+    keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
+    keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
+    return keys

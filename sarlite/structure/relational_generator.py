@@ -1,0 +1,156 @@
+"""A seeded graph of several node types, shaped as ogbn-mag: papers, authors, institutions and fields."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.structure.draw import generator, pick, power_law_weights, require, require_room, running_sums
+from sarlite.structure.generate import random_split
+
+TYPES = {"paper": 0.38, "author": 0.585, "institution": 0.004, "field_of_study": 0.031}
+"""Node type to its share of the nodes."""
+RELATIONS = {("author", "writes", "paper"): 0.338, ("paper", "cites", "paper"): 0.257,
+             ("paper", "has_topic", "field_of_study"): 0.355, ("author", "affiliated_with", "institution"): 0.05}
+"""Relation to its share of the edges."""
+TARGET = "paper"
+_MAX_ROUNDS = 100
+
+
+class Relational(NamedTuple):
+    """A generated data set of several node types.
+
+    Attributes
+    ----------
+    n_nodes : dict of str to int
+    edges : dict of (source type, name, destination type) to (src, dst)
+        Each relation, then their reverses.
+    features : dict of str to (n, n_features) float32
+        Only of the type with labels.
+    target : str
+        The type with labels.
+    labels, train, val, test : (n,)
+        Of its nodes: int64, and three disjoint masks.
+    n_classes : int
+    task : {"classify", "multilabel", "regress"}
+        What the labels are.
+    edge_features : dict of relation to (n_edges, any) float32
+        Of some relations.
+    class_names : list of str, optional
+    """
+
+    n_nodes: dict
+    edges: dict
+    features: dict
+    target: str
+    labels: np.ndarray
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+    n_classes: int
+    task: str = "classify"
+    edge_features: dict = {}
+    class_names: list | None = None
+
+
+def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
+        noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
+    """Draw papers, authors, institutions and fields, joined by four relations and their reverses.
+
+    Most edges stay within a class. An edge picks its source in proportion to the nodes' weights, and its
+    destination too: with probability `homophily` among the nodes of the source's class. Papers alone have features,
+    `centre[class] + noise * normal`, and labels. The classes of the other types show in their edges alone.
+
+    Parameters
+    ----------
+    nodes : int
+        Of all types; shares as in ogbn-mag, at least one node a class and type.
+    edges : int
+        Of all relations and their reverses, an even number; by default 26 a node. Shares as in ogbn-mag.
+    classes, features : int
+    homophily : float
+    noise : float
+    exponent : float
+        Tail exponent of the nodes' weights, above 2.
+    train, val : float or int
+        As for `random_split`, of the papers.
+    seed : int
+
+    Returns
+    -------
+    Relational
+        No edge is twice in a relation. Node ids say nothing about classes.
+
+    Raises
+    ------
+    ConfigError
+        An option is outside its range, or so many edges do not fit.
+
+    Notes
+    -----
+    The same options give the same arrays. Memory: 4 * features bytes a paper, and about 50 bytes an edge of the largest
+    relation.
+    """
+    require(classes >= 1, "classes", classes, "at least 1")
+    least = 4 * classes
+    require(nodes >= least, "nodes", nodes, f"at least {least}, one of each of 4 types and {classes} classes")
+    require(features >= 1, "features", features, "at least 1")
+    require(0 <= homophily <= 1, "homophily", homophily, "0 to 1")
+    require(0 <= noise < np.inf, "noise", noise, "at least 0")
+    edges = 26 * nodes if edges is None else edges
+    require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every relation has its reverse")
+    require_room(nodes, edges, features)
+    rng = generator(seed)
+    n_nodes = {name: max(classes, round(share * nodes)) for name, share in TYPES.items()}
+    sides = {name: _Side(rng, n, classes, exponent) for name, n in n_nodes.items()}
+    found = {}
+    for relation, share in RELATIONS.items():
+        source, _, to = relation
+        found[relation] = _draw(rng, sides[source], sides[to], round(share * (edges // 2)), homophily, relation)
+    labels = sides[TARGET].labels
+    centres = rng.standard_normal((classes, features)) * (1.9 / np.sqrt(features))
+    x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise)
+    x += centres.astype(np.float32)[labels]
+    in_train, in_val, in_test = random_split(labels, train, val, rng)
+    return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
+
+
+def with_reverses(edges):
+    """Return relations and, behind them, each one's reverse, under its name with "rev_" before it."""
+    return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
+
+
+def reverse(relation):
+    """Return the name of a relation's reverse."""
+    source, name, to = relation
+    return to, f"rev_{name}", source
+
+
+class _Side:
+    """The nodes of one type in the order of their classes: running sums of their weights, and the nodes' ids."""
+
+    def __init__(self, rng, n, classes, exponent):
+        self.n, of = n, np.arange(n) * classes // n
+        self.sums = running_sums(power_law_weights(rng, n, exponent, cap=60))
+        self.classes, bounds = of, np.searchsorted(of, np.arange(classes + 1))
+        self.low, self.high = self.sums[bounds[:-1]], self.sums[bounds[1:]]
+        self.ids = rng.permutation(n)
+        self.labels = np.empty(n, np.int64)
+        self.labels[self.ids] = of
+
+
+def _draw(rng, source, to, n_edges, homophily, relation):
+    """Draw distinct pairs (src, dst) of ids."""
+    name, most = f"edges of {relation[1]}", source.n * to.n // 2
+    require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
+    keys = np.empty(0, np.int64)
+    for _ in range(_MAX_ROUNDS):
+        if keys.size >= n_edges:
+            break
+        size = int(1.2 * (n_edges - keys.size)) + 64
+        u = pick(rng, source.sums, 0.0, source.sums[-1], size)
+        same, of = rng.random(size) < homophily, source.classes[u]
+        v = pick(rng, to.sums, np.where(same, to.low[of], 0.0), np.where(same, to.high[of], to.sums[-1]), size)
+        keys = np.union1d(keys, u * to.n + v)
+    require(keys.size >= n_edges, name, n_edges, f"about {keys.size} or fewer: so dense a relation was not found")
+    keys = keys[np.sort(rng.permutation(keys.size)[:n_edges])]
+    return source.ids[keys // to.n], to.ids[keys % to.n]

@@ -1,0 +1,59 @@
+"""Which rank owns which graph of a set of graphs: no graph is cut."""
+
+import heapq
+
+import numpy as np
+
+from sarlite.errors import ConfigError, DataError
+from sarlite.structure.partition import BALANCED, METHODS, partition
+from sarlite.types import Array
+
+GRAPH = "graph"
+"""The node type whose nodes are graphs."""
+
+
+def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
+    """Assign every graph to a part.
+
+    Parameters
+    ----------
+    graph_of : (n_nodes,) int
+        The graph of each node.
+    degrees : (n_nodes,) int
+        In-edges of each node.
+    n_graphs, n_parts : int
+    method : {"metis", "fennel", "random", "contiguous"}
+        "metis" and "fennel", which have no edge to cut here: large graphs first, each to the part with the fewest edges
+        and nodes so far. The other methods divide graphs as `partition` divides nodes.
+    seed : int
+        Of "random".
+
+    Returns
+    -------
+    (n_graphs,) int32
+
+    Raises
+    ------
+    ConfigError
+        An unknown method.
+    """
+    if method not in METHODS:
+        raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
+    if method not in BALANCED:
+        return partition(np.zeros(n_graphs + 1, np.int64), np.zeros(0, np.int64), n_parts, method, seed=seed)
+    weights = np.bincount(graph_of, degrees + 1.0, n_graphs)
+    parts, heap = np.zeros(n_graphs, np.int32), [(0.0, part) for part in range(n_parts)]
+    for graph in np.argsort(-weights, kind="stable").tolist():
+        load, part = heap[0]
+        parts[graph] = part
+        heapq.heapreplace(heap, (load + weights[graph], part))
+    return parts
+
+
+def check_within(graph_of: Array, src: Array, dst: Array) -> None:
+    """Raise a DataError that names the first edge (src, dst) from one graph to another."""
+    odd = np.flatnonzero(graph_of[src] != graph_of[dst])
+    if len(odd):
+        one, other = int(src[odd[0]]), int(dst[odd[0]])
+        raise DataError(f"edge ({one}, {other}) leads from graph {graph_of[one]} to graph {graph_of[other]}: the "
+                        "graphs of a set have no edges between them")

@@ -1,0 +1,144 @@
+"""Communicators that fail at any of a rank's messages or collectives, and tell the other ranks."""
+
+import pickle
+import threading
+import time
+
+import numpy as np
+
+from sarlite.comm.wire_arrays import REDUCTIONS
+from sarlite.errors import PeerError
+
+CHANNELS = ("fetch", "push", "broadcast")
+
+
+class Fault(Exception):
+    """What a fault raises."""
+
+
+class Faulty:
+    """A communicator of threads as ranks whose operations fail on one rank, at one of its points, once it is armed.
+
+    Points are where messages are started and where they are waited for; a wait fails after the message has come, so
+    that its sender may go on. Collectives are made of messages here. From a fault on all ranks fail where they would
+    wait, as if the network had told them, until all of them call `settle`.
+    """
+
+    def __init__(self, comm, alarm, parent=None):
+        self._comm, self._alarm, self._root, self._kept = comm, alarm, parent or self, {}
+        self.rank, self.size, self.threaded, self.max_tag = comm.rank, comm.size, comm.threaded, comm.max_tag
+        self._calls = comm.channel("calls")
+        self._n_calls = 0
+        if parent is None:
+            self._lock, self.points, self.fail_at, self._all = threading.Lock(), 0, None, []
+            for name in CHANNELS:  # whose making waits for all ranks
+                self.channel(name)
+        self._root._all.append(self)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._comm, name)
+
+    # ---- faults
+
+    def arm(self, fail_at=None):
+        """Count from here on, and fail at that point; by default at none."""
+        self.points, self.fail_at = 0, fail_at
+
+    def settle(self):
+        """Let all ranks go on after a fault. Collective."""
+        self.arm()
+        self._comm.barrier()
+        self._alarm.clear()
+        for each in self._all:
+            each._n_calls = 0
+            each._calls.drain()
+        self._comm.barrier()
+
+    def _point(self):
+        root = self._root
+        with root._lock:
+            root.points += 1
+            fails = root.points == root.fail_at
+        if fails:
+            self._alarm.set()
+            raise Fault(f"at point {root.fail_at}")
+
+    # ---- messages
+
+    def channel(self, name):
+        if name not in self._kept:
+            self._kept[name] = Faulty(self._comm.channel(name), self._alarm, self._root)
+        return self._kept[name]
+
+    def start_send(self, array, peer, tag=0):
+        self._point()
+        return Request(self, [self._comm.start_send(array, peer, tag)])
+
+    def start_recv(self, array, peer, tag=0):
+        self._point()
+        return Request(self, [self._comm.start_recv(array, peer, tag)])
+
+    # ---- collectives
+
+    def start_broadcast(self, array, root):
+        self._point()
+        self._n_calls += 1
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self.rank == root:
+            return Request(self, [self._calls.start_send(array, rank, self._n_calls) for rank in others])
+        return Request(self, [self._calls.start_recv(array, root, self._n_calls)])
+
+    def allgather(self, value):
+        found = []
+        for root in range(self.size):
+            mine = np.frombuffer(pickle.dumps(value), np.uint8) if root == self.rank else None
+            length = np.array([len(mine) if root == self.rank else 0])
+            self.start_broadcast(length, root).wait()
+            data = mine if root == self.rank else np.empty(length[0], np.uint8)
+            self.start_broadcast(data, root).wait()
+            found.append(pickle.loads(data.tobytes()))
+        return found
+
+    def alltoall(self, arrays):
+        return [found[self.rank] for found in self.allgather(arrays)]
+
+    def allreduce(self, array, op="sum"):
+        found = self.allgather(array)
+        array[...] = REDUCTIONS[op].reduce(np.stack(found), axis=0)
+        return array
+
+    def bcast(self, value, root=0):
+        return self.allgather(value)[root]
+
+    def barrier(self):
+        self.allgather(None)
+
+    def broadcast(self, array, root):
+        self.start_broadcast(array, root).wait()
+        return array
+
+
+class Request:
+    """Transfers whose wait may fail, and which end when another rank fails."""
+
+    def __init__(self, comm, requests):
+        self._comm, self._requests = comm, requests
+
+    def wait(self):
+        while not self.test():
+            time.sleep(2e-5)
+        for request in self._requests:
+            request.wait()
+        self._comm._point()
+
+    def test(self):
+        done = all(request.test() for request in self._requests)
+        if not done and self._comm._alarm.is_set():
+            raise PeerError("the network tells of a failure")
+        return done
+
+    def cancel(self):
+        for request in self._requests:
+            request.cancel()

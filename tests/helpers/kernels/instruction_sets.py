@@ -1,0 +1,93 @@
+"""Cases of kernels on every instruction set, with any index type, alignment and number of threads: the same bits."""
+
+from functools import cache, lru_cache
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from sarlite import kernels
+from tests.helpers.kernels.kernel_references import Csr
+
+
+class Setting(NamedTuple):
+    """How a kernel is run. Its result depends on none of this but, where the docstring says so, on the number of threads."""
+
+    isa: str
+    threads: int = 1
+    itype: type = np.int64
+    offset: int | None = None       # bytes from a cache line to each array's start; None: as NumPy allocates it
+
+    def put(self):
+        kernels.set_instruction_set(self.isa)
+        kernels.set_threads(self.threads)
+
+
+WAYS = [[(2, np.int32, 4), (1, np.int64, None)], [(2, np.int64, None), (1, np.int32, 8)]]
+PER_TEAM = {"ddst", "mean", "m2", "sums", "db"}     # summed in thread order: the same for the same number of threads
+
+
+class Arrays(NamedTuple):
+    """Makes a case's arrays in one value type, one index type and at one distance from a cache line."""
+
+    dtype: type
+    itype: type
+    offset: int | None
+
+    def place(self, a, dtype=None):
+        """A copy of a; with an offset, so many bytes after a cache line, or the fewest more that the type allows."""
+        a = np.array(a, dtype or a.dtype)
+        if self.offset is None:
+            return a
+        memory = np.empty(a.nbytes + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + max(self.offset, a.itemsize)
+        placed = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        placed[...] = a
+        return placed
+
+    def values(self, seed, *shape, dtype=None):
+        return self.place(random(seed, shape), dtype or self.dtype)
+
+    def index(self, a):
+        return self.place(a, self.itype)
+
+
+@lru_cache(32)
+def random(seed, shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@cache
+def graph(kind):
+    """A CSR and its transpose. "hard": rows a little longer than prefetching, steps and chunks are, and empty ones.
+    "ranges": with 256 columns x is summed in ranges, of which a row's edges are in both, in one, or in none.
+    """
+    rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0],
+            "ranges": [300, 0, 1, 17_000, 600]}[kind]
+    n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4, "ranges": 1100}[kind]
+    src = np.random.default_rng(len(rows)).integers(0, n_src, sum(rows))
+    dst = np.repeat(np.arange(len(rows)), rows)
+    return Csr(dst, src[np.lexsort((src, dst))] if kind == "ranges" else src, len(rows), n_src)
+
+
+def same_bits(found, expected, note):
+    np.testing.assert_array_equal(found, expected, err_msg=note)
+    bits = np.dtype(f"i{found.itemsize}")
+    np.testing.assert_array_equal(found.view(bits), expected.view(bits), err_msg=note)      # 0 is not -0
+
+
+def check(case, dtype, *args, sets=None):
+    """Run a case on every instruction set, or on `sets`, in one pair of ways or the other, and compare with the first one's kernels."""
+    sets = sets or kernels.instruction_sets()
+
+    def run(setting):
+        setting.put()
+        return case(Arrays(dtype, setting.itype, setting.offset), *args)
+
+    one = run(Setting(sets[0]))
+    two = run(Setting(sets[0], threads=2)) if PER_TEAM & set(one) else one
+    ways = WAYS[crc32(repr(args).encode()) % 2]
+    for setting in [Setting(isa, *way) for isa in sets for way in ways]:
+        for name, a in run(setting).items():
+            expected = two if name in PER_TEAM and setting.threads == 2 else one
+            same_bits(a, expected[name], f"{name} of {case.__name__} {args}: {setting}")

@@ -1,0 +1,119 @@
+"""Minibatches of a small graph on any communicator: what the tests of thread ranks and of MPI ranks share."""
+
+import hashlib
+
+import numpy as np
+
+from sarlite import Graph, Trainer, fn, nn, optim
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.models import GAT, SAGE
+from sarlite.tape import Tensor, no_grad
+from sarlite.train.step import TrainingStep
+from tests.helpers.graph.strategies import random_edges, values
+
+N, N_IN, N_OUT = 90, 5, 3
+EDGES = random_edges(N, 700, seed=3)
+X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
+SEEDS = np.arange(1, N, 2)
+
+
+def whole(loops=False):
+    """The graph; with added self loops, whose edge values are further ones."""
+    graph = Graph.from_edges(*EDGES, self_loops=loops)
+    if not loops:
+        return graph
+    edges, had = graph.in_edges(), np.zeros(N, bool)
+    had[EDGES.src[EDGES.src == EDGES.dst]] = True
+    return Graph.from_part(graph.comm, edges.indptr, edges.indices, added_loops=~had)
+
+
+def parts(size, kind="random"):
+    """The part of each node; of "few" ranks but rank 1 have none."""
+    if kind == "few":
+        return np.full(N, min(1, size - 1))
+    return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
+
+
+def loader_of(graph, **options):
+    """A loader over the seeds that this rank owns."""
+    options = {"fanouts": (3, 4), "batch_size": 10, "seed": 3, **options}
+    train = options.pop("train", np.isin(graph.dst_ids, SEEDS))
+    return NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], train, **options)
+
+
+class Weighted(nn.Module):
+    """A message of edge values and of learnable values."""
+
+    def __init__(self, rng, layers=3):
+        widths = [N_IN, *[6] * (layers - 1), N_OUT]
+        self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in zip(widths, widths[1:])]
+        self.edge = values(8, 2000)
+
+    def __call__(self, graph, h):
+        for g, linear in zip(graph.layers(len(self.linears)), self.linears):
+            g, h = g.enter(h)
+            z, weight = linear(h), self.edge[g.edge_ids]
+            h = g.aggregate(lambda s, d, e: s["z"] * e["w"] + (s["z"] * d["q"]).tanh(), "mean", src={"z": z}, dst={"q": g.dst(z)},
+                            edge={"w": weight[:, None]}) + g.aggregate(fn.mul_edge(z, weight), "sum")
+        return h
+
+
+def trained(graph, name="sage", epochs=3, **options):
+    """Train for some epochs and return the losses of all steps, the parameters, and the loader."""
+    rng = nn.Random(0)
+    common = {"layers": 2, "hidden": 8, "dropout": 0.3, "rng": rng, "dtype": np.float64}
+    model = {"sage": lambda: SAGE(N_IN, N_OUT, **common), "gat": lambda: GAT(N_IN, N_OUT, heads=2, **common),
+             "function": lambda: Weighted(rng, 2)}[name]()
+    loader = loader_of(graph, **options)
+    step = TrainingStep(model, optim.Adam(nn.flatten(model), 0.03), rng, graph.comm)
+    losses = [step(b) for _ in range(epochs) for b in loader]
+    return losses, nn.flatten(model).data.copy(), loader
+
+
+def check_evaluation(graph, **options):
+    """Train, evaluate, and check that batch norm's averages are now the moments of all nodes' rows, and `predict` what was evaluated.
+
+    Return the scores and the averages. Collective.
+    """
+    rng = nn.Random(0)
+    model = SAGE(N_IN, N_OUT, layers=3, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
+    loader = loader_of(graph, fanouts=(2, 2, 2), **options)
+    train = np.isin(graph.dst_ids, SEEDS)
+    trainer = Trainer(graph, model, X[graph.src_ids], LABELS[graph.dst_ids], train, ~train, rng=rng, batches=loader,
+                      optimizer=lambda flat: optim.Adam(flat, 0.03))
+    losses, averages = [], []
+    for epoch in range(2):
+        losses.append(trainer.epoch(epoch))
+        scores = trainer.evaluate()
+    h = Tensor(X[graph.src_ids])
+    with no_grad():
+        for conv, activation in zip(model.convs, model.activations):
+            h, norm = conv(graph, h), activation.norm
+            rows = np.concatenate(graph.comm.allgather(h.data))
+            averages += [norm.running_mean, norm.running_var]
+            np.testing.assert_allclose(averages[-2:], [rows.mean(0), rows.var(0, ddof=1)], rtol=1e-10, atol=1e-12)
+            h = activation(h, graph)
+    state, output = model.state_dict(), trainer.predict()
+    assert all((array == state[name]).all() for name, array in model.state_dict().items())
+    val = np.flatnonzero(~train)
+    chosen = output[val] - output[val].max(1, keepdims=True)
+    own = np.log(np.exp(chosen).sum(1)) - chosen[np.arange(len(val)), LABELS[graph.dst_ids][val]]
+    np.testing.assert_allclose(float(graph.comm.allreduce(np.array([own.sum()]))[0]) / (N - len(SEEDS)), scores["val_loss"], rtol=1e-10)
+    return [*losses, scores["val_accuracy"], scores["val_loss"]], averages
+
+
+def picks(graph, **options):
+    """A hash of what all ranks pick in two epochs: seeds, and by layer and destination the edges. Collective."""
+    found, loader = [], loader_of(graph, **options)
+    for batch in (batch for _ in range(2) for batch in loader):
+        found += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]
+        for place, g in enumerate(batch.layers(len(loader.sampler.fanouts))):
+            ends = np.cumsum(g.in_degrees)[:-1]
+            found += [(batch.step, place, node, *sorted(own.tolist())) for node, own in zip(g.dst_ids.tolist(), np.split(g.edge_ids, ends))]
+    everything = sorted(item for own in graph.comm.allgather(found) for item in own)
+    return hashlib.blake2b(repr(everything).encode()).hexdigest()
+
+
+REMOTES = {"hec": HEC(limit=3), "demand": HEC(push="demand", delay=2, features="cache"), "at once": HEC(delay=0), "local": "local",
+           "stand-ins": HEC(on_miss="local", features="cache")}
+"""Ways to meet a remote neighbour that are other answers than one rank's."""

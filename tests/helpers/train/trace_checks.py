@@ -1,0 +1,120 @@
+"""Checks of a timeline, for ranks as threads and for ranks of MPI."""
+
+import json
+from collections import defaultdict
+
+import numpy as np
+
+from sarlite import Graph, Trainer, nn, optim
+from sarlite.train import trace
+from sarlite.train.loop import fit
+from tests.helpers.graph.references import CASES, EDGES, FEATURES, LABELS, TRAIN
+
+CASE1 = {"gcn", "sage"}
+
+
+def train(comm, case, epochs=2, **options):
+    """Train a small model while recording; return (graph, trace). Collective."""
+    graph = Graph.from_edges(*EDGES).shard(comm, "random", **options)
+    rng, ids = nn.Random(3), graph.node_ids
+    model = CASES[case](rng, np.float64)
+    trainer = Trainer(graph, model, FEATURES[ids], LABELS[ids], np.flatnonzero(TRAIN[ids]), np.flatnonzero(~TRAIN[ids]),
+                      optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
+    graph.profile.reset()
+    with trace.recording(comm, graph.profile) as recorded:
+        fit(trainer, epochs)
+    return graph, recorded
+
+
+def read(path):
+    """Return (events, names): a rank's track to its events in order of their beginning, and the names of ranks and tracks.
+
+    Times are in nanoseconds again, so that comparing them is exact.
+    """
+    found = json.loads(path.read_text())
+    events, names = defaultdict(list), {}
+    for event in found["traceEvents"]:
+        assert {"name", "ph", "pid", "tid", "args"} <= event.keys() and event["ph"] in "XM"
+        if event["ph"] == "X":
+            begin, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
+            assert begin >= 0 and length >= 0
+            assert event["pid"] and event["tid"]  # Perfetto takes 0 for idle ones
+            events[event["pid"] - 1, event["tid"]].append({**event, "begin": begin, "end": begin + length})
+        elif event["name"] in ("process_name", "thread_name"):
+            names[(event["pid"] - 1, event["tid"])[: 1 + event["name"].startswith("thread")]] = event["args"]["name"]
+    for track in events.values():
+        assert [event["begin"] for event in track] == sorted(event["begin"] for event in track)
+    return {(rank, names[rank, tid]): track for (rank, tid), track in events.items()}, names
+
+
+def assert_nested(track):
+    """Each span begins after what ended before, and ends before what encloses it does."""
+    enclosing = []
+    for event in track:
+        while enclosing and enclosing[-1]["end"] <= event["begin"]:
+            enclosing.pop()
+        assert not enclosing or event["end"] <= enclosing[-1]["end"], (enclosing[-1], event)
+        enclosing.append(event)
+
+
+def assert_apart(track):
+    for one, other in zip(track, track[1:]):
+        assert one["end"] <= other["begin"], (one, other)
+
+
+def of_track(events, rank, track):
+    """All events of a rank's track, those of its further lanes too, in order of their beginning."""
+    found = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
+    return sorted(found, key=lambda event: event["begin"])
+
+
+def check(comm, case, path, **options):
+    """Check every rank's timeline, on every rank so that all fail together, against the plan and the counters. Collective."""
+    epochs = 2
+    graph, recorded = train(comm, case, epochs, **options)
+    trace.write(comm, path, recorded)
+    profile = graph.profile
+    facts = comm.allgather((graph.n_edges, dict(profile.received_bytes), profile.sent_bytes["backward_push"]))
+    events, names = read(path)
+    assert {rank: names[rank,] for rank, _ in events} == {rank: f"rank {rank}" for rank in range(comm.size)}
+    for (_, name), track in events.items():
+        (assert_nested if name == "compute" else assert_apart)(track)
+    for rank, counted in enumerate(facts):
+        check_rank(events, rank, comm.size, case, graph.schedule, epochs, *counted)
+
+
+def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pushed):
+    compute, fetches, pushes = (of_track(events, rank, track) for track in ("compute", "fetch", "push"))
+    assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k + 1}" for k in range(epochs)]
+    count = lambda name: sum(event["name"] == name for event in compute)  # noqa: E731
+    assert count("optimizer") == count("evaluation") == epochs and count("allreduce") >= 3 * epochs
+    ways = {"forward": [], "backward": []}
+    for event in compute:
+        if event["name"].startswith("aggregate ("):
+            ways["backward" if event["name"].endswith(") backward") else "forward"].append(event)
+    assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # those of the evaluations
+    again = schedule.mode.name == "sar" and case not in CASE1
+    ring = [(rank + s) % size for s in range(1, size)]  # the peers in the order of the plan's steps
+    for phase, n in (("forward", len(ways["forward"])), ("backward", again * len(ways["backward"]))):
+        assert [event["args"]["peer"] for event in fetches if event["args"]["phase"] == phase] == n * ring
+    assert [event["args"]["peer"] for event in pushes] == len(ways["backward"]) * ring
+    everything = sum(event["args"]["bytes"] for event in fetches)
+    assert everything == sum(received.get(name, 0) for name in ("forward_fetch", "backward_fetch", "evaluation"))
+    assert sum(e["args"]["bytes"] for e in fetches if e["args"]["phase"] == "backward") == received.get("backward_fetch", 0)
+    assert sum(event["args"]["bytes"] for event in pushes) == pushed
+    sources = ["all"] if schedule.mode.name == "oneshot" else list(range(size))
+    halved = again and schedule.transport.prefetch and size > 1
+    check_blocks(compute, ways, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
+
+
+def check_blocks(compute, ways, sources, n_edges):
+    """Inside each aggregation every source has its block, once or in halves, and the blocks' edges are the rank's."""
+    n_blocks = 0
+    for phase, aggregations in ways.items():
+        for outer in aggregations:
+            blocks = [event["args"] for event in compute
+                      if event["name"] == "block" and outer["begin"] <= event["begin"] and event["end"] <= outer["end"]]
+            assert sorted(block["source"] for block in blocks) == sources[phase]
+            assert sum(block["edges"] for block in blocks) == n_edges and {block["phase"] for block in blocks} == {phase}
+            n_blocks += len(blocks)
+    assert n_blocks == sum(event["name"] == "block" for event in compute)

@@ -1,0 +1,63 @@
+"""Short runs of the training command, as a process or in this one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from sarlite.cli import config, run
+from sarlite.comm import Solo, threads
+
+MODEL = """
+from dataclasses import dataclass
+from sarlite import fn, nn
+
+class Mine(nn.Module):
+    def __init__(self, n_in, n_out, *, hidden=4, rng, dtype):
+        assert hidden == 8
+        self.one, self.two = nn.Linear(n_in, hidden, rng=rng, dtype=dtype), nn.Linear(hidden, n_out, rng=rng, dtype=dtype)
+
+    def __call__(self, graph, h):
+        return self.two(graph.aggregate(fn.copy_src(self.one(h)), "mean").relu())
+"""
+"""A model's file. Its class takes --hidden 8 alone."""
+ROOT = Path(__file__).parents[3]
+DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
+SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
+
+
+def command(*flags, environ=None, module="sarlite.train", **options):
+    """Run the command to its end."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
+    words = [sys.executable, "-m", module, *map(str, flags)]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
+
+
+def train(run_dir, *flags, **options):
+    """Train, and return what --json says and the metrics of every epoch."""
+    done = command(*SMALL, "--run-dir", run_dir, *flags, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), metrics(run_dir)
+
+
+def train_here(run_dir, *flags):
+    """Train in this process, without the command's guard; `ranks` are threads."""
+    options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
+    if options.machine.ranks > 1:
+        threads.run(options.machine.ranks, run.train, options)
+    else:
+        run.train(Solo(), options)
+    return metrics(run_dir)
+
+
+def metrics(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_curve(found, expected, rtol=1e-6):
+    assert [m["epoch"] for m in found] == [m["epoch"] for m in expected]
+    for name in ("loss", "train_accuracy", "val_accuracy", "test_accuracy"):
+        np.testing.assert_allclose([m[name] for m in found], [m[name] for m in expected], rtol=rtol, err_msg=name)

@@ -1,0 +1,369 @@
+"""The predict command: what a trained model says of all nodes, of some, or a layer's rows; on any number of ranks, whole or not at all."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from sarlite import Graph, Tensor, nn
+from sarlite.cli import config, predict_command
+from sarlite.cli import run as training
+from sarlite.cli.data_command import main as convert
+from sarlite.cli.option import options_of
+from sarlite.comm import Solo, threads
+from sarlite.data import format as relational
+from sarlite.data import load, node_rows
+from sarlite.data.numbering import Numbering
+from sarlite.data.spec import load_relational
+from sarlite.data.workspace import Workspace
+from sarlite.errors import CheckpointError, SarliteError
+from sarlite.models import SAGE
+from sarlite.schedule import schedule
+from sarlite.tasks.metrics import METRICS
+from sarlite.train import checkpoint
+from tests.helpers.graph.relational_runs import SPEC, relational_run
+from tests.helpers.train.owned_rows import make
+from tests.helpers.train.predicting import predict_here
+from tests.helpers.train.task_data import dataset, stored
+from tests.helpers.train.training_runs import DATA, MODEL, ROOT, SMALL, train_here
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of SAGE, of two layers."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train_here(folder, "--dtype", "float64", "--epochs", 8, "--lr", "0.05")
+    return folder
+
+
+@pytest.fixture
+def run(here, trained):
+    return trained
+
+
+RUNS = {
+    "sage": ["--batch-norm"], "label inputs": ["--model", "gcn", "--label-inputs", "0.5"],
+    "sgc": ["--model", "sgc"], "batches": ["--model", "gat", "--heads", "2", "--batch-size", "40", "--fanouts", "3,3", "--remote", "hec"],
+    "multilabel": [], "regress": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_what_it_says_has_the_runs_score_on_any_number_of_ranks(case, here, tmp_path):
+    task = case if case in METRICS else "classify"
+    folder, data = stored(tmp_path, task), dataset(task)
+    flags = ["--data", folder, "--dtype", "float64", "--epochs", 4, *RUNS[case]]
+    if case == "sgc":
+        words = [word for word in SMALL if word not in ("--hidden", "8", "--layers", "2")]
+        training.train(Solo(), config.parse([*words, "--run-dir", str(tmp_path / "run"), *map(str, flags)]))
+    else:
+        here(tmp_path / "run", *flags)
+    best = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["best"]["scores"]
+    one, labels = predict_here(tmp_path / "run", tmp_path / "one.npy")
+    name = next(iter(METRICS[task]))
+    metric = METRICS[task][name]()
+    test = np.flatnonzero(data.test)
+    metric.add(one[test], data.labels[test])
+    assert abs(metric.value(metric.counts(), Solo()) - best[f"test_{name.replace('-', '_')}"]) < 1e-12
+    assert one.dtype == np.float64 and one.shape == (300, data.n_classes)
+    if task == "classify":
+        assert abs(one.sum(1) - 1).max() < 1e-12 and np.array_equal(labels, one.argmax(1)) and labels.dtype == np.int64
+    elif task == "multilabel":
+        assert np.array_equal(labels, one > 0.5) and labels.dtype == np.uint8
+    else:
+        assert labels is None
+    for ranks, mode in ((2, "oneshot"), (3, "sar"), (4, "sa")) if case == "sage" else ((3, "sar"),):
+        out = tmp_path / f"{ranks}.npy"
+        found, same = predict_here(tmp_path / "run", out, "--ranks", ranks, "--mode", mode, "--partition", "random")
+        np.testing.assert_allclose(found, one, rtol=1e-9, atol=1e-12)
+        assert np.array_equal(same, labels) if labels is not None else same is None
+    if case == "sage":  # the same number of ranks gives the same bits
+        again, _ = predict_here(tmp_path / "run", tmp_path / "again.npy", "--ranks", ranks, "--mode", mode, "--partition", "random")
+        assert again.tobytes() == found.tobytes()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_a_layers_rows(run, tmp_path):
+    """The last one's are what probabilities are made of; the first one's are what the second one takes."""
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    last, none = predict_here(run, tmp_path / "last.npy", "--embeddings", 2, "--ranks", 3)
+    assert none is None and last.shape == (300, 4)
+    odds = np.exp(last - last.max(1, keepdims=True))
+    np.testing.assert_allclose(odds / odds.sum(1, keepdims=True), whole, rtol=1e-9, atol=1e-12)
+    first, _ = predict_here(run, tmp_path / "first.npy", "--embeddings", 1, "--ranks", 2)
+    model, data = SAGE(16, 4, layers=2, hidden=8, rng=nn.Random(0), dtype=np.float64), load(DATA)
+    tensors, _ = checkpoint.load(run / "checkpoint.safetensors")
+    model.load_state_dict({name[5:]: array for name, array in tensors.items() if name.startswith("best.")})
+    graph = Graph.from_csr(data.indptr, data.indices)
+    np.testing.assert_allclose(model.eval().convs[1](graph, Tensor(first)).data, last, rtol=1e-9, atol=1e-12)
+
+
+def test_of_the_last_epoch_or_the_best(run, tmp_path):
+    best, last = (predict_here(run, tmp_path / f"{name}.npy", "--weights", name)[0] for name in ("best", "last"))
+    tensors, about = checkpoint.load(run / "checkpoint.safetensors")
+    assert about["best"]["epoch"] != about["epoch"] and abs(best - last).max() > 1e-3
+
+
+def test_some_nodes_in_their_order(run, tmp_path):
+    """In pieces of 64; ranks hold theirs in another order."""
+    whole, labels = predict_here(run, tmp_path / "p.npy")
+    nodes = np.random.default_rng(0).integers(0, 300, 500)
+    (tmp_path / "n.txt").write_text("".join(f"{node}\n" for node in nodes))
+    np.save(tmp_path / "n.npy", nodes.astype(np.uint16))
+    for ranks, name in ((1, "n.txt"), (3, "n.npy")):
+        flags = ["--nodes", tmp_path / name, "--ranks", ranks, "--order", "metis"]
+        some, theirs = predict_here(run, tmp_path / "s.npy", *flags, at_once=64)
+        np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
+        assert np.array_equal(theirs, labels[nodes])
+
+
+def test_no_plan_is_made_for_a_backward_pass(run, tmp_path, monkeypatch):
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    monkeypatch.setattr(schedule, "_reversed", None)
+    found, _ = predict_here(run, tmp_path / "q.npy", "--ranks", 2, "--mode", "broadcast")
+    np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
+    """Names that are numbers are none of the ids; they stay with a division and a copy."""
+    data = load(DATA)
+    known = [str(7 * node % 300) if numbers else f"ü/{node}" for node in range(300)]
+    (tmp_path / "known.txt").write_text("\n".join(known))
+    ends = zip(data.indices, np.repeat(np.arange(300), np.diff(data.indptr)))
+    (tmp_path / "e.txt").write_text("".join(f"{known[u]} {known[v]}\n" for u, v in ends))
+    np.save(tmp_path / "x.npy", data.features)
+    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy"
+    empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
+    assert convert(["convert", spec, str(tmp_path / "one"), "--memory", "4GiB", *empty]) == 0
+    assert convert(["convert", str(tmp_path / "one"), str(tmp_path / "two"), *empty]) == 0
+    assert convert(["partition", str(tmp_path / "two"), "--parts", "3", "--method", "random"]) == 0
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    nodes = np.random.default_rng(0).integers(0, 300, 90)
+    (tmp_path / "n.txt").write_text("# of some\n\n" + "".join(f"{known[node]}\n" for node in nodes))
+    np.save(tmp_path / "n.npy", nodes)
+    for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
+        some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
+        np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
+    (tmp_path / "n.txt").write_text("# of some\n" + 60 * f"{known[3]}\n" + "other\n")
+    with pytest.raises(SarliteError, match="n.txt: nodes: line 62: no node is named 'other'"):
+        predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.txt", "--ranks", 2)
+    pyarrow.parquet.write_table(pyarrow.table({"name": [known[5], "other"]}), tmp_path / "n.parquet")
+    with pytest.raises(SarliteError, match="n.parquet: nodes: row 1: no node is named 'other'"):
+        predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.parquet")
+    assert not (tmp_path / "none.npy").exists()
+
+
+def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
+    """Names of another type's nodes are none of the target's."""
+    data = load_relational(SPEC)
+    counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
+    words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
+    for name, own in words.items():
+        numbering = Numbering(Workspace(), name)
+        numbering.list(own)
+        numbering.finish(name)
+        data.nodes[name].names = numbering.mapping
+    relational.write(tmp_path / "data", data)
+    assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
+    relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
+    whole, _ = predict_here(tmp_path / "run", tmp_path / "p.npy")
+    nodes = np.random.default_rng(0).integers(0, len(whole), 50)
+    for ranks in (1, 3):
+        (tmp_path / "n.txt").write_text("".join(f"{words['paper'][node]}\n" for node in nodes))
+        flags = ["--data", tmp_path / "data", "--nodes", tmp_path / "n.txt", "--ranks", ranks]
+        some, _ = predict_here(tmp_path / "run", tmp_path / "s.npy", *flags)
+        np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
+        (tmp_path / "n.txt").write_text("author 0\n")
+        with pytest.raises(SarliteError, match="n.txt: nodes: line 1: no node is named 'author 0'"):
+            predict_here(tmp_path / "run", tmp_path / "none.npy", *flags)
+
+
+def test_a_graph_without_labels(run, tmp_path):
+    """All that is asked of it are features; the classes are the model's."""
+    data = load(DATA)
+    edges = np.stack([data.indices, np.repeat(np.arange(300), np.diff(data.indptr))], 1)
+    np.save(tmp_path / "edges.npy", edges)
+    np.save(tmp_path / "x.npy", data.features)
+    whole, _ = predict_here(run, tmp_path / "p.npy")
+    for ranks in (1, 2):
+        spec = f"edges:{tmp_path}/edges.npy,features={tmp_path}/x.npy"
+        found, _ = predict_here(run, tmp_path / "q.npy", "--data", spec, "--ranks", ranks)
+        np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_labels_that_are_inputs_are_asked_for(ranks, here, tmp_path):
+    here(tmp_path / "run", "--model", "gcn", "--label-inputs", "0.5", "--epochs", 1)
+    assert checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["used"]["label_inputs"] is True
+    data = load(DATA)
+    np.save(tmp_path / "edges.npy", np.stack([data.indices, np.repeat(np.arange(300), np.diff(data.indptr))], 1))
+    for name in ("features", "labels"):
+        np.save(tmp_path / f"{name}.npy", getattr(data, name))
+    np.save(tmp_path / "val.npy", np.flatnonzero(data.val))
+    spec = f"edges:{tmp_path}/edges.npy,features={tmp_path}/features.npy"
+    for more, lacking in (("", "labels"), (f",labels={tmp_path}/labels.npy,val_ids={tmp_path}/val.npy", "training nodes")):
+        with pytest.raises(CheckpointError, match=f"its model takes the training nodes' labels as inputs.*but --data .* have no {lacking}"):
+            predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", spec + more, "--ranks", ranks)
+    assert not (tmp_path / "p.npy").exists()
+
+
+def test_rows_of_learned_embeddings_go_to_their_owners(tmp_path):
+    def work(comm, load):
+        trainer = make(comm, seed=4 if load else 3)
+        if load:
+            checkpoint.restore_model(comm, trainer.model, *checkpoint.read(comm, tmp_path / "c", ("best.", "model.")))
+        else:
+            checkpoint.write(tmp_path / "c", trainer, {})
+        return trainer.graph.node_ids, trainer.predict()
+
+    (ids, expected), = threads.run(1, work, False)
+    for n in (1, 3, 4):
+        for own, found in threads.run(n, work, True):
+            np.testing.assert_allclose(found, expected[own], rtol=1e-6, atol=1e-6)
+
+
+REFUSED = {
+    "its model is for 4 classes, but --data FIVE have 5 classes": ["--data", "FIVE"],
+    "its model is for 16 features, but --data sbm:nodes=40,classes=4 have 64 features": ["--data", "sbm:nodes=40,classes=4"],
+    "their task is multilabel, not classify": ["--data", "MULTILABEL"],
+    "--model gcn: the model of RUN/checkpoint.safetensors is sage": ["--model", "gcn"],
+    "--embeddings 3: the model sage has 2 layers": ["--embeddings", "3"],
+    "--embeddings 0: layers count from 1": ["--embeddings", "0"],
+    "--out HERE/x.txt: must end in .npy": ["--out", "HERE/x.txt"],
+    "--out HERE/folder.npy: cannot be written: Is a directory": ["--out", "HERE/folder.npy"],
+    "--out HERE/no/x.npy: cannot be written: No such file or directory": ["--out", "HERE/no/x.npy"],
+    "--out HERE/file/x.npy: cannot be written: Not a directory": ["--out", "HERE/file/x.npy"],
+    "HERE/out.txt: nodes: entry 1 is 300, outside 0 <= node < 300": ["--nodes", "HERE/out.txt"],
+    "HERE/minus.npy: nodes: entry 0 is -1, outside": ["--nodes", "HERE/minus.npy"],
+    "HERE/half.txt: nodes: ": ["--nodes", "HERE/half.txt"],
+    "HERE/float.npy: nodes: expected one whole number a line, found 1 columns of float64": ["--nodes", "HERE/float.npy"],
+    "HERE/mask.npy: nodes: expected one whole number a line, found 1 columns of bool": ["--nodes", "HERE/mask.npy"],
+    "HERE/two.txt: nodes: expected one whole number a line, found 2 columns of int64": ["--nodes", "HERE/two.txt"],
+    "HERE/none.txt: nodes: no such file": ["--nodes", "HERE/none.txt"],
+    "checkpoint HERE/cut: cannot be read": ["--checkpoint", "HERE/cut"],
+    "checkpoint HERE/other is not of a run: it has no best": ["--checkpoint", "HERE/other"],
+    "checkpoint HERE/gone: no such file": ["--checkpoint", "HERE/gone"],
+    "unknown option --node; did you mean --nodes": ["--node", "1"],
+}
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(run, tmp_path):
+    (tmp_path / "folder.npy").mkdir(), (tmp_path / "file").write_text("")
+    for name, text in (("out", "0\n300\n"), ("half", "1.5\n"), ("two", "1 2\n")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    for name, array in (("minus", np.array([-1])), ("float", np.ones(2)), ("mask", np.ones(300, bool))):
+        np.save(tmp_path / f"{name}.npy", array)
+    (tmp_path / "cut").write_bytes((run / "checkpoint.safetensors").read_bytes()[:-100])
+    checkpoint.save(tmp_path / "other", {"model.x": np.ones(2)}, {"epoch": 1})
+    places = {"HERE": str(tmp_path), "RUN": str(run), "MULTILABEL": str(stored(tmp_path, "multilabel")),
+              "FIVE": "sbm:nodes=40,classes=5,features=16"}
+    before = sorted(tmp_path.rglob("*"))
+    for message, flags in REFUSED.items():
+        for word, place in places.items():
+            message, flags = message.replace(word, place), [flag.replace(word, place) for flag in flags]
+        with pytest.raises(SarliteError) as found:
+            predict_here(run, tmp_path / "x.npy", *flags, "--ranks", 2)
+        assert message in str(found.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    for words in ([], ["--checkpoint", "c"]):
+        with pytest.raises(SarliteError, match="is missing: predict needs --checkpoint and --out"):
+            predict_command.parse(words)
+
+
+def test_another_model_of_the_same_options_is_refused(here, run, tmp_path):
+    """The file of a class changed meanwhile."""
+    flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL)
+    training.train(Solo(), config.parse([*flags, "--model", f"{path}:Mine", "--epochs", "1", "--run-dir", str(tmp_path / "mine")]))
+    moved = tmp_path / "elsewhere" / "mine.py"
+    moved.parent.mkdir()
+    path.rename(moved)
+    predict_here(tmp_path / "mine", tmp_path / "x.npy", "--model", f"{moved}:Mine", "--ranks", 2)
+    moved.write_text(MODEL.replace("self.two = ", "self.second = ").replace("self.two(", "self.second("))
+    with pytest.raises(CheckpointError, match="checkpoint .*mine/checkpoint.safetensors: 'second.bias' is missing from the checkpoint"):
+        predict_here(tmp_path / "mine", tmp_path / "y.npy", "--model", f"{moved}:Mine", "--ranks", 2)
+
+
+# ---- disks
+
+
+def test_a_disk_that_is_full_for_one_rank(run, tmp_path, monkeypatch):
+    """Here for probabilities alone, which come last. An error on all ranks; what stood there before stands, and nothing else is left."""
+    out, pwrite = tmp_path / "out" / "x.npy", os.pwrite
+    out.parent.mkdir()
+    out.write_bytes(b"what stood there")
+
+    def full(handle, data, offset):
+        if offset + len(data) > 5000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(handle, data, offset)
+
+    monkeypatch.setattr(node_rows.os, "pwrite", full)
+    for ranks in (1, 3):
+        with pytest.raises(SarliteError, match="x.npy: cannot be written: No space left on device"):
+            predict_here(run, out, "--ranks", ranks, "--partition", "contiguous")
+        (tmp_path / "out" / "x.labels.npy").unlink()
+        assert [(path.name, path.read_bytes()) for path in out.parent.iterdir()] == [("x.npy", b"what stood there")]
+
+
+def test_the_command_and_a_file_that_may_not_grow(run, tmp_path):
+    """No file may be larger than 4 KiB; the labels' would be."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # noqa: E731
+    words = [sys.executable, "-m", "sarlite.predict", "--checkpoint", run / "checkpoint.safetensors", "--out", tmp_path / "x.npy",
+             "--threads", "1", "--ranks", "2", "--partition", "contiguous", "--progress", "none"]  # fmt: skip
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(list(map(str, words)), env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == (f"{tmp_path}/x.labels.npy: 300 rows of 1, int64\n"
+                                                    f"{tmp_path}/x.npy: 300 rows of 4, float64\n"), done.stderr
+    (tmp_path / "n.txt").write_text("5\n" * 2000)
+    before = (tmp_path / "x.npy").read_bytes()
+    more = ["--data", stored(tmp_path, "classify"), "--nodes", tmp_path / "n.txt", "--partition", "stored", "--ranks", "1"]
+    done = subprocess.run(list(map(str, [*words, *more])), env=environ, capture_output=True, text=True, timeout=60, preexec_fn=limit)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/x.labels.npy: cannot be written: File too large\n"
+    assert (tmp_path / "x.npy").read_bytes() == before and not [n for n in os.listdir(tmp_path) if n.startswith(".")]
+
+
+def test_every_flag_is_on_the_page():
+    page = (ROOT / "docs" / "training.md").read_text()
+    for name in options_of(predict_command.PredictOptions):
+        assert f"`--{name}" in page, name
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
+    """On one rank and on two, of data that were converted and of others; classes and nodes by name."""
+    words = ["gold", "iron", "tin"]
+    with (tmp_path / "n.csv").open("w") as file:
+        file.write("who,x,kind\n" + "".join(f"n{node},{node % 3},{words[node % 3]}\n" for node in range(60)))
+    (tmp_path / "e.csv").write_text("source,target\n" + "".join(f"n{node},n{(node + 3) % 60}\n" for node in range(60)))
+    spec = f"edges:{tmp_path}/e.csv,nodes={tmp_path}/n.csv,labels=kind"
+    assert convert(["convert", spec, str(tmp_path / "d")]) == 0
+    run, found = tmp_path / "run", []
+    train_here(run, "--data", tmp_path / "d", "--epochs", 3)
+    for data, ranks in ((tmp_path / "d", 1), (tmp_path / "d", 2), (spec, 2)):
+        out = tmp_path / f"p{suffix}"
+        words_ = ["--checkpoint", run / "checkpoint.safetensors", "--out", out, "--data", data, "--ranks", ranks, "--threads", 1]
+        options, own = predict_command.parse([str(word) for word in words_])
+        threads.run(ranks, predict_command.predict, options, own) if ranks > 1 else predict_command.predict(Solo(), options, own)
+        if suffix == ".csv":
+            head, *rows = [line.split(",") for line in out.read_text().splitlines()]
+        else:
+            table = pyarrow.parquet.read_table(out)
+            head, rows = table.column_names, [list(row.values()) for row in table.to_pylist()]
+        assert head == ["id", "class", "p_gold", "p_iron", "p_tin"] and [row[0] for row in rows] == [f"n{node}" for node in range(60)]
+        p = np.array([row[2:] for row in rows], float)
+        np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+        assert [row[1] for row in rows] == [words[at] for at in p.argmax(1)]
+        found.append(p)
+    np.testing.assert_allclose(found[1:], np.stack(found[:1] * 2), rtol=1e-4, atol=1e-6)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

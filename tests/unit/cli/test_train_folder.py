@@ -1,0 +1,167 @@
+"""The folder of a run: nothing of the user's is overwritten or removed, and every run has one of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sarlite.cli import config, folder
+from sarlite.cli.data_command import main as data_command
+from sarlite.comm import Solo, threads
+from sarlite.errors import ConfigError
+from sarlite.train import checkpoint
+from tests.helpers.train.training_runs import DATA, ROOT, SMALL, command
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def content(path):
+    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_file_of_the_users_is_not_replaced(here, name, ranks, tmp_path):
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj" / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'proj'} already holds {name}"):
+        here(tmp_path / "proj", "--epochs", 1, "--ranks", ranks)
+    assert content(tmp_path) == {Path("proj") / name: b"mine"}
+
+
+def test_a_link_that_leads_nowhere_is_a_file_too(here, tmp_path):
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj" / "config.toml").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="already holds config.toml"):
+        here(tmp_path / "proj", "--epochs", 1)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_other_files_in_the_folder_stay(here, tmp_path, capsys):
+    """The data set among them, which is divided anew in that folder."""
+    assert data_command(["convert", DATA, str(tmp_path / "proj" / "data")]) == 0
+    (tmp_path / "proj" / "notes.txt").write_text("mine")
+    before = content(tmp_path / "proj")
+    here(tmp_path / "proj", "--data", tmp_path / "proj" / "data", "--normalize-features", "--ranks", 2, "--epochs", 1)
+    after = content(tmp_path / "proj")
+    assert {name: after[name] for name in before} == before and after.keys() - before.keys() == set(map(Path, folder.FILES))
+
+
+@pytest.mark.parametrize("name, text", [("config.toml", "a = 1\n"), ("metrics.jsonl", "my own notes\n"), ("summary.json", "[1]"),
+                                        *((name, "a pipe") for name in (folder.CONFIG, folder.METRICS, folder.SUMMARY))])
+def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path):
+    here(tmp_path / "run", "--epochs", 1)
+    if text == "a pipe":
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        text = None
+    else:
+        (tmp_path / "run" / name).write_text(text)
+    before = text and content(tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'} holds a {name} that no run wrote; it is not replaced"):
+        here(tmp_path / "run", "--epochs", 2, "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    assert not text or content(tmp_path / "run") == before
+
+
+def test_a_checkpoint_does_not_stand_beside_a_steps_memory(here, tmp_path, monkeypatch):
+    kept, write = [], checkpoint.write
+
+    def noted(path, trainer, *args, **options):
+        kept.append((trainer.training_step.n_steps, trainer.buffers.n_bytes))
+        write(path, trainer, *args, **options)
+
+    monkeypatch.setattr(checkpoint, "write", noted)
+    here(tmp_path / "run", "--epochs", 2, "--checkpoint-every", 1, "--hidden", 512)
+    assert kept == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_folder_is_gone_again_where_nothing_came_of_it(here, tmp_path):
+    with pytest.raises(ConfigError):
+        here(tmp_path / "run", "--partition", "halves")
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda format: "20260101-000000")
+    made = [folder.Folder(Solo(), None, None, "gcn") for _ in range(3)]
+    assert [str(one.path) for one in made] == [f"runs/20260101-000000-gcn{end}" for end in ("", "-2", "-3")]
+    for one in made:
+        one.close()
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
+    for n in (1, 2):
+        with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: another run works in it"):
+            threads.run(n, lambda comm: folder.Folder(comm, tmp_path / "run", None, "gcn"))
+    first.begin("epochs = 3\n", 0)
+    first.close()
+    assert sorted(os.listdir(tmp_path / "run")) == ["config.toml", "metrics.jsonl"]
+
+
+def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
+    run = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
+    (tmp_path / "run" / "config.toml").write_text("mine")
+    with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: File exists"):
+        run.begin("epochs = 3\n", 0)
+    run.close()
+    assert content(tmp_path / "run") == {Path("config.toml"): b"mine"}
+
+
+def test_two_commands_at_once(tmp_path):
+    """Both start in the same second, without --run-dir."""
+    words = [sys.executable, "-m", "sarlite.train", *SMALL, "--epochs", "1"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    runs = [subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [run.wait(60) for run in runs] == [0, 0]
+    assert all(sorted(os.listdir(path)) == sorted(folder.FILES) for path in (tmp_path / "runs").iterdir())
+    assert len(os.listdir(tmp_path / "runs")) == 2
+
+
+def test_every_option_of_time_or_epochs(here, tmp_path):
+    for every, kept in (("0s", 4), ("3", 3), ("1h", 0)):
+        model = tmp_path / f"dies{every}.py"
+        model.write_text("import os\nfrom sarlite.models import GCN\nclass GCN(GCN):\n    def __call__(self, graph, h):\n"
+                         "        if self.activations[0].dropout.rng.step == 4:\n            os._exit(7)\n"
+                         "        return super().__call__(graph, h)\n")  # fmt: skip
+        run_dir = tmp_path / every
+        done = command(*SMALL, "--model", f"{model}:GCN", "--epochs", 6, "--run-dir", run_dir, "--checkpoint-every", every)
+        assert done.returncode == 7, done.stderr
+        assert (run_dir / "checkpoint.safetensors").exists() == bool(kept)
+        assert not kept or checkpoint.load(run_dir / "checkpoint.safetensors")[1]["epoch"] == kept
+
+
+def test_a_configuration_reads_back_whatever_its_paths_are(tmp_path):
+    """Characters beyond 16 bits too, of which TOML has no pairs of escapes; and a line of an earlier version."""
+    options = config.resolve({"data": "rmat:x😀\x7f\t\"é", "epochs": 3})
+    (tmp_path / "config.toml").write_text(config.to_toml(options) + "trace_epochs = 3\n", encoding="utf-8")
+    assert config.resolve({}, config.read_toml(tmp_path / "config.toml")) == options
+
+
+def test_trace_epochs_without_a_trace(tmp_path):
+    with pytest.raises(ConfigError, match="--trace-epochs means nothing without --trace"):
+        config.parse(["--trace-epochs", "2"])
+
+
+@pytest.mark.parametrize("epochs, kept", [((1, 2, 2, 3), (1, 2)), ((1, 2, 1, 3), (1, 2)), ((1, 2, 3), (1, 2, 3)), ((0, 1), ())])
+def test_metrics_are_kept_as_far_as_epochs_ascend(epochs, kept, tmp_path):
+    (tmp_path / "m").write_text("".join(f'{{"epoch": {epoch}}}\n' for epoch in epochs))
+    assert folder._lines_until(tmp_path / "m", 9) == [f'{{"epoch": {epoch}}}' for epoch in kept]
+
+
+def test_a_summary_is_of_a_run_that_has_ended(tmp_path):
+    first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
+    first.begin("epochs = 3\n", 0)
+    first.end({"ranks": 1})
+    first.close()
+    (tmp_path / "run" / "checkpoint.safetensors").touch()
+    again = folder.Folder(Solo(), None, tmp_path / "run" / "checkpoint.safetensors", "gcn")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"sarlite_summary": 1, "ranks": 1}
+    again.begin("epochs = 9\n", 3)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    again.close()

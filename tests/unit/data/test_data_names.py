@@ -1,0 +1,97 @@
+"""Nodes known by names: numbered as a dictionary numbers them, in runs of a few records; kept with the data, through a division too."""
+
+import numpy as np
+import pytest
+
+from sarlite.cli.data_command import main
+from sarlite.data import edge_list, format, load, numbering
+from sarlite.data.names import Names
+from sarlite.data.workspace import Workspace
+from sarlite.errors import DataError
+
+NAMED = [f"http://a/{node * 7919 % 997}" if node % 2 else f"ü{node}" for node in range(120)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path, rng = tmp_path_factory.mktemp("names"), np.random.default_rng(0)
+    ends = rng.integers(0, 110, (900, 2))
+    (path / "e.txt").write_text("# from to\n" + "".join(f"{NAMED[u]} {NAMED[v]}\n" for u, v in ends), encoding="utf-8")
+    (path / "n.txt").write_text("".join(f"{name}\n" for name in NAMED), encoding="utf-8")
+    np.savetxt(path / "numbers.txt", ends, "%d")
+    np.savetxt(path / "y.txt", np.arange(120) % 3, "%d")
+    return path
+
+
+def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    rest = ["--undirected", "--memory", "4GiB", "--progress", "none"]
+    assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), *rest]) == 0
+    assert main(["partition", str(tmp_path / "d"), "--parts", "3", "--method", "random", "--output", str(tmp_path / "p")]) == 0
+    expected = load("edges:numbers.txt,labels=y.txt", undirected=True)
+    found = format.open(tmp_path / "d", verify=True)
+    assert found.equals(expected)
+    for where in (tmp_path / "d", tmp_path / "p"):
+        known = Names(where)
+        assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
+        with pytest.raises(DataError, match="names: no node is named 'else'"):
+            known.ids(["ü0", "else"])
+        for at, ids, told in ((1, [0, 120], 120), (0, [-1], -1)):
+            with pytest.raises(DataError, match=rf"names: ids: entry {at} is {told}, outside 0 <= id < 120"):
+                known.of(ids)
+        with pytest.raises(DataError, match="names: ids: expected an integer dtype, found float64"):
+            known.of([1.5])
+    assert load("edges:e.txt,names=n.txt,labels=y.txt", undirected=True).equals(expected)
+    capsys.readouterr()
+    (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
+    for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: names: line 121 has the name of line 1"),
+                       ("edges:e.txt,names=edges,labels=y.txt", "labels: rows of this file belong to no node")):
+        assert main(["convert", spec, str(tmp_path / "bad"), *rest]) == 2
+        assert text in capsys.readouterr().err and not (tmp_path / "bad").exists()
+
+
+def numbered(path, listed, folder=None, n_bytes=None):
+    """The pieces of edges whose ends are names, and their numbering."""
+    found, numbering = edge_list.from_table(path, Workspace(folder, n_bytes), {"names": listed or "edges"})
+    return [(src, dst) for src, dst, _ in found.pieces()], numbering
+
+
+@pytest.mark.parametrize("n_bytes", [2_000, 30_000, 1 << 22, None])
+def test_names_of_edges_alone(folder, tmp_path, n_bytes):
+    """Also where the dictionary of names is emptied over and over."""
+    pieces, numbering = numbered(folder / "e.txt", None, None if n_bytes is None else tmp_path, n_bytes)
+    src, dst = (np.concatenate(ends) for ends in zip(*pieces))
+    n_nodes, mapping = numbering.n_nodes, numbering.mapping
+    lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
+    ends = mapping["ends"]
+    known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(n_nodes)]
+    assert [[known[u], known[v]] for u, v in zip(src, dst)] == lines
+    assert len(set(known)) == n_nodes == len({word for line in lines for word in line})
+    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and mapping["numbers"].tolist() == list(range(n_nodes))
+
+
+def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
+    (tmp_path / "e.txt").write_text("ü0 ü2\nü2 other\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"e.txt: row 1, column '1': 'other' is not in .*n.txt"):
+        numbered(tmp_path / "e.txt", folder / "n.txt")
+    (tmp_path / "e.txt").write_text("a b\nc\n")
+    with pytest.raises(DataError, match="e.txt: row 1: 1 words, expected 2: c"):
+        numbered(tmp_path / "e.txt", None)
+    (tmp_path / "e.txt").write_text("a b\nb c\n")
+    digests = numbering.digests
+    monkeypatch.setattr(numbering, "digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
+    with pytest.raises(DataError, match="two names have the same hash, 0x0"):
+        numbered(tmp_path / "e.txt", None)
+
+
+@pytest.mark.parametrize("name", ["bytes", "ends", "hashes", "numbers"])
+def test_a_changed_byte_of_the_names_is_found(name, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), "--progress", "none"]) == 0
+    file = tmp_path / "d" / "names" / f"{name}.npy"
+    found = bytearray(file.read_bytes())
+    found[-1] ^= 1
+    file.write_bytes(found)
+    with pytest.raises(DataError, match=f"{name}.npy: names/{name}: sha256 .* the file was changed"):
+        load(str(tmp_path / "d"), verify=True)
+    assert main(["info", str(tmp_path / "d"), "--verify"]) == 2 and f"{name}.npy" in capsys.readouterr().err

@@ -1,0 +1,87 @@
+"""The pages: their Python blocks run as pasted, their links lead somewhere, and the flags that they tell of are the command's."""
+
+import re
+import runpy
+
+import pytest
+
+from sarlite.cli.help import table
+from tests.helpers.train.training_runs import ROOT
+
+pytestmark = pytest.mark.timeout(120)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+SITE = runpy.run_path(str(ROOT / "packaging" / "site" / "pages.py"))
+CONTENTS = SITE["CONTENTS"]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+
+def blocks(page):
+    """Yield each block, behind as many empty lines as come before it, so that errors name the page's own lines."""
+    text = page.read_text()
+    for found in BLOCK.finditer(text):
+        yield "\n" * text[: found.start(1)].count("\n") + found[1]
+
+
+def test_there_are_blocks():
+    assert {page.name for page in PAGES if list(blocks(page))} >= {"README.md", "python.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_python_blocks_run_as_pasted(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if any("import pandas" in block for block in blocks(page)):
+        pytest.importorskip("pandas")
+    names = {"__name__": "pasted"}
+    for block in blocks(page):
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page):
+    headings = {}
+    for path in PAGES:
+        lines = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+        headings[path.resolve()] = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in lines}
+    text = re.sub(r"^( *)```.*?^ *```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)  # no code
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("http"):
+            continue
+        name, _, heading = target.partition("#")
+        path = (page.parent / name).resolve() if name else page.resolve()
+        assert path.exists(), target
+        assert not heading or heading in headings[path], target
+
+
+def test_every_page_and_notebook_is_in_the_contents_of_the_site_once():
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs" / "notebooks").glob("*.py")]
+    listed = [name for names in CONTENTS.values() for name in names if not name.startswith("reference/")]
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs").with_suffix("")) for path in files)
+
+
+def test_the_sources_of_the_site_are_laid_out(tmp_path):
+    SITE["main"](tmp_path / "pages")
+    listed = {name for names in CONTENTS.values() for name in names}
+    made = {str(path.relative_to(tmp_path / "pages").with_suffix("")) for path in (tmp_path / "pages").rglob("*.*")}
+    assert listed < made and "autofunction:: sarlite.data.from_tables" in (tmp_path / "pages" / "reference" / "data.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.py")), ids=lambda path: path.name)
+def test_a_notebook_is_a_script_of_cells_and_runs(path, tmp_path, monkeypatch):
+    assert path.read_text().startswith("# %% [markdown]\n# # ")
+    if "import pandas" in path.read_text():
+        pytest.importorskip("pandas", reason="the notebook on tables needs pandas")
+        pytest.importorskip("matplotlib", reason="pandas draws with matplotlib").use("agg")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path))
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100 and max(map(len, lines)) <= 120
+
+
+def test_the_table_of_options_is_that_of_their_fields():
+    page = (ROOT / "docs" / "training.md").read_text()
+    assert table() in page, "python -m sarlite.cli.help prints the table for docs/training.md"
+

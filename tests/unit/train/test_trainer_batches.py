@@ -1,0 +1,76 @@
+"""One trainer over whatever yields batches: steps one by one, and scores over any batches that have the splits' rows."""
+
+import numpy as np
+import pytest
+
+from sarlite import Graph, Solo, Trainer, nn, optim
+from sarlite.comm import threads
+from sarlite.minibatch import NeighborLoader, message_flow
+from sarlite.models import SAGE
+from tests.helpers.minibatch.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
+
+pytestmark = pytest.mark.timeout(60)
+SPLIT = np.random.default_rng(4).integers(0, 4, len(X))
+SPLITS = [np.flatnonzero(SPLIT == 0), np.flatnonzero(SPLIT == 1), np.flatnonzero(SPLIT == 2)]
+LAYERS = 2
+
+
+def part_of(comm):
+    graph = Graph.from_edges(*EDGES)
+    return graph.shard(comm, parts(comm.size)) if comm.size > 1 else graph
+
+
+def trainer(graph, splits=SPLITS, **sources):
+    """A trainer of this rank's rows; each source is made of (graph, x, labels, rows of the splits)."""
+    ids, rng = graph.dst_ids, nn.Random(2)
+    own = [np.concatenate([np.flatnonzero(ids == node) for node in nodes]).astype(int) for nodes in splits]
+    model = SAGE(N_IN, N_OUT, layers=LAYERS, hidden=8, dropout=0.2, batch_norm=False, rng=rng, dtype=np.float64)
+    made = {name: make(graph, X[ids], LABELS[ids], own) for name, make in sources.items()}
+    return Trainer(graph, model, X[ids], LABELS[ids], *own, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), **made)
+
+
+def sampled(graph, x, labels, splits):
+    return NeighborLoader(graph, x, labels, splits[0], fanouts=(3, 3), batch_size=9, seed=2)
+
+
+def steps_one_by_one(comm):
+    one, other = (trainer(part_of(comm), batches=sampled) for _ in range(2))
+    n_steps, losses = len(one.batches), [[], []]
+    for epoch in range(2):
+        one.epoch(epoch, lambda done, loss: losses[0].append(loss))
+    losses[1] = [other.step() for _ in range(2 * n_steps)]
+    assert losses[0] == losses[1] and len(losses[0]) == 2 * n_steps > 2
+    np.testing.assert_array_equal(one.flat.data, other.flat.data)
+    assert other.training_step.n_steps == other.batches.step == 2 * n_steps
+    other.step(1)  # the first one of epoch 1
+    assert other.training_step.n_steps == n_steps + 1
+    return True
+
+
+def test_steps_one_by_one_are_the_epochs():
+    assert steps_one_by_one(Solo()) and threads.run(2, steps_one_by_one) == [True] * 2
+
+
+SCORED = {
+    "flow": lambda graph, x, labels, splits: message_flow(graph, np.concatenate(splits), LAYERS, x, labels),
+    "all rows": lambda graph, x, labels, splits: message_flow(graph, slice(None), LAYERS, x, labels),
+    "loader": lambda graph, x, labels, splits: NeighborLoader(graph, x, labels, np.unique(np.concatenate(splits)),
+                                                              fanouts=(-1, -1), batch_size=20),
+}
+WAYS = {"whole": {}, "loader": {"batches": sampled},
+        "flow": {"batches": lambda graph, x, labels, splits: message_flow(graph, splits[0], LAYERS, x, labels)}}
+TWICE = [SPLITS[0], np.concatenate([SPLITS[1], SPLITS[1][:3], SPLITS[0][:4]]), SPLITS[2][::-1]]
+"""Splits that overlap, name rows twice, and do not ascend."""
+
+
+@pytest.mark.parametrize("splits", [SPLITS, TWICE], ids=["apart", "twice"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SCORED)
+def test_any_batches_with_the_rows_score_alike(name, way, splits):
+    def scores(comm, **more):
+        own = trainer(part_of(comm), splits, **WAYS[way], **more)
+        return [list(own.evaluate().values()) for _ in range(2) if np.isfinite(own.step())]
+
+    expected = scores(Solo())
+    for found in [scores(Solo(), scoring=SCORED[name]), *threads.run(2, scores, scoring=SCORED[name])]:
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
