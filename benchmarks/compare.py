@@ -37,7 +37,6 @@ import numpy as np
 from sarlite import Graph, HeteroGraph, Tensor, Trainer, data, fn, kernels, models, nn, no_grad, optim
 from sarlite.minibatch import NeighborLoader
 from sarlite.profile import Memory
-from sarlite.train.step import TrainingStep
 
 kernels.set_threads(size["threads"])
 given = data.load(size["data"])
@@ -63,9 +62,9 @@ def epochs(model):
     measure(Trainer(graph, model, x, labels, train, optimizer=adam, rng=rng).step)
 
 def minibatches(model):
-    step = TrainingStep(model, adam(nn.flatten(model)), rng, graph.comm)
     loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
-    measure(lambda: [step(batch) for batch in loader])
+    trainer = Trainer(graph, model, x, labels, train, optimizer=adam, rng=rng, batches=loader)
+    measure(lambda: [trainer.step() for _ in range(len(loader))])
 
 def sage():
     return models.SAGE(x.shape[1], classes, layers=3, hidden=128, dropout=0.5, batch_norm=True, rng=rng)

@@ -32,14 +32,15 @@ import numpy as np
 import seeded_graphs
 
 from sarlite import Graph, Tensor, fn, kernels
-from sarlite.operators.aggregate import Operator, aggregate
+from sarlite.numerics.edge_sums import FloatSum
+from sarlite.operators.aggregate import aggregate
 from sarlite.structure.generate import power_law
 
 WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
 
 class Case(NamedTuple):
-    """An aggregation: the row shapes of its inputs, the call, and what a schedule needs to know of it."""
+    """An aggregation: the row shapes of its inputs, the call, the number of fetched inputs, and True in case 2."""
 
     shapes: tuple
     call: callable
@@ -53,20 +54,39 @@ CASES = {
 }
 
 
-class Nothing(Operator):
-    """Needs the rows that `case` needs, and computes nothing."""
+class Nothing:
+    """An operator that needs the rows that `case` needs, and computes nothing."""
+
+    captured = ()
 
     def __init__(self, case):
-        self.case, self.n_fetched, self.needs_rows, self.reverses = case, case.n_fetched, case.needs_rows, not case.needs_rows
+        self.case, self.fetched = case, ("rows", "scores")[: case.n_fetched]
 
-    def begin(self, needs, arrays, keep):
-        self.n_dst = len(arrays[0])
+    def needs_rows(self, context):
+        return self.case.needs_rows
 
-    def end(self):
-        return np.zeros((self.n_dst, 1), np.float32)
+    def forward(self, inputs, context):
+        return NothingPass(len(inputs[0]), self.case.shapes[: self.case.n_fetched])
 
-    def reversed_operator(self, rows, d_rows):
-        return Nothing(self.case), (np.zeros_like(d_rows[0]),), []
+    def backward(self, residuals, g, context):
+        return NothingPass(len(g), self.case.shapes[: self.case.n_fetched], backward=True)
+
+
+class NothingPass:
+    """A pass that looks at no block."""
+
+    def __init__(self, n_dst, shapes, backward=False):
+        self.n_dst, self.is_backward = n_dst, backward
+        self.sinks = [FloatSum(shape, np.dtype(np.float32)) for shape in shapes]
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, *blocks_and_rows):
+        pass
+
+    def finish(self):
+        return [] if self.is_backward else (np.zeros((self.n_dst, 1), np.float32), None)
 
 
 def once(comm, call, inputs):

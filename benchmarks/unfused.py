@@ -10,30 +10,40 @@ import numpy as np
 from sarlite import kernels, models
 from sarlite.errors import ConfigError
 from sarlite.models.gat import GATConv
+from sarlite.numerics.edge_sums import FloatSum
 from sarlite.operators.aggregate import aggregate
 from sarlite.operators.attend import Attend
 
 
 class TwoSteps(Attend):
-    """`Attend` by (n_edges, n_heads) coefficients.
+    """`Attend` by (n_edges, n_heads) coefficients, which backward computes again."""
 
-    A mode that keeps what blocks need keeps them, the others compute them again.
-    """
+    def forward(self, inputs, context):
+        return TwoStepsForward(self.slope, inputs)
 
-    overwrites = False
+    def backward(self, residuals, g, context):
+        return TwoStepsBackward(self.slope, residuals, g)
 
-    def begin(self, needs, arrays, keep):
-        super().begin(needs, arrays, keep)
-        self.m[...], self.l[...], self.out[...], self.keep = -np.inf, 0, 0, keep
 
-    def forward(self, block, rows):
+class TwoStepsForward:
+    """The softmax with a running maximum: the scores of a block, then the weighted sum."""
+
+    def __init__(self, slope, inputs):
+        z, _, self.dst = inputs
+        self.slope, self.z_row = slope, z.shape[1:]
+        self.m, self.l = np.full_like(self.dst, -np.inf), np.zeros_like(self.dst)
+        self.out = np.zeros((*self.dst.shape, z.shape[2]), z.dtype)
+
+    def sweeps(self, rows):
+        yield rows
+
+    def add(self, block, rows):
         z, src = rows
-        score = self.scores(block, src)
+        score = scores(block, src, self.dst, self.slope)
         rows_of = slice(None) if block.rows is None else block.rows
         top = self.m.copy()
         kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
-                         sign=1,
-                         label=block.labels)
+                         sign=1, label=block.labels)
         shift = np.where(np.isneginf(top), 0, top)
         shrink = np.exp(self.m[rows_of] - shift[rows_of])
         self.l[rows_of] *= shrink
@@ -42,23 +52,26 @@ class TwoSteps(Attend):
         block.sum_to_dst(weight, self.l)
         kernels.spmm(block.indptr, block.indices, z, self.out, rows=block.rows, weight=weight)
         self.m = top
-        return (z, src, score) if self.keep else None
 
-    def scores(self, block, src):
-        score = block.at_src(src)
-        score += block.at_dst(self.dst)
-        np.maximum(score, self.slope * score, out=score)
-        return score
+    def finish(self):
+        kernels.attend_finish(self.m, self.l, self.out)
+        return self.out, (self.z_row, self.dst, self.m, self.l, self.out)
 
-    def begin_backward(self, g):
-        self.g = np.ascontiguousarray(g)
+
+class TwoStepsBackward:
+    """The gradients, by the coefficients of a block in memory."""
+
+    def __init__(self, slope, residuals, g):
+        z_row, self.dst, self.m, self.l, out = residuals
+        self.slope, self.g = slope, np.ascontiguousarray(g)
         self.delta = np.empty_like(self.m)
-        kernels.row_dot(self.g, self.out, self.delta)
+        kernels.row_dot(self.g, out, self.delta)
         self.d_dst = np.zeros_like(self.dst)
+        self.sinks = [FloatSum(z_row, self.dst.dtype), FloatSum(self.dst.shape[1:], self.dst.dtype)]
 
-    def backward(self, block, rows, kept, d_rows):
-        z, src, score = kept or (*rows, None)
-        score = self.scores(block, src) if score is None else score
+    def add(self, block, rows, sinks):
+        z, src = rows
+        score = scores(block, src, self.dst, self.slope)
         weight = np.exp(score - block.at_dst(self.m))
         weight *= block.at_dst(self.l)
         d_score = np.zeros_like(weight)
@@ -67,14 +80,22 @@ class TwoSteps(Attend):
         d_score *= weight
         d_score[score < 0] *= self.slope
         block.sum_to_dst(d_score, self.d_dst)
-        order = block.transpose_position
-        if d_rows[0] is not None:
-            kernels.spmm(*block.transpose, self.g, d_rows[0], weight=weight, eid=order)
-        if d_rows[1] is not None:
-            kernels.spmm(block.transpose[0], order, d_score, d_rows[1])
+        order, (d_z, d_src) = block.transpose_position, sinks
+        if d_z is not None:
+            d_z.add_rows(block.transpose, self.g, weight=weight, eid=order)
+        if d_src is not None:
+            d_src.add_rows((block.transpose[0], order), d_score)
 
-    def end_backward(self):
+    def finish(self):
         return [self.d_dst]
+
+
+def scores(block, src, dst, slope):
+    """Return the scores of a block's edges, (n_edges, n_heads)."""
+    score = block.at_src(src)
+    score += block.at_dst(dst)
+    np.maximum(score, slope * score, out=score)
+    return score
 
 
 def attend(graph, z, src, dst, slope=0.2):
@@ -84,8 +105,9 @@ def attend(graph, z, src, dst, slope=0.2):
 
 class Conv(GATConv):
     def __call__(self, graph, h):
-        z, src, dst = self._standard(graph.src(h), graph.dst(h))
-        out = attend(graph, z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope)
+        x, own = graph.src(h), graph.dst(h)
+        z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
+        out = attend(graph, z, x @ self.by_input(self.attn_src), own @ self.by_input(self.attn_dst), self.slope)
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         return out if self.bias is None else out + self.bias
 

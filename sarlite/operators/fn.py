@@ -162,7 +162,7 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
     -----
     Equal to `attend` of z = x W. Over relations x travels, once for all relations out of its type, and each rank makes
     the z of the rows that it has fetched. Over a graph z travels, or the sums of x, which are then multiplied by W,
-    whichever is cheaper (`sar.operators.evaluation`). Case 2.
+    whichever is cheaper (`operators.evaluation`). Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
 

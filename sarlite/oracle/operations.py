@@ -177,7 +177,7 @@ define(Definition("attention", _attention, _attention_arrays,
                   outputs_by={"out": "dst", "coefficients": "edge"}, fixed=frozenset(["mask"]),
                   draw={"mask": lambda rng, shape, attributes: 2.0 * rng.integers(0, 2, shape)}))
 
-# ---- sample: k of each row's in-edges, (n_picks,) edge numbers; a distribution, which sampling.py tells
+# ---- sample: k of each row's in-edges, (n_picks,) edge numbers; a distribution, which sampler_checks.py tells
 
 
 def _sample(inputs, edges, attributes):

@@ -4,7 +4,7 @@
     ops.concat([ops.relu(h), h @ w])
 
 The modules imported here enter their primitives into the table. Distributed aggregation is one more primitive, in
-`sarlite.sar`. The operators and methods of Tensor call these operations by name.
+`sarlite.operators`. The operators and methods of Tensor call these operations by name.
 """
 
 import math

@@ -57,17 +57,6 @@ def test_scaling(tmp_path):
     assert all(rank["peers"] > 0 and rank["wait"] > 0 for rank in sar["account"])
 
 
-def test_columns(tmp_path):
-    import columns
-
-    sar, broadcast, grid = rows_of(columns, tmp_path, "--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "sum",
-                                   "--repeats", "1")
-    assert [r["way"] for r in (sar, broadcast, grid)] == ["sar", "broadcast", "1x2"]
-    for r in (sar, broadcast, grid):
-        assert r["received_mib"] == r["predicted_mib"] > 0 and r["ms"] > 0
-    assert grid["balance"] == 1 and grid["structure_mib"] > 0 and grid["received_mib"] == broadcast["received_mib"]
-
-
 def test_scaling_leaves_the_first_epoch_out():
     from types import SimpleNamespace
 

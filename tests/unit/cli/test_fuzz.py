@@ -33,7 +33,7 @@ def test_what_the_campaign_finds():
 
         def refuse(folder, dice): raise DataError("no")
         def raise_(folder, dice): raise KeyError("method")
-        def shout(folder, dice): raise ConfigError("x" * 3000)
+        def shout(folder, dice): raise ConfigError("x " * 1500)
         def two_lines(folder, dice): raise ConfigError("a\\nb")
         def die(folder, dice): os.abort()
         def leave(folder, dice): os._exit(0)
