@@ -1,4 +1,4 @@
-"""Transport by broadcasts in one order on every rank (MG-GCN 4.1, Figure 2), optionally ahead by a thread (MG-GCN 4.3)."""
+"""Rows broadcast in turn, in one order on every rank (MG-GCN 4.1, Figure 2), or ahead by a thread (MG-GCN 4.3)."""
 
 from collections import deque
 
