@@ -147,7 +147,7 @@ class Options(NamedTuple):
     Attributes
     ----------
     mode : {"sar", "sa", "oneshot", "broadcast"}, or a Mode
-        The order in which a layer's remote rows are fetched and used; see `sar.schedule.modes`.
+        The order in which a layer's remote rows are fetched and used; see `schedule.modes`.
     prefetch : int
         Number of peers whose rows a thread fetches ahead; with 0 rows are fetched when they are used.
     backward : {"push", "fetch"}, optional

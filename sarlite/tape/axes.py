@@ -107,7 +107,10 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _enter(name, arg):
-    """Register the primitive max or min over one axis; `arg` is `np.argmax` or `np.argmin`, which take the first tie."""
+    """Register the primitive max or min over one axis.
+
+    `arg` is `np.argmax` or `np.argmin`, which return the first of equal entries.
+    """
 
     def forward(wants_grad, x, axis, keepdims):
         at = arg(x, axis=axis, keepdims=True)

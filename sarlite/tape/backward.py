@@ -46,7 +46,7 @@ class Arrivals:
         self._cells: dict[int, list[Any]] = {}
 
     def add(self, sink: Any, cell: list[Any]) -> None:
-        """Add the gradient `cell[0]`, an array or a `Summand`, at a sink. The caller must not use the cell afterwards."""
+        """Add the gradient `cell[0]`, an array or a `Summand`, at a sink. The caller must not use the cell again."""
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):

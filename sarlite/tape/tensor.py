@@ -228,7 +228,10 @@ class Tensor:
         return self.data.tolist()
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
-        """Return the values for `np.asarray` and `np.array`, without gradient; shared if possible, as from `numpy()`."""
+        """Return the values for `np.asarray` and `np.array`, without gradient.
+
+        The memory is shared if possible, as by `numpy()`.
+        """
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
