@@ -1,1 +1,1 @@
-"""Graphs that layers compute on, and how they are made."""
+"""Graphs that layers compute on, and functions that build them."""

@@ -1,4 +1,4 @@
-"""Checks of the arrays that a caller gives as edges and ids of one relation or of several."""
+"""Checks of the arrays of edges and ids that a caller passes, for one relation or several."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def check_array(name: str, data: ArrayLike) -> Array:
-    """Return `data` as an array; raise a DataError that names it if it is none."""
+    """Return `data` as an array; raise a DataError with `name` if it cannot be converted."""
     try:
         return validation.array(name, as_array(data))
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
@@ -28,7 +28,7 @@ def check_array(name: str, data: ArrayLike) -> Array:
 
 
 def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
-    """Return `indptr` as int64 and `indices` as integers; `needs.find` checks that the two fit together."""
+    """Return `indptr` as int64 and `indices` as integers. `needs.find` later checks that the two fit together."""
     starts, sources = (validation.integers(name, check_array(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
     if n_rows is not None:

@@ -1,4 +1,4 @@
-"""Build the parts that a Graph is made of: from an edge list, a CSR, a matrix, or a rank's own rows."""
+"""Functions that build the parts of a Graph: from an edge list, a CSR, a matrix, or a rank's own rows."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ DEFAULT = Options()
 
 
 class GraphParts(NamedTuple):
-    """The parts of a `Graph`.
+    """Everything that a `Graph` consists of.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ def build_from_rows(comm: Any, options: Options, indptr: ArrayLike, indices: Arr
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Exchange which rows the ranks need of each other, and return the parts of this rank's Graph. Collective.
+    """Exchange the row numbers that ranks need from each other, and return the parts of this rank's Graph. Collective.
 
     Parameters
     ----------

@@ -20,9 +20,9 @@ from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
 TOLERANCE = 1e-4
-"""How far from 1 a row of probabilities may sum."""
+"""Largest deviation from 1 of a row sum of probabilities."""
 MOST_SCALE = 1000.0
-"""Above it, where hardly any error has arrived, an automatic scale is 1."""
+"""Largest automatic scale. A row whose scale would be larger has received almost no error, and its scale is 1."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class CorrectAndSmooth:
             raise ConfigError(f"scale is {self.scale}, but must be 0 or more", "scale")
 
     def __call__(self, graph: Graph, probabilities: Any, labels: Any, train: Any, edge_weight: Any = None) -> Array:
-        """Return the smoothed scores of this rank's rows. The largest score of a row is its class. Collective.
+        """Return the smoothed scores of this rank's rows. The column of a row's largest score is its class. Collective.
 
         Parameters
         ----------
@@ -106,7 +106,8 @@ class CorrectAndSmooth:
         -----
         Sends as much as `correct_iterations` + `smooth_iterations` aggregations n_classes wide, in the probabilities'
         dtype, and one allreduce of two numbers. Memory: four arrays of the probabilities' size beside them. Scores are
-        no probabilities: rows need not sum to 1. """
+        no probabilities: rows need not sum to 1.
+        """
         z, rows, y = together(graph.comm, lambda: _checked(graph, probabilities, labels, train))
         sums = np.array([reductions.share(np.abs(y - z[rows]).astype(np.float64)), len(rows)])
         total, count = graph.comm.allreduce(sums)
@@ -149,13 +150,13 @@ def _clipped(low, high):
 
 
 def _scales(spread, sigma):
-    """(n, 1): sigma / |row|_1; 1 where this is above 1000, or the norm is 0."""
+    """Return sigma / |row|_1 for each row, (n, 1); 1 if the ratio is above `MOST_SCALE` or the norm is 0."""
     norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
 def _checked(graph, probabilities, labels, train):
-    """The probabilities, the training rows, and these rows' labels as one-hot rows."""
+    """Return the checked probabilities, the numbers of the training rows, and their labels as one-hot rows."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
@@ -176,16 +177,17 @@ def _checked(graph, probabilities, labels, train):
 
 
 def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> None:
-    """Raise a DataError unless each row has finite values of 0 or more that sum to 1.
+    """Raise a DataError unless each row has finite, non-negative values that sum to 1.
 
-    The error names the first other row by its id.
+    The error names the id of the first row that fails.
 
     Parameters
     ----------
     z : (n, n_classes) float array
     ids : (n,) int array
+        Global id of each row, for the error.
     where : str
-        The name of the probabilities in the error.
+        Name of the probabilities in the error.
     """
     sums = z.sum(1, dtype=np.float64)
     negative = np.any(z < 0, axis=1)

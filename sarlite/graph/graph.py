@@ -1,4 +1,4 @@
-"""Graph: one part of a graph on N ranks; a whole graph is the part of one rank."""
+"""Graph: one rank's part of a graph; a whole graph is the part of a single rank."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -50,7 +50,7 @@ class Graph(LayerGraph):
     options : Options
         How the graph is computed with on several ranks.
     mode : Mode
-        How rows travel; see `sar.schedule.modes`.
+        How rows travel; see `schedule.modes`.
 
     Examples
     --------
@@ -213,13 +213,14 @@ class Graph(LayerGraph):
     def from_pandas(cls, edges: Any, src: str = "src", dst: str = "dst", *, weight: str | None = None,
                     features: Iterable[str] = (), nodes: Any = None, id: str = "id",
                     undirected: bool = False) -> "Graph":
-        """Make a whole graph from a table of edges, whose nodes are known by words or by numbers of any size.
+        """Make a whole graph from a table of edges, whose nodes have words or integers of any size as ids.
 
         Parameters
         ----------
         edges : table
-            A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays: anything that returns its columns as
-            `edges[name]`. A row is an edge; equal rows are parallel edges.
+            A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays. Columns are read as `edges[name]`. A
+            row is
+            an edge; equal rows are parallel edges.
         src, dst : str
             Columns with the ids of each edge's source and destination: whole numbers or words, none missing.
         weight : str, optional
@@ -227,17 +228,19 @@ class Graph(LayerGraph):
         features : iterable of str
             Columns of numbers that become `edge_features`.
         nodes : table, optional
-            One node a row, in the graph's order, with nodes that have no edges. By default the nodes are the ids of the
-            edges in ascending order.
+            One row for each node, in the graph's order, including nodes without edges. By default the nodes are the ids
+            of
+            the edges in ascending order.
         id : str
             Column of `nodes` with their ids, each once.
         undirected : bool
-            Each edge goes both ways with the same values, a self loop once; the reversed edges follow the given ones.
+            True if each edge goes both ways with the same values, a self loop once. The reversed edges follow the given
+            ones.
 
         Returns
         -------
         Graph
-            Its `ids`, and those of its parts, are the nodes' ids.
+            Graph whose `ids`, also in its parts, are the nodes' ids.
 
         Raises
         ------
@@ -283,7 +286,7 @@ class Graph(LayerGraph):
         added_loops : (n_local,) bool, optional
             True for each row whose self loop was added to the data.
         mode, prefetch, backward, row_dtype, peers_at_once
-            As of `sar.schedule.schedule.Options`.
+            See `schedule.schedule.Options`.
 
         Raises
         ------
@@ -322,7 +325,7 @@ class Graph(LayerGraph):
             Permutation of the nodes that orders the rows of each part; a method runs on rank 0. By default ids ascend.
             Not for bipartite graphs.
         mode, prefetch, backward, row_dtype, peers_at_once
-            As of `sar.schedule.schedule.Options`.
+            See `schedule.schedule.Options`.
         seed : int
             Seed of the method.
 
@@ -357,7 +360,7 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, graph.edge_ids)
 
     def subgraph(self, mask: Array, edges: InEdges | None = None) -> "Graph":
-        """Return the graph of all nodes and some edges, with the values of these edges. Collective.
+        """Return the graph of all nodes and the edges selected by `mask`, with the values of these edges. Collective.
 
         Parameters
         ----------
@@ -418,7 +421,7 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Return this graph with the edge values of another one at `index`, if that graph has values."""
+        """Return this graph with the edge values of `other` at `index`, if `other` has edge values."""
         values = other.edge_values.subset(index)
         return self if all(array is None for array in values) else self.with_edge_values(*values)
 

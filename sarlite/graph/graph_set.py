@@ -18,7 +18,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class GraphSet:
-    """A set of graphs of which each rank owns some. Make one with `of`. Construction is collective.
+    """A set of graphs divided among ranks; each rank owns some. Make one with `of`. Construction is collective.
 
     A model's rows are graphs: `nodes` is what layers compute on, and `members` leads from each node to its graph, so a
     readout is one aggregation over it.
@@ -104,11 +104,12 @@ class GraphSet:
         return f"GraphSet({self.n_dst} of {self.n_nodes} graphs, {self.nodes!r})"
 
     def layers(self, n: int) -> NoReturn:
-        """Refuse a model of nodes, which makes no rows of graphs."""
+        """Raise a ConfigError: a model of nodes has no output rows for graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return a set of some of this rank's graphs, and its nodes' rows in this set, graph by graph. Collective.
+        """Return the set of graphs `rows` of this rank, and the rows of its nodes in this set, graph by graph.
+        Collective.
 
         Parameters
         ----------
@@ -139,7 +140,9 @@ class GraphSet:
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
-        """Raise a ConfigError on every rank where a graph is cut, or a node is not in one graph. Collective."""
+        """Raise a ConfigError on every rank if a graph is split between ranks or a node is not in one graph.
+        Collective.
+        """
         first, members, edges = self._local()
         rows, sources = members.indices - first, edges.indices - first
         inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
@@ -148,7 +151,7 @@ class GraphSet:
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return this rank's first row number, and its edges to graphs and between nodes. Collective at first."""
+        """Return this rank's first row number, and its edges to graphs and between nodes. The first call is collective."""
         if self._local_edges is None:  # no cached_property, whose lock ranks as threads share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
             self._local_edges = first, self.members.in_edges(), self.nodes.in_edges()

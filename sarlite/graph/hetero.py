@@ -100,7 +100,7 @@ class HeteroGraph(SharedState, RelationalLayer):
             How to divide the nodes. METIS and Fennel divide the nodes of all types together; the other methods divide
             each type. A dict has the division of each type.
         mode, prefetch, backward, row_dtype, peers_at_once
-            As of `sar.schedule.schedule.Options`. With backward "fetch" each relation has a fetch of its own, and a
+            See `schedule.schedule.Options`. With backward "fetch" each relation has a fetch of its own, and a
             row that several relations need travels once for each. By default gradients are pushed, also with bfloat16
             rows, whose weights of `fn.linear` are by default never inside the message.
         seed : int
@@ -131,7 +131,7 @@ class HeteroGraph(SharedState, RelationalLayer):
                     nodes: Mapping[str, Any] | None = None, id: str = "id", comm: Any = None, parts: Any = "metis",
                     mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None, seed: int = 0,
                     row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from a table of edges by relation, whose nodes have words or any numbers as ids. Collective.
+        """Make a graph from one table of edges per relation, whose nodes have words or integers as ids. Collective.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
-        """Make the exchanges of an aggregation over some relations before its first call. Collective.
+        """Build the exchanges of an aggregation over some relations before its first call. Collective.
 
         Returns
         -------
@@ -323,7 +323,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return [graph for fetch in self._fetches_of(chosen) for graph in fetch.graphs.values()]
 
     def forget(self) -> None:
-        """Free the exchanges, so that the next aggregation makes them anew. The same on every rank."""
+        """Free the exchanges; the next aggregation builds them again. To be called on every rank."""
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[Fetch]:
@@ -351,7 +351,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
 
 class NodeType:
-    """The nodes of one type or of several types, which `nn.Activation`, `nn.BatchNorm` and a `Trainer` work on.
+    """The nodes of one type or of several types; `nn.Activation`, `nn.BatchNorm` and a `Trainer` use it like a graph.
 
     The rows and ids of several types follow each other type by type, as at the ends of a relation's links.
 
@@ -397,7 +397,7 @@ class NodeType:
 
     @property
     def mode(self) -> Mode:
-        """How rows travel; see `sar.schedule.modes`."""
+        """How rows travel; see `schedule.modes`."""
         return self.graph.options.mode_value
 
     @property

@@ -145,18 +145,20 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
                   edge: Inputs | None = None) -> Tensor:
-        """Return out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), 0 where i has none. Collective.
+        """Return the reduction of the messages over the in-edges of each destination. Collective.
+
+        out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and 0 if i has no in-edges.
 
         Parameters
         ----------
         message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), \
                 fn.message(...), or a function (src, dst, edge) -> Tensor
-            A function gets dicts of tensors with one row an edge, and the rows' global ids as `.ids`. The function may
+            A function gets dicts of tensors with one row per edge, and the rows' global ids as `.ids`. The function may
             use any tape operation on rows and any learnable value. Backward calls the function again, so it must not
             branch on values. The values that it closes over must stay unchanged until then: bind a loop's variable as a
             default argument, `lambda s, d, e, w=w:`.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            "sym" is the sum over m_ij / sqrt(d_i d_j) of `copy_src` and `linear`. d are the in-degrees but at least 1;
+            "sym" is the sum of m_ij / sqrt(d_i d_j), for `copy_src` and `linear`. d are the in-degrees but at least 1;
             on a bipartite graph d_j is the out-degree. `with_edge_values` says how edge weights count in sums. Ties of
             max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
             (n_edges, ...heads) and value (n_edges, ...heads, ...). The values are weighted by the softmax of the scores
@@ -173,7 +175,7 @@ class LayerGraph(SharedState):
         ConfigError
             The reducer is unknown or does not fit the message, or inputs were given with a message that is no function.
         ShapeError
-            An input does not have one row a node or edge.
+            An input does not have one row per node or edge.
         PeerError
             An aggregation over this graph failed before; see `recover`.
         RuntimeError
@@ -181,10 +183,10 @@ class LayerGraph(SharedState):
 
         Notes
         -----
-        Forward and backward are collective, and every rank must pass the same kind of message.
-        Received bytes: one message a peer, with the rows that this rank needs; in case 2 of mode `sar` again in
-        backward. The sum of `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows.
-        The first "sym" of a graph fetches one number a row more, counted under "setup".
+        Forward and backward are collective, and every rank must pass the same kind of message. Received bytes: one
+        message per peer, with the rows that this rank needs; in case 2 of mode `sar` again in backward. The sum of
+        `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows. The first "sym" of a
+        graph also fetches one number per row, counted under "setup".
 
         References
         ----------
@@ -347,9 +349,9 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return how many edges each edge stands for in a sum, without weights, (n_edges,) float64, or None for one.
+        """Return the number of edges that each edge stands for in a sum, (n_edges,) float64; None if it is 1 for all.
 
-        The picks of a sampler stand for edges that were not picked.
+        A sampled edge stands for several edges of the graph. Weights are not included.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""LinkGraph: candidate links of a graph's nodes, as one more layer behind those of the graph."""
+"""LinkGraph: candidate links between a graph's nodes, computed on as one more layer after the graph's layers."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -23,10 +23,12 @@ Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with t
 
 
 class LinkGraph:
-    """Rows of candidate links: row i has c pairs of nodes, a head and a tail each. Construction is collective.
+    """Rows of candidate links: row i has c candidates, each a pair of a head and a tail node. Construction is
+    collective.
 
-    A model's last layer scores the candidates: an output has one row a row of the `LinkGraph` and one column a
-    candidate. In training the first candidate is a link of the data, and the other candidates are negatives.
+    The last layer of a model scores the candidates: its output has one row for each row of the `LinkGraph` and one
+    column for each candidate. In training the first candidate is a link of the data, and the other candidates are
+    negatives.
 
     Parameters
     ----------
@@ -34,10 +36,10 @@ class LinkGraph:
         Graph of the encoder, along whose edges messages pass; not bipartite. With relations, the node types at the
         links' ends.
     heads : (n, c) or (n, 1) int64, or (n,) int
-        Row numbers of all ranks' rows; (n, 1) if the candidates of a row share a head; (n,) for the local rows of such
-        heads. The same kind on every rank.
+        Row numbers over all ranks; (n, 1) if the candidates of a row share a head; (n,) for row numbers of local heads.
+        The same kind on every rank.
     tails : (n, c) int64
-        Row numbers of all ranks' rows; c is the same on every rank.
+        Row numbers over all ranks; c is the same on every rank.
     relations : (n,) int64, optional
         Relation of each row, by which a decoder selects its parameters; only for links of several relations.
     draw : callable, optional
@@ -53,16 +55,16 @@ class LinkGraph:
     Attributes
     ----------
     n_src, n_dst, n_candidates : int
-        Local rows that the encoder makes; n; c.
+        Number of local rows that the encoder outputs; n; c.
     comm, profile : Communicator, Profile
         Those of `nodes`.
 
     Notes
     -----
-    The tails are the sources of a bipartite graph that has one edge to each candidate, and so are the heads. So
-    remote rows come as those of any layer do, by the mode of `nodes`, and their gradients go back likewise. Sends
-    16 bytes a remote row while it is made, counted as "setup", of pieces each time. Memory, on one rank: about
-    43 bytes a candidate where a row has one head, else 72; of pieces 10, else 16.
+    The heads and the tails are each fetched as the sources of a bipartite graph with one edge to each candidate. So the
+    mode of `nodes` brings remote rows and returns their gradients, as in any layer. Construction sends 16 bytes per
+    remote row, counted under "setup"; with `at_once` each call of `score` sends them again. Memory, on one rank: about
+    43 bytes per candidate if a row has one head, else 72; with `at_once` 10, else 16.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
@@ -85,25 +87,26 @@ class LinkGraph:
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
 
     def layers(self, n: int) -> NoReturn:
-        """Refuse a model of nodes, which scores no links."""
+        """Raise a ConfigError: a model of nodes scores no links."""
         raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
                           "nn.Dot())")
 
     def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
-        """Return decoder(heads, tails (n, c, width)), scores (n, c), of rows of nodes. Collective.
+        """Return the scores (n, c) that `decoder` gives the candidates. Collective.
 
-        Heads are (n, 1, width) or (n, c, width). With several relations it is decoder(heads, tails, relations).
+        The decoder is called with the rows of the heads, (n, 1, width) or (n, c, width), and of the tails, (n, c,
+        width). With several relations the relation of each row is a third argument.
 
         Parameters
         ----------
         decoder : callable
         h : (n_src, width) Tensor
-            A row each of this rank's nodes.
+            One row for each of this rank's nodes.
 
         Raises
         ------
         ShapeError
-            h is another shape.
+            h has another shape.
         """
         if h.ndim != 2 or len(h) != self.n_src:
             raise ShapeError(f"links: a row each of {self.n_src} nodes is needed, but h has shape {h.shape}")
@@ -116,7 +119,7 @@ class LinkGraph:
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, start):
-        """Return the rows from `start` on that are scored at once. Collective."""
+        """Return the LinkGraph of the rows from `start` on that are scored at a time. Collective."""
         rows = slice(start, start + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)

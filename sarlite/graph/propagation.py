@@ -1,4 +1,4 @@
-"""A graph's normalised adjacency as an operator on rows."""
+"""A graph's normalised adjacency matrix as a linear operator on rows."""
 
 import math
 from typing import Any
@@ -24,34 +24,35 @@ def _inverse_root(degrees):
 
 
 _SCALES = {"sym": (_inverse_root, _inverse_root), "row": (_inverse, None), "column": (None, _inverse)}
-"""Of D, at the left and at the right of A."""
+"""Functions of D that multiply A from the left and from the right, by normalization."""
 NORMALIZATIONS = tuple(_SCALES)
 
 
 class Propagation:
-    """S = D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"); `propagation(x)` returns S x.
+    """Normalised adjacency: D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"). Construction is collective.
 
-    A_ij is the weight of the edge from j to i, summed over equal edges. D is the diagonal of A's row sums: the
-    in-degrees, weighted where edges are. A degree of 0 counts as 1. On a graph of edges both ways row sums are column
-    sums, so "column" sums to 1 over a source's edges; on another graph it does not. Construction is collective.
+    `propagation(x)` returns S x, where S is the normalised matrix. A_ij is the weight of the edge from j to i, summed
+    over equal edges. D is the diagonal matrix of A's row sums, the weighted in-degrees. A degree of 0 counts as 1. If
+    every edge has a reverse of the same weight, row sums equal column sums, and the columns of "column" sum to 1.
 
     Parameters
     ----------
     graph : Graph
-        Not bipartite. Self loops count as they stand in it.
+        Graph that is not bipartite. Existing self loops count; none are added.
     normalization : {"sym", "row", "column"}
     edge_weight : (n_edges,) float array, optional
-        One a local in-edge, as for `fn.mul_edge`, 0 or more. By default the graph's `edge_weight`, or 1. Borrowed.
+        Non-negative weight of each local in-edge, as for `fn.mul_edge`. By default the graph's `edge_weight`, or 1.
+        Borrowed.
 
     Raises
     ------
     ConfigError, ShapeError, DataError
-        On every rank together: the graph is bipartite, the normalization has another name, there is not one weight an
-        edge, or a weight is negative or not finite.
+        On every rank together: the graph is bipartite, the normalization is unknown, there is not one weight per edge,
+        or a weight is negative or not finite.
 
     Notes
     -----
-    Memory: 8 or 16 bytes a node.
+    Memory: 8 or 16 bytes per node.
     """
 
     def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: Any = None) -> None:
@@ -101,7 +102,7 @@ class Propagation:
 
 
 def _checked(graph, normalization, edge_weight):
-    """The weights as an array; raises where something does not fit."""
+    """Return the weights as an array, or None; raise an error if an argument does not fit the graph."""
     if graph.bipartite:
         raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:

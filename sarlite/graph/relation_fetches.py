@@ -1,4 +1,4 @@
-"""The parts that a HeteroGraph is made of, and the graphs of its relations, some of which one fetch serves."""
+"""The parts of a HeteroGraph, and the graphs of its relations; several relations may share a fetch."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,7 +20,7 @@ from sarlite.types import Array
 
 
 class HeteroParts(NamedTuple):
-    """The parts of a `HeteroGraph`.
+    """Everything that a `HeteroGraph` consists of.
 
     Attributes
     ----------

@@ -43,9 +43,9 @@ class RelationalLayer:
     def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
                   evaluation: str | None = None) -> dict[str, Tensor]:
-        """Return by destination type the sums out_i over relations r of reduce over r's in-edges (j, i) of messages[r].
+        """Return {destination type: out}, where out_i sums the aggregations of all relations into the type. Collective.
 
-        Collective.
+        out_i = sum over relations r of (reduce over r's in-edges (j, i) of messages[r]).
 
         Parameters
         ----------
@@ -54,10 +54,10 @@ class RelationalLayer:
             Source rows are those of the relation's source type, in the order of `node_ids`. Relations without a message
             are left out. The same relations on every rank.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            As of `Graph.aggregate`, within each relation. `copy_src` goes with all but "softmax", `linear` with "sum",
-            "mean" and "sym", `mul_edge` with "sum", "mean", "max" and "min", `attend` and `attend_linear` with "sum", a
-            function with all but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the
-            relation.
+            Reducer within each relation; see `Graph.aggregate`. `copy_src` supports all but "softmax"; `linear` "sum",
+            "mean" and "sym"; `mul_edge` "sum", "mean", "max" and "min"; `attend` and `attend_linear` "sum"; a function
+            all
+            but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the relation.
         own : dict of str to (x, weight), optional
             Products x W, (n_dst, n_in) by (n_in, n_out), that are added to the sums of a type: a layer's transform of
             the destinations' own rows.
@@ -69,7 +69,7 @@ class RelationalLayer:
         Returns
         -------
         dict of str to Tensor (n_dst, ...)
-            0 where a node has no edges.
+            0 for a node without edges.
 
         Raises
         ------
@@ -79,10 +79,10 @@ class RelationalLayer:
 
         Notes
         -----
-        One fetch for each source type serves all its relations: a row that several relations need travels once, and
-        once again in backward where an operator needs it (case 2: a weight inside, attention). A tensor in several
-        messages travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The
-        first call for a set of relations out of a type makes their exchange.
+        One fetch for each source type serves all its relations. A row that several relations need travels once, and
+        once more in backward if an operator needs it (case 2: a weight inside, attention). A tensor in several messages
+        travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The first call for
+        a set of relations out of a type builds their exchange.
 
         References
         ----------

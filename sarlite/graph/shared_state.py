@@ -1,4 +1,4 @@
-"""SharedState: what a Graph and a HeteroGraph have alike."""
+"""SharedState: the attributes that Graph and HeteroGraph have in common."""
 
 import copy
 from typing import TypeVar
@@ -26,7 +26,7 @@ class SharedState:
         self.comm, self.profile, self.memo = comm, profile, Memo(state)
 
     def copy_without_memo(self: T) -> T:
-        """Return a shallow copy of the graph that has stored no results."""
+        """Return a shallow copy of the graph without stored results."""
         graph = copy.copy(self)
         graph.memo = Memo(self.memo.state)
         return graph

@@ -1,4 +1,4 @@
-"""Values on edges, as arrays: weights, which sums count, and features."""
+"""Edge values as arrays: weights, which sums multiply by, and features."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -98,7 +98,7 @@ def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
 
 
 def range_error(weight: Array, values: Array) -> DataError | None:
-    """Return the error that names the first of the `values` computed from `weight` that is not finite, or None."""
+    """Return the error for the first of the `values`, computed from `weight`, that is not finite; None if all are."""
     finite = np.isfinite(values)
     if finite.all():
         return None
@@ -158,7 +158,7 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Return values that follow the rows' edges in the order of edge values."""
+    """Reorder values that follow the rows' edges to the order of edge values."""
     if numbers is None:
         return values
     out = np.empty_like(values)

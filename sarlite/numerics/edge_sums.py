@@ -46,7 +46,7 @@ class EdgeSums:
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return the accumulator of a sum over the reversed edges whose terms are those of `gradient`."""
+        """Return the accumulator of a sum over the reversed edges that adds the same terms as `gradient`."""
         return RowSum((n_dst, *gradient.shape), gradient.dtype, dst_scale, None)
 
     def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, final_scale: Array | None = None,
@@ -65,11 +65,11 @@ class EdgeSums:
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator of the gradients of source rows of which each entry of `g` goes to one."""
+        """Return the accumulator of source gradients for which each entry of `g` goes to one source row."""
         return FloatSum(row, dtype)
 
     def message_gradients(self, d_edges: list[Any]) -> "list[FloatSum | None]":
-        """Return accumulators of gradients that lie in memory, one row an edge; None where there is none."""
+        """Return an accumulator for each array in `d_edges`, gradients with one row per edge; None stays None."""
         return [None if d is None else FloatSum(d.shape[1:], d.dtype) for d in d_edges]
 
     def softmax_sum(self, z: Array, dst: Array, top: Array | None, dropout: float, slope: float,
@@ -111,38 +111,39 @@ FAST = EdgeSums()
 
 
 class FloatSum:
-    """Rows of gradients that edges add to, in the dtype that they end in.
+    """Accumulator of gradient rows that edges add to, in the dtype of the result.
 
     Attributes
     ----------
-    shape, dtype
-        Of one row.
+    shape : tuple of int
+        Shape of one row.
+    dtype : dtype
     array : (n, ...) array
-        None until `start`.
+        Sums; None until `start`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, array: Array | None = None) -> None:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int) -> "FloatSum":
-        """Return this accumulator with an array of zeros of its own."""
+        """Return this accumulator with a new array of `n_rows` rows of zeros."""
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return the accumulator of the same sums of other rows, in an array that holds zeros or sums."""
+        """Return an accumulator of the same kind that adds to `array`, which holds zeros or earlier sums."""
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
-        """Return the accumulator of the terms of all of these accumulators."""
+        """Return one accumulator that takes the terms of this one and of `others`."""
         return self
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Any) -> None:
-        """Add the weighted sum of the rows of `x` that each row of a CSR names."""
+        """Add the weighted sum of rows of `x` for each row of a CSR, given as (indptr, indices)."""
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: Any) -> None:
-        """Add each entry of `g` (n_dst, n) in the block's rows to the row of its columns that `argument` names."""
+        """Add each entry of `g`, (n_dst, n), to the block's column that `argument` names for the entry."""
         g, argument = in_rows(block, g, argument)
         array = self.array.reshape(len(self.array), g.shape[1])
         kernels.extremum_backward(g, argument, array, block.offset, block.long_columns)
@@ -161,7 +162,7 @@ class RowSum:
         self._scale = None if dst_scale is None else dst_scale.astype(dtype)
 
     def sweeps(self, x: Array) -> Any:
-        """Yield the rows that each sweep over the blocks brings: all columns in one sweep."""
+        """Yield the rows for each sweep over the blocks: one sweep with all columns."""
         yield x
 
     def add(self, block: Any, x: Array, *, src_scale: Array | None = None, **weights: Any) -> None:
@@ -201,7 +202,7 @@ class SoftmaxSum:
 
 
 class SoftmaxGradient:
-    """Gradients of attention: of z and of the sources' scores in accumulators, of the destinations' scores here.
+    """Gradients of attention for z and the source scores, in `sinks`, and for the destination scores, held here.
 
     Attributes
     ----------
@@ -215,7 +216,7 @@ class SoftmaxGradient:
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],
             slope: float, dropout: Any) -> None:
-        """Add the gradients of the edges of a CSR by source."""
+        """Add the gradients of the edges of a CSR whose rows are sources."""
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
         dz, d_src = sinks
@@ -224,7 +225,10 @@ class SoftmaxGradient:
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       sinks: list[FloatSum], d_dst: Array, slope: float, dropout: Any) -> None:
-        """Add the gradients of edges whose sources are all here, and add those of the destinations to `d_dst`."""
+        """Add the gradients of edges whose sources all belong to this rank.
+
+        The gradients of the destinations' scores are added to `d_dst`.
+        """
         dz, d_src = sinks
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
 
@@ -242,12 +246,15 @@ class SoftmaxGradient:
 
 
 def in_rows(block: Any, *arrays: Array) -> tuple[Array, ...]:
-    """Return the rows of (n_dst, ...) arrays that a block's CSR has."""
+    """Return the rows of (n_dst, ...) arrays that belong to the rows of a block's CSR."""
     return arrays if block.rows is None else tuple(array[block.rows] for array in arrays)
 
 
 def columns_in(block: Any, x: Any) -> tuple[Array, Array]:
-    """Return a block's column of each edge, and the array that has these columns: a table where x is rows of one."""
+    """Return the column of each edge of a block, and the array that the columns index.
+
+    If x is `kernels.Rows`, the array is its table and the columns are row numbers of the table.
+    """
     if not isinstance(x, kernels.Rows):
         return block.indices, x
     return x.numbers_at(block.indices), x.table

@@ -1,7 +1,7 @@
-"""Accumulators of sums over edges whose bits depend neither on blocks, ranks and order nor on the way back.
+"""Accumulators whose sums over edges have the same bits for any blocks, ranks and order, forward and backward.
 
-Sums stand on grids (`kernels.exact`). They are float64, (rows, levels, ...), and any rank adds to them without
-rounding; the owner of the rows rounds each sum once.
+Sums are held on grids (`kernels.exact`), as float64 of shape (rows, levels, ...). Any rank adds to them without
+rounding, and the owner of the rows rounds each sum once.
 """
 
 import math
@@ -91,7 +91,7 @@ class ExactEdgeSums(EdgeSums):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
     def _factor(self, weight, ndim):
-        """The largest weight over all ranks, by head, as it multiplies a row of `ndim` - 1 axes."""
+        """Return the largest weight over all ranks, by head, shaped to multiply a row of `ndim` - 1 axes."""
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
 
@@ -156,7 +156,7 @@ class GridSum:
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Return the parts of values (n, F) that each level of the grid holds, (n, levels * F)."""
+        """Split values (n, F) into the parts that the grid's levels hold, (n, levels * F) float64."""
         left, levels = g.astype(np.float64), []
         for m in self.grid:
             m = m.reshape(g.shape[1])
@@ -174,8 +174,8 @@ class GridSum:
 class ExactRowSum:
     """The weighted sum of each destination's source rows on a grid; see `RowSum` for the methods.
 
-    A sum whose edges are all in one block is rounded at once. Else a few columns are summed at a time over all blocks:
-    few sums are float64 at once, and few columns of peers' rows are here.
+    If one block has all edges, each sum is rounded at once. Otherwise a few columns at a time are summed over all
+    blocks, so that few float64 sums and few columns of peers' rows are in memory.
     """
 
     def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out):
@@ -228,10 +228,10 @@ class ExactRowSum:
 
 
 class ExactSoftmaxSum:
-    """Attention's output on grids, where the largest score of each row is known; see `SoftmaxSum` for the methods.
+    """Attention's output on grids, given the largest score of each row; see `SoftmaxSum` for the methods.
 
-    The leaky ReLU ascends, so the largest score is that of the largest src_j. Sums whose edges are all in one block are
-    rounded at once.
+    The leaky ReLU is increasing, so the largest score belongs to the largest src_j. If one block has all edges, each
+    sum is rounded at once.
     """
 
     def __init__(self, z, dst, top, slope, largest, grid, grid_l, single_block):
@@ -292,16 +292,16 @@ class ExactSoftmaxGradient:
 
 
 class AllEdges:
-    """All edges of a rank's destination rows, by row, with what a reducer asks of `Edges`.
+    """All edges of a rank's destination rows, ordered by row, with the part of the `Edges` interface that reducers use.
 
     Attributes
     ----------
     indptr, dst, n_edges
-        As of `Edges`.
+        See `Edges`.
     labels : (n_edges,) int
-        The index of each edge into the part's edge values.
+        Index of each edge into the part's edge values.
     place : (n_edges,) int
-        By that index, where the edge is here.
+        Inverse of `labels`: the position here of each of the part's edges.
     """
 
     rows = None
@@ -318,12 +318,12 @@ class AllEdges:
         return values[self.dst]
 
     def in_order(self, values: Array) -> Array:
-        """Return values of edges in the order of the part's edge values."""
+        """Return values of edges, (n_edges, ...), reordered to the order of the part's edge values."""
         return values[self.place]
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
                    dst_scale: Array | None = None) -> Array:
-        """Return the sums of (n_edges, ...) values of each row, times `dst_scale`; add the sums to `out` if given."""
+        """Return the sum of (n_edges, ...) values for each row, times `dst_scale`; add the sums to `out` if given."""
         values, numerics = np.ascontiguousarray(values), self._sums.numerics
         factor = 1.0 if weight is None else float(numerics.largest(weight).max(initial=0))
         grid = numerics.edge_grid(values, self._sums.n_terms, factor)
@@ -335,12 +335,12 @@ class AllEdges:
 
 
 def _dropout_bound(dropout):
-    """Return a bound of dropout's factor times a coefficient that is 1 but for rounding."""
+    """Return an upper bound of a coefficient after dropout, given that coefficients exceed 1 only by rounding."""
     return 1.01 / (1 - dropout)
 
 
 def _column_ranges(shape):
-    """Return the columns of rows (n, ..., F), `COLUMNS_AT_ONCE` of a row at a time."""
+    """Return slices of the last axis of rows (n, ..., F) that hold about `COLUMNS_AT_ONCE` values of a row each."""
     width = max(1, COLUMNS_AT_ONCE // max(1, math.prod(shape[1:-1])))
     if shape[-1] <= width:
         return [slice(None)]
@@ -348,17 +348,17 @@ def _column_ranges(shape):
 
 
 def _rounded(sums, dtype, scale=None):
-    """Return the sums of the levels, times a scale by row, or by row and head, in a dtype."""
+    """Return the sums over the levels, times a scale per row or per row and head, rounded to `dtype`."""
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)
     return out
 
 
 def _sum_levels(sums):
-    """Return the sums of the levels, axis 1; a view if there is one level."""
+    """Return the sum over the levels, axis 1; a view if there is one level."""
     return sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
 
 def _by_row(scale, array):
-    """Return a scale by row in a shape that multiplies an array's rows."""
+    """Return a scale per row, (n,), reshaped to broadcast over the rows of `array`."""
     return scale.reshape(-1, *[1] * (array.ndim - 1))

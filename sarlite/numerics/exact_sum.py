@@ -1,11 +1,12 @@
-"""Exact numerics: sums whose bits depend neither on ranks nor on order, threads, instruction set or BLAS.
+"""Exact numerics: sums with the same bits for any number of ranks, order, threads, instruction set and BLAS.
 
-Sums over rows and ranks are made on grids (`kernels.exact`), which hold any partial sum without rounding. A grid comes
-from the columns' norms over all ranks, one allreduce of maxima and one of whole numbers: of products a_rp g_rq any
-partial sum is at most |a_p| |g_q|. What is summed within a row has one order.
+Sums over rows and ranks are made on grids (`kernels.exact`), which hold any partial sum without rounding. A grid is
+chosen from the columns' norms over all ranks. They take one allreduce of maxima and one of integers. Any partial sum of
+products a_rp g_rq is at most |a_p| |g_q|. Sums within a row have a fixed order.
 
-Where a gradient goes from tensors that have a row a node to one that all ranks hold alike (`Tensor.replicated`), it is
-a sum over ranks, and made there: what stands at a replicated tensor is whole, and the same on every rank.
+A gradient that flows from tensors with one row per node to a replicated tensor (`Tensor.replicated`) is a sum over
+ranks, and the sum is made at that point. The gradient of a replicated tensor is therefore complete, and the same on
+every rank.
 """
 
 import math
@@ -30,18 +31,18 @@ ALIKE = frozenset((
     "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
     "transpose", "var", "where",
 ))  # fmt: skip
-"""Primitives that have the same bits everywhere."""
+"""Primitives whose results have the same bits for any number of ranks."""
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
-"""Those that may reduce rows, which a rank has some of."""
+"""Primitives that may reduce over axis 0, of which a rank holds only its own rows."""
 BROADCAST = frozenset(("absolute_error", "add", "div", "maximum", "minimum", "mul", "squared_error", "sub", "where"))
 CACHED_VALUES = 1 << 17
-"""Of some rows that are made at a time, a thread."""
+"""Values per thread of the rows that are computed at a time."""
 MOST, LEAST = 500, -480
-"""Exponents of the columns' norms: those above are refused, those below count as this."""
+"""Bounds of the exponents of the columns' norms: larger ones are refused, smaller ones count as `LEAST`."""
 
 
 class Made(NamedTuple):
-    """A matrix of float64 whose rows are made when they are summed, some at a time, so that they stay in the cache."""
+    """A float64 matrix whose rows are computed a few at a time while they are summed, to stay in the cache."""
 
     shape: tuple[int, int]
     make: Callable[[slice], Array]
@@ -55,15 +56,16 @@ class Made(NamedTuple):
 
 
 def some_rows(shape):
-    """Slices of a matrix's rows, of so few that what is made of them stays in the cache."""
+    """Return slices of a matrix's rows that are short enough for their values to stay in the cache."""
     step = max(1, CACHED_VALUES * kernels.threads() // max(shape[1], 1))
     return (slice(start, start + step) for start in range(0, shape[0], step))
 
 
 class Exact:
-    """The numerics "exact" of the ranks of a communicator. Construction is collective.
+    """The numerics "exact" for the ranks of a communicator. Construction is collective.
 
-    Its methods are the reductions' (`numerics.by_numerics`): one that is missing here is refused by `check`.
+    Its methods replace the functions that are marked by `numerics.by_numerics`. `check` refuses operations without an
+    exact method.
     """
 
     name = "exact"
@@ -76,7 +78,7 @@ class Exact:
         return "Exact()"
 
     def on(self, comm):
-        """Return this numerics of the ranks of another communicator, which are some of this one's. Collective there."""
+        """Return this numerics for a communicator of a subset of the ranks. Collective there."""
         if comm.size == self.comm.size:
             return self
         if id(comm) not in self._on:
@@ -102,7 +104,7 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Enter while a node's vjp computes."""
+        """Return the context in which a node's vjp runs: sums are over all ranks unless the node is replicated."""
         before, self.across = self.across, not node.replicated
         try:
             with using(self):
@@ -130,12 +132,12 @@ class Exact:
         return out.reshape(shape)
 
     def share(self, x):
-        """The sum of all values of all ranks on rank 0, and 0 on the others."""
+        """Return the sum of all values over all ranks on rank 0, and 0 on the other ranks."""
         whole = self.column_sums(np.ascontiguousarray(x, np.float64).reshape(-1, 1), True)[0]
         return whole if self.comm.rank == 0 else whole * 0
 
     def column_sums(self, x, across=None):
-        """The sum of each column of a matrix or a `Made` over the rows of all ranks, (F,) float64."""
+        """Return the sum of each column of a matrix or a `Made` over the rows of all ranks, (F,) float64."""
         across = self.across if across is None else across
         (exponents,), n_bits = self._norms([x], across)
         grid = self._grid(exponents + (n_bits + 1) // 2 + 2, n_bits, x.dtype)
@@ -148,7 +150,10 @@ class Exact:
         return self._sum(found, across).sum(0)
 
     def _norms(self, arrays, across):
-        """Exponents (F,) of each matrix, 2^k being at least a column's norm over all rows; the bits of their number."""
+        """Return bounds of the column norms of each matrix over all rows, and the bit length of the number of rows.
+
+        A bound is an exponent k, (F,), with 2^k at least the norm of the column.
+        """
         cuts = np.cumsum([x.shape[1] for x in arrays])
         of_pieces = [[np.zeros(x.shape[1]), *map(kernels.exact_largest, _pieces(x))] for x in arrays]
         largest = self._max(np.concatenate([np.max(found, 0) for found in of_pieces]), across)
@@ -161,22 +166,22 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, exponents, n_bits, dtype):
-        """(levels, F): the grids whose sums are below 2^(exponent - 1), of 2^n_bits terms."""
+        """Return the grids, (levels, F), for sums of 2^n_bits terms that stay below 2^(exponent - 1)."""
         grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """(levels, ...): the grids of sums over at most `n_terms` edges of factor * scale * x, x being own rows."""
+        """Return the grids, (levels, ...), for sums over at most `n_terms` edges of factor * scale * x (local rows)."""
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """(levels, ...): the grids of sums of at most `n_terms` values no larger than `largest`."""
+        """Return the grids, (levels, ...), for sums of at most `n_terms` values no larger than `largest`."""
         n_bits = int(n_terms).bit_length()
         exponents = _bounded(np.frexp(largest)[1], 2 * MOST, 2 * LEAST)
         return self._grid(exponents + n_bits + 2, n_bits, dtype)
 
     def largest(self, x, scale=None):
-        """The largest finite |scale * x| of each column over all ranks, of a row's shape."""
+        """Return the largest finite |scale * x| of each column over all ranks, in the shape of a row. Collective."""
         rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
         return self._max(kernels.exact_largest(rows, scale), True).reshape(x.shape[1:])
 
@@ -247,7 +252,7 @@ class Exact:
     # ---- norms
 
     def batch_moments(self, x, comm):
-        """(count, mean, M2) of the columns over the rows of all ranks, float64."""
+        """Return (count, mean, M2) of the columns over the rows of all ranks, float64. Collective."""
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
@@ -299,12 +304,12 @@ class Exact:
 
 
 def named(name, comm):
-    """Return a numerics by its name: None for "fast", or `Exact` of the ranks of a communicator. Collective."""
+    """Return the numerics called `name`: None for "fast", or an `Exact` for the ranks of `comm`. Collective."""
     return Exact(comm) if name == "exact" else None
 
 
 def _pieces(x):
-    """The rows of a matrix, or those of a `Made`, some at a time."""
+    """Return the rows of a matrix, or of a `Made`, as a sequence of smaller matrices."""
     return x.pieces() if isinstance(x, Made) else [np.ascontiguousarray(x)]
 
 
@@ -321,7 +326,7 @@ def _into(out, found):
 
 
 def _bounded(exponents, most=MOST, least=LEAST):
-    """The exponents, none below `least`; a DataError where one is above `most`, the same on every rank."""
+    """Return the exponents, raised to at least `least`; raise a DataError on every rank if one is above `most`."""
     if (exponents > most).any():
         raise DataError(f"numerics exact: values of 2^{int(exponents.max())} or more leave no room for their sum")
     return np.maximum(exponents, least)

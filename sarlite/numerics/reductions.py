@@ -1,6 +1,6 @@
-"""Every sum of the tape: a function of this module makes each sum over an axis of a dense array.
+"""Every sum of the tape: the functions of this module make each sum over an axis of a dense array.
 
-Another way of summing is a numerics, which does these functions in its own way. They do not know the tape.
+A numerics may replace each function by a method with the same name. The functions do not know the tape.
 """
 
 import math
@@ -16,21 +16,21 @@ def is_float(x):
 
 
 def axes_of(axis, ndim):
-    """An axis, several, or all, as ascending numbers from 0."""
+    """Return one axis, several axes or all axes (None) as a tuple of ascending non-negative integers."""
     return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
 
 
 def wide(x, axis):
-    """The dtype in which a sum of x over `axis` adds up: float64 for float32 over axis 0, else None, which is x's own.
+    """Return the dtype in which a sum of x over `axis` accumulates; None for x's own dtype.
 
-    Sums over axis 0 are long, and partitioning reorders them.
+    A float32 sum over axis 0 accumulates in float64: such sums are long, and partitioning reorders them.
     """
     return np.float64 if x.dtype == np.float32 and 0 in axes_of(axis, x.ndim) else None
 
 
 @by_numerics
 def total(x, axis=None, keepdims=False):
-    """Sum over an axis, several, or all."""
+    """Return the sum over one axis, several axes or all axes."""
     dtype = wide(x, axis)
     out = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
@@ -38,32 +38,32 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """The sum of all values: this rank's share of the sum over ranks."""
+    """Return this rank's share of the sum of all values over all ranks."""
     return total(x)
 
 
 def count(x, axis=None):
-    """How many values each entry of `total` adds."""
+    """Return the number of values that each entry of `total` adds."""
     return math.prod(x.shape[a] for a in axes_of(axis, x.ndim))
 
 
 def mean(x, axis=None, keepdims=False):
-    """Average over an axis, several, or all; 0 where there are no values."""
+    """Return the mean over one axis, several axes or all axes; 0 if there are no values."""
     return total(x, axis, keepdims) / max(count(x, axis), 1)
 
 
 @by_numerics
 def running(x, axis):
-    """Sums of the first 1, 2, ... values along one axis."""
+    """Return the cumulative sums along one axis."""
     dtype = wide(x, axis)
     out = np.add.accumulate(x, axis=axis, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
 
 
 def surely_finite(x):
-    """Whether the sum of all values is finite, and so each value is.
+    """Return True if the sum of all values is finite, which implies that each value is finite.
 
-    The sum of finite values may overflow, which is False.
+    The sum of finite values may overflow; then the result is False.
     """
     return bool(np.isfinite(np.add.reduce(x, axis=None)))
 
@@ -81,15 +81,16 @@ def unbroadcast(g, shape):
 
 
 def flat(x):
-    """View all but the last axis as one."""
+    """Return a view with all axes but the last merged into one."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 @by_numerics
 def product(a, b, trans_b=False, into=None):
-    """a @ b or a @ b.T, or add that to `into`. With a matrix b it is one product, not one for each leading index of a.
+    """Return a @ b or a @ b.T, or add the product to `into` and return `into`.
 
-    Where a and b are matrices of one dtype, a may be `kernels.Rows`.
+    With a matrix b it is one product over all leading axes of a. If a and b are matrices of one dtype, a may be
+    `kernels.Rows`.
     """
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
@@ -101,7 +102,7 @@ def product(a, b, trans_b=False, into=None):
 
 @by_numerics
 def product_over_rows(a, g):
-    """a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
+    """Return a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
     out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
     a, rows = taken(a)
     kernels.gemm_backward(a, flat(g), out, rows=rows)
@@ -110,12 +111,12 @@ def product_over_rows(a, g):
 
 @by_numerics
 def product_by_head(x, w, trans_b=False):
-    """out[i,h] = x[i,h] @ w[h], or w[h].T, of x (n, H, ...): a product for each head."""
+    """Return out[i,h] = x[i,h] @ w[h], or @ w[h].T, one product per head; x is (n, n_heads, n_in)."""
     return by_heads(x, w, trans_b)
 
 
 def by_heads(x, w, trans_b, fused=False):
-    """`product_by_head`; `fused` as for `kernels.gemm`."""
+    """Compute `product_by_head`; see `kernels.gemm` for `fused`."""
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
     for h in range(n_heads):
@@ -125,7 +126,7 @@ def by_heads(x, w, trans_b, fused=False):
 
 @by_numerics
 def product_by_head_over_rows(x, g):
-    """out[h] = x[:,h].T @ g[:,h], the gradient of w in `product_by_head`."""
+    """Return out[h] = x[:,h].T @ g[:,h], the gradient of w in `product_by_head`."""
     out = np.empty((x.shape[1], x.shape[2], g.shape[2]), x.dtype)
     for h in range(x.shape[1]):
         kernels.gemm_backward(x[:, h], g[:, h], out[h])
@@ -133,7 +134,7 @@ def product_by_head_over_rows(x, g):
 
 
 def taken(a):
-    """A matrix, and the numbers of the rows of it that a is; None where a is all of them."""
+    """Return a matrix, and the numbers of the rows of it that make up `a`; None if `a` is the whole matrix."""
     if isinstance(a, kernels.Rows):
         return np.ascontiguousarray(a.table), a.numbers
     return np.ascontiguousarray(flat(a)), None
@@ -141,7 +142,7 @@ def taken(a):
 
 @by_numerics
 def contract(subscripts, *arrays):
-    """Sum of products in Einstein's notation."""
+    """Return the sum of products in Einstein's notation."""
     return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
 
 
@@ -150,9 +151,10 @@ def contract(subscripts, *arrays):
 
 @by_numerics
 def scatter_rows(g, index, n_rows):
-    """Return out with out[index[i]] += g[i], the adjoint of a gather, as a product with a sparse matrix of picks.
+    """Return out with out[index[i]] += g[i], the adjoint of a gather.
 
-    Each row is summed in the order of `g`, so the result does not depend on threads.
+    It is computed as a product with a sparse matrix. Each row is summed in the order of `g`, so the result does not
+    depend on the number of threads.
     """
     indptr, order, _ = kernels.transpose(np.arange(index.size + 1), np.ascontiguousarray(index), n_rows)
     out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
@@ -163,13 +165,13 @@ def scatter_rows(g, index, n_rows):
 def add_equal_rows(out, index, values):
     """Add values[i] to out[index[i]].
 
-    Values of one index are equal, so that the order of additions changes no bit.
+    Values with the same index must be equal, so that the order of additions changes no bit.
     """
     np.add.at(out, index, values)
 
 
 @by_numerics
 def add_at(out, index, values):
-    """Add values[i] to out[index[i]], in float64; `index` is an array for each axis of `out`."""
+    """Add values[i] to out[index[i]]; sums are float64, and `index` holds one integer array per axis of `out`."""
     picked, place = np.unique(np.ravel_multi_index(index, out.shape), return_inverse=True)
     out.reshape(-1)[picked] += np.bincount(place, np.broadcast_to(values, place.shape), len(picked)).astype(out.dtype)

@@ -1,4 +1,4 @@
-"""The numerics of a thread: how reductions are computed, and the functions whose last bits a library chooses.
+"""Selection of a thread's numerics: its reductions, and its elementary functions, whose last bits libraries choose.
 
 A numerics is one object. Where a thread uses a numerics, a function that is marked by `by_numerics` calls the object's
 method of the same name. Where a thread uses none, which is called "fast", the function itself computes the result.
@@ -27,7 +27,7 @@ class Numerics(Protocol):
         """Raise a ConfigError if this numerics has no primitive `name` for these inputs."""
 
     def backward(self, node: Any) -> AbstractContextManager[None]:
-        """Return the context in which the vjp of a tape node computes."""
+        """Return a context for computing the vjp of a tape node."""
 
 
 class _State(threading.local):
@@ -56,7 +56,7 @@ def name() -> str:
 
 @contextmanager
 def using(numerics: Numerics | None) -> Iterator[None]:
-    """Return a context in which this thread computes reductions by `numerics`; None is "fast".
+    """Compute reductions in this thread by `numerics` while the context is active; None is "fast".
 
     Operations that are recorded on the tape inside the context also use `numerics` in the backward pass, wherever
     `backward` is called.
@@ -69,7 +69,7 @@ def using(numerics: Numerics | None) -> Iterator[None]:
 
 
 def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that a numerics replaces by its own method of the same name."""
+    """Decorate a function so that the thread's numerics, if any, replaces it by its method of the same name."""
     name = function.__name__
 
     @functools.wraps(function)

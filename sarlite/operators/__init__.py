@@ -1,1 +1,1 @@
-"""What is computed over edges: operators, and the table that finds one for a message and a reducer."""
+"""Operators, which aggregate messages over edges, and the table that finds one for a message and a reducer."""

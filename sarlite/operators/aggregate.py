@@ -17,7 +17,7 @@ from sarlite.tape.recording import retained
 
 
 class Saved(NamedTuple):
-    """What a forward pass leaves for the backward pass.
+    """State of a forward pass that the backward pass needs.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Any], sums: E
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
-    """Run a forward pass; return the output and what `vjp` takes. Collective."""
+    """Run a forward pass; return the output, (n_dst, ...), and the `Saved` state for `vjp`. Collective."""
     arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
     n = len(operator.fetched)
     rows = schedule.row_format.rows(arrays[:n], operator.fetched)
@@ -73,7 +73,10 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
 
 
 def vjp(g, wants_grad, saved, operator, schedule, sums=FAST):
-    """Run a backward pass; return a gradient for each input and captured value. Collective."""
+    """Run a backward pass from `g`, the gradient of the output, (n_dst, ...). Collective.
+
+    Return one gradient for each input and then for each captured value; None where no gradient is wanted.
+    """
     residuals = saved.residuals[0] if retained() else saved.residuals.pop()
     context = saved.context
     if over_reversed.applies(schedule, operator, context):

@@ -1,4 +1,4 @@
-"""Fused messages as Python functions, for what no fused kernel computes."""
+"""Fused messages rewritten as Python functions of tape tensors, for the cases that no fused kernel computes."""
 
 import functools
 
@@ -13,7 +13,7 @@ _COUNT = "sarlite.count"
 
 
 def counted(message, counts):
-    """Return a function's message times what each edge counts, (n_edges,)."""
+    """Return a Python message multiplied by `counts`, (n_edges,), the number of times that each edge counts."""
 
     @functools.wraps(message.function)
     def times(src, dst, edge):
@@ -24,21 +24,21 @@ def counted(message, counts):
 
 
 def multiplied(message):
-    """Return a `fn.mul_edge` as a function's message."""
+    """Return a `fn.mul_edge` message as a Python message."""
     function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
     return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
 
 def _per_row(weight, x):
-    """Give weights one axis for each of x's that they lack."""
+    """Append axes of length 1 to the weights until they have as many axes as x."""
     missing = as_array(x).ndim - as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
 def attended(graph, message):
-    """Return a `fn.attend` with values on the edges as a function's message.
+    """Return a `fn.attend` message that uses values of edges as a Python message.
 
-    They are features that the scores see, and the graph's weights.
+    The values of an edge are its features, which are part of the score, and its weight in the graph.
     """
     values, features = {}, message.edge
     if features is not None:

@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Attend:
-    """out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
+    """Attention: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
 
     The inputs are z (n_src, n_heads or 1, n_feat), whose one head all heads may share, src (n_src, n_heads) and dst
     (n_dst, n_heads). In numerics "exact" a fourth input is the largest src of each destination's sources, (n_dst,
@@ -56,7 +56,7 @@ class Attend:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Any) -> Any:
-        """Return which coefficients kernels drop of edges between these nodes; None without dropout."""
+        """Return the kernels' dropout mask of the coefficients of edges between these nodes; None without dropout."""
         return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
 
 

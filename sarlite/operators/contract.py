@@ -42,13 +42,20 @@ class ForwardPass(Protocol):
     """One forward pass of an operator (SAR algorithm 1)."""
 
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-        """Yield the local rows that a sweep over all blocks brings; most operators make one sweep of all rows."""
+        """Yield the local rows for each sweep over all blocks. Most operators make one sweep with all rows."""
 
     def add(self, block: Any, rows: tuple[Array, ...]) -> None:
-        """Add the messages of a block's edges; `rows` are those of the block's columns, freed after the call."""
+        """Add the messages of a block's edges.
+
+        Parameters
+        ----------
+        block : Edges or Bundle
+        rows : tuple of (n_columns, ...) array
+            Source rows of the block's columns. The caller frees the arrays after the call.
+        """
 
     def finish(self) -> tuple[Array, Any]:
-        """Return the output, and what `Operator.backward` needs of this pass."""
+        """Return the output, (n_dst, ...), and the residuals that `Operator.backward` takes."""
 
 
 class BackwardPass(Protocol):
@@ -79,7 +86,7 @@ class BackwardPass(Protocol):
 
 
 class Operator(Protocol):
-    """One way to aggregate over edges. Immutable: an operator serves any number of calls.
+    """One way to aggregate over edges. An operator is immutable, so one object serves any number of calls.
 
     Attributes
     ----------
@@ -93,7 +100,7 @@ class Operator(Protocol):
     captured: Sequence[Any]
 
     def output(self, arrays: Sequence[Any]) -> tuple[tuple[int, ...], Any]:
-        """Return the shape and the dtype of the output of these inputs."""
+        """Return the shape and the dtype of the output for inputs with the shapes and dtypes of `arrays`."""
 
     def needs_rows(self, context: Context) -> bool:
         """Return True in case 2: the backward pass needs the source rows (SAR 3.2)."""

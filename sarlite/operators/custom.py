@@ -12,7 +12,7 @@ from sarlite.operators.message_replay import Program, Recording
 from sarlite.tape.recording import grad_enabled, retained, set_grad
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)
-"""Source rows of a second recording: both signs, large and small."""
+"""Values of the source rows in a second recording: both signs, large and small."""
 
 
 class Names(NamedTuple):
@@ -84,9 +84,19 @@ class Custom:
         return copy.copy(self.reducer)
 
     def replay(self, block: Any, rows: Any, others: Any, wants_grad: Any, grad: bool) -> Recording:
-        """Run the message over a block's edges; without `rows` on zeros, which case 1 never looks at.
+        """Run the message over the edges of a block and return the recording.
 
-        `others` are the inputs of destinations and then of edges.
+        Parameters
+        ----------
+        block : Edges
+        rows : tuple of (n_columns, ...) array, or None
+            Source rows of the block's columns. With None the message runs on zeros, whose values case 1 never uses.
+        others : sequence of array
+            Inputs of destinations, (n_dst, ...), and then inputs of edges, (n_edges, ...).
+        wants_grad : sequence of bool
+            True for each input whose gradient is wanted.
+        grad : bool
+            True if the tape records the run.
         """
         n_dst = len(self.names.dst)
         if rows is None:
@@ -100,16 +110,18 @@ class Custom:
             return Recording(self.message, self.names, arrays, wants_grad, ids)
 
     def ids(self, src_ids: Any, dst_ids: Any) -> tuple[Any, Any, Any]:
-        """Return the ids of edges' sources, of their destinations, and of the edges, (n_edges,) int64 each."""
+        """Return the global ids of edges' sources, of their destinations and of the edges, (n_edges,) int64 each."""
         edge_ids = src_ids * self.n_nodes
         edge_ids += dst_ids
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError where backward would not compute with what forward saw.
+        """Raise a RuntimeError if the message or its arrays changed since the forward pass.
 
-        An array was changed; or, where `again` says that backward calls the message again, the message does something
-        else than it did.
+        Parameters
+        ----------
+        again : bool
+            True if the backward pass calls the message again, so that its operations are compared too.
         """
         found = self._program.changed_array()
         if not found and again:
@@ -126,7 +138,7 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Record other source rows. None where the message fails, as it need not understand these rows."""
+        """Record the message on other source rows. Return None if the message raises for these made-up values."""
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
@@ -181,7 +193,7 @@ class _CustomBackward:
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block, d_edges, sinks):
-        """Add gradients of one row an edge to the rows that the edges' values were gathered from."""
+        """Add gradients that have one row per edge to the source, destination and edge rows that the edges read."""
         n_src, n_dst = len(self.operator.names.src), len(self.operator.names.dst)
         csr = block.edges_by_column
         for sink, d_edge in zip(sinks, d_edges):
@@ -201,14 +213,14 @@ class _CustomBackward:
 
 
 class AllEdgesForward:
-    """Gathers every edge's source rows, and runs the message once over all edges; the recording is kept for backward.
+    """Forward pass that gathers the source rows of every edge and runs the message once over all edges.
 
-    So the message's sums over edges, as the gradients of what it learns, are sums over all ranks' rows like any other
-    sums of the tape.
+    The message's own sums over edges, such as the gradients of its parameters, are then ordinary sums of the tape over
+    the rows of all ranks. The recording is kept for the backward pass, which fetches no rows.
 
     Notes
     -----
-    Memory: what the message's tape holds, of all edges at once. In backward nothing is fetched.
+    Memory: everything that the message's tape holds, for all edges of the rank at once.
     """
 
     def __init__(self, operator, inputs, context):

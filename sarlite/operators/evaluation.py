@@ -1,4 +1,4 @@
-"""How the weight of `fn.linear` is evaluated: products first, sums first or inside the message; what each way costs."""
+"""Evaluation order of the weight of `fn.linear`: products first, sums first, or inside the message; and its cost."""
 
 from typing import Any, NamedTuple
 
@@ -9,25 +9,25 @@ from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
 WAYS = ("product", "first", "inside")
-"""A (X W); (A X) W; or x_j W inside of the message, so that x travels, once for all relations out of its type."""
+"""A (X W); (A X) W; or x_j W inside the message, where x travels once for all relations with its source type."""
 
 EVALUATIONS = ("inside", "first")
-"""The ways of a relation of a `HeteroGraph`."""
+"""Ways that a relation of a `HeteroGraph` can take."""
 
 EDGE_VALUE = 16
-"""What adding one value of a message costs, in multiply-adds of a product: a sum over edges waits for memory."""
+"""Cost of adding one value of a message, in multiply-adds of a product: sums over edges are bound by memory."""
 
 
 class Sizes(NamedTuple):
-    """Of all ranks whose rows are exchanged.
+    """Numbers of rows and edges of an aggregation, summed over all ranks that exchange rows.
 
     Attributes
     ----------
     n_src, n_dst, n_edges : int
     n_halo : int
-        Rows that ranks fetch; 0 where nobody counts them.
+        Rows that ranks fetch; 0 if not counted.
     n_kept : int
-        Rows of sums that are kept for backward; 0 where nobody counts them.
+        Rows of sums that are kept for backward; 0 if not counted.
     """
 
     n_src: int
@@ -38,18 +38,18 @@ class Sizes(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """How a relation's weight is evaluated, and what either way costs a training step, over all ranks.
+    """Chosen evaluation of a relation's weight, and the cost of both ways for one training step, over all ranks.
 
     Attributes
     ----------
     relation : (str, str, str)
     n_in, n_out : int
     constant : bool
-        Whether the sources' rows never change, so that what is aggregated first is kept.
+        True if the sources' rows never change, so that their sums are kept.
     name : {"inside", "first"}
         The weight inside the message (case 2), or aggregated first and transformed after (case 1).
     inside_bytes, first_bytes : int
-        Fetched, kept for backward, read by edges; and the products, as bytes of edges that take as long.
+        Cost in bytes: values fetched, kept for backward and read by edges, and products at an equivalent cost.
     """
 
     relation: tuple[str, str, str]
@@ -68,13 +68,13 @@ EvaluationLog = dict[Any, Evaluation]
 def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
     """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
 
-    It is the cheapest, or the forced one, and the same on every rank. Of a relation it is logged, with what either way
-    costs.
+    The result is `forced` if given, else the cheapest way, and is the same on every rank. For a relation, the choice
+    and the cost of both ways are added to the graph's evaluation log.
 
     Raises
     ------
     ConfigError
-        The forced way is none.
+        `forced` is not one of `WAYS`.
     """
     check(forced, WAYS)
     needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
@@ -89,8 +89,10 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
 
 
 def _ways(graph, x):
-    """The ways that there are. With narrow rows a relation has one: what is cheaper depends on the ranks, and each way
-    rounds other rows.
+    """Return the ways that may be chosen for a graph or relation.
+
+    With bfloat16 rows a relation has one way. The cheapest way depends on the number of ranks, and each way rounds
+    different rows, so a choice would let the results depend on the number of ranks.
     """
     if graph.relation is None and x.dtype.kind != "f":
         return ("product",)  # a sum of whole numbers may overflow
@@ -101,15 +103,15 @@ def _ways(graph, x):
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return what each way costs, forward and backward together, in multiply-adds.
+    """Return the cost of each way, forward and backward together, in multiply-adds.
 
     Notes
     -----
-    A product takes a pass forward, and one for each gradient that is wanted (MG-GCN 4.4). Edges read a value forward,
-    and one backward where a gradient goes over them. A value that is fetched, read by an edge or kept counts as
-    `EDGE_VALUE` multiply-adds. "inside" fetches its rows twice, or keeps them, as the mode does, and multiplies what
-    was fetched too. The sums of rows that never change are done once for all steps. What is pushed is the same in all
-    ways.
+    A product costs one pass forward and one for each gradient that is wanted (MG-GCN 4.4). Each edge reads a value once
+    forward, and once backward if a gradient passes along the edge. A value that is fetched, read by an edge or kept
+    counts as `EDGE_VALUE` multiply-adds. "inside" fetches its rows twice, or keeps them if the mode does, and also
+    multiplies the fetched rows by the weight. Sums of constant rows are computed once for all steps. The pushed
+    gradients cost the same in all ways and are left out.
     """
     product, passes = n_in * n_out * (1 + needs_x + needs_weight), 1 + (needs_x or needs_weight)
     n_src, n_dst, n_edges, n_halo, n_kept = sizes
@@ -123,22 +125,23 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 @by_numerics
 def choices(*ways: str) -> tuple[str, ...]:
-    """Return those of some ways that there are."""
+    """Return the entries of `ways` that the current numerics supports."""
     return ways
 
 
 def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
-    """Raise a ConfigError where an evaluation is given that is none of these."""
+    """Raise a ConfigError if `evaluation` is neither None nor one of `ways`."""
     if evaluation not in (None, *ways):
         raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(ways)}")
 
 
 def attends_products(graph: Any, x: Tensor, n_heads: int, n_feat: int) -> bool:
-    """Tell whether attention over z = X W, by head A_h (X W_h), is cheaper than (A_h X) W_h, both passes together.
+    """Return True if attention over z = X W, A_h (X W_h) by head, is cheaper than (A_h X) W_h, over both passes.
 
-    Of fewer destinations than sources, as in a batch, the second's products are fewer, but its sums over edges are
-    n_heads x n_in wide. Where sources and destinations are the same rows the first is cheaper. Backward the second
-    makes the gradient of A_h X even where X needs none, as the scores' gradients want it.
+    With fewer destinations than sources, as in a batch, (A_h X) W_h has smaller products, but its sums over edges are
+    n_heads * n_in wide. With the same rows as sources and destinations A_h (X W_h) is always cheaper. The backward pass
+    of (A_h X) W_h computes the gradient of A_h X even if X needs no gradient, because the gradients of the scores need
+    it.
     """
     sizes, n_in, needs_x = Sizes(*graph.sizes), x.shape[1], grad_enabled() and x.requires_grad
     product = n_in * n_heads * n_feat

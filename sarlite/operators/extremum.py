@@ -12,17 +12,17 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Extremum:
-    """out_i = max_j x_j (sign = 1) or min_j x_j (sign = -1), per column; 0 where i has no edges.
+    """Maximum (sign = 1) or minimum (sign = -1) of the sources' rows, per column; 0 for a destination without edges.
 
-    Ties go to the lowest global node id. The largest of bfloat16 rows is one of the rows; each entry of a gradient goes
-    to one row, so nothing gathers the gradient, and it is not rounded.
+    A tie goes to the lowest global node id. The maximum of bfloat16 rows is one of the rows. Each entry of the gradient
+    goes to one source row, so edges do not gather the gradient and it is not rounded to bfloat16.
 
     Attributes
     ----------
     n_dst : int
     sign : {1, -1}
     column_ids : (n_columns,) int64, or None
-        Global id of each column of all blocks; None where the ids ascend.
+        Global id of each column of all blocks; None if the ids ascend.
     index_dtype : dtype of the blocks' indices
     """
 
@@ -48,7 +48,7 @@ class Extremum:
 
 
 class _ExtremumForward:
-    """`argument` is the column, unique over all blocks, whose row won; -1 where no edge came yet."""
+    """Forward pass; `argument` is the column, unique over all blocks, of the winning row, or -1 before any edge."""
 
     def __init__(self, operator, x):
         self.operator, self.shape = operator, operator.output([x])[0]

@@ -59,8 +59,8 @@ def copy_src(x: Tensor) -> CopySrc:
 
     Notes
     -----
-    Case 1 for every reducer. With reducer sum, mean or sym and a constant x the result is kept, as in `linear`. Source:
-    SAR Eq. 2.
+    Case 1 for every reducer. With a constant x and reducer sum, mean or sym the result is kept, as in `linear`.
+    Source: SAR Eq. 2.
     """
     return CopySrc(x)
 
@@ -73,17 +73,18 @@ def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
     x : Tensor (n_src, n_in)
     weight : Tensor (n_in, n_out)
     evaluation : {"product", "first", "inside"}, optional
-        A (X W); (A X) W; or x_j W inside of the message. They are equal but for rounding. By default what costs less is
-        taken: of a graph's "product" and "first", of a relation's "first" and "inside".
+        Order of evaluation: A (X W); (A X) W; or x_j W inside the message. The three are equal up to rounding. By
+        default the cheaper one is taken: "product" or "first" on a graph, "first" or "inside" on a relation.
 
     Notes
     -----
-    Case 1, but case 2 with the weight inside. Of a graph's two ways the first is taken where n_out <= n_in, as it
-    aggregates, and so sends, fewer values. Where x needs no gradient the second has nothing to aggregate in backward,
-    so it is taken where n_in < 2 n_out. In a batch, which has more sources than destinations, the products' rows count
-    too, and the second is mostly the cheaper one. With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is
-    kept with the graph until x is freed: from the second call on there is nothing to aggregate and nothing to fetch,
-    and the weight's gradient is (A X)^T G. Source: MG-GCN 4.4.
+    Case 1; case 2 if the weight is inside the message. On a graph, "product" is taken if n_out <= n_in, because it then
+    aggregates and sends fewer values. If x needs no gradient, "first" aggregates nothing in backward, so "first" is
+    taken if n_in < 2 n_out. In a batch, which has more sources than destinations, the rows of the products count too,
+    and "first" is usually cheaper.
+
+    With a constant x (`Tensor(x, constant=True)`) A X, (n_dst, n_in), is kept with the graph until x is freed. From the
+    second call on nothing is aggregated or fetched, and the gradient of the weight is (A X)^T G. Source: MG-GCN 4.4.
     """
     return Linear(x, weight, evaluation)
 
@@ -111,33 +112,34 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
     Parameters
     ----------
     z : Tensor (n_src, n_heads, n_feat), or (n_src, 1, n_feat)
-        The second is shared by all heads; what is aggregated has all of them. Of z_jh = x_j W_h either z or x can be
-        attended over, and then sum_j a_ijh x_j be multiplied by W_h (`attend_linear` takes the cheaper way).
+        Rows to aggregate. With one head z is shared by all heads of the scores. If z_jh = x_j W_h, attention over x
+        followed by a product with W_h gives the same result (`attend_linear` takes the cheaper way).
     src : Tensor (n_src, n_heads)
     dst : Tensor (n_dst, n_heads)
     slope : float
-        Of the leaky ReLU below zero.
+        Slope of the leaky ReLU below zero.
     dropout : float in [0, 1)
         Share of the coefficients a_ij that is dropped; the others grow by 1 / (1 - dropout).
     key : int
-        Of the dropout mask (`nn.Random.key`); a coefficient's coin is keyed by both nodes' global ids and its head.
+        Key of the dropout mask (`nn.Random.key`). A coefficient's random number depends on both nodes' global ids and
+        on the head.
     edge : (n_edges, n_edge_features) array, optional
         Features of the local in-edges, such as `graph.edge_features`: the scores are then leaky_relu(src_j + dst_i +
         edge_ij attn_edge).
     attn_edge : Tensor (n_edge_features, n_heads)
-        With `edge`. Of PyG's `GATConv` it is the product of `lin_edge` and `att_edge`.
+        Weights of the edge features; needed with `edge`. In PyG's `GATConv`: the product of `lin_edge` and `att_edge`.
 
     Raises
     ------
     ConfigError
-        One of `edge` and `attn_edge` without the other: a graph may have no edge features.
+        Only one of `edge` and `attn_edge` is given; `edge` is None for a graph without edge features.
 
     Notes
     -----
-    On a graph with edge weights m_ij = w_ij a_ij z_j. With these or with `edge` the message is one of the tape: the
-    (n_edges, n_heads, n_feat) values of a block of edges are held while it is computed. Case 2. The coefficients are
-    recomputed in backward, never stored: O(n_dst n_heads) bytes above inputs and output. Source: SAR Eq. 3, fused as in
-    SAR 3.3, softmax as in SAR 3.4.
+    On a graph with edge weights m_ij = w_ij a_ij z_j. With edge weights or `edge` no fused kernel is used: the tape
+    evaluates the message and holds the (n_edges, n_heads, n_feat) values of one block of edges at a time. Case 2. The
+    coefficients are recomputed in backward and never stored: O(n_dst n_heads) bytes beside inputs and output. Source:
+    SAR Eq. 3, fused as in SAR 3.3, softmax as in SAR 3.4.
     """
     if (edge is None) != (attn_edge is None):
         given, missing = ("attn_edge", "edge") if edge is None else ("edge", "attn_edge")
@@ -160,28 +162,28 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
 
     Notes
     -----
-    Equal to `attend` of z = x W. Over relations x travels, once for all relations out of its type, and each rank makes
-    the z of the rows that it has fetched. Over a graph z travels, or the sums of x, which are then multiplied by W,
-    whichever is cheaper (`operators.evaluation`). Case 2.
+    Equal to `attend` of z = x W. On relations x travels, once for all relations with its source type, and each rank
+    computes the z of the rows that it fetched. On a graph either z travels, or x travels and its sums are multiplied
+    by W, whichever is cheaper (`operators.evaluation`). Case 2.
     """
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
 
 
 def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,
             edge: Mapping[str, Any] | None = None) -> Message:
-    """Message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` takes the function itself, too.
+    """Message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` also takes the function alone.
 
     Parameters
     ----------
     function : callable (src, dst, edge) -> Tensor, or a pair with reducer softmax
         See `Graph.aggregate`.
     src, dst, edge : dict of str to Tensor or ndarray
-        Its inputs: a row for each of this rank's source rows, of its destination rows, and of its edges in the order of
-        `edge_ids`.
+        Inputs of the function, by name: one row per source row, per destination row and per edge of this rank. Edges
+        are in the order of `edge_ids`.
 
     Notes
     -----
-    With reducer sum, mean, max, min or softmax. Case 1 or 2, as the function reads source rows' values in backward or
-    not.
+    With reducer sum, mean, max, min or softmax. Case 2 if the backward pass of the function needs the values of source
+    rows, else case 1.
     """
     return Message(function, src or {}, dst or {}, edge or {})

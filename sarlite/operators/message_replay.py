@@ -1,4 +1,4 @@
-"""One run of a Python message over some edges, recorded by the tape; and whether another run did the same."""
+"""One run of a Python message over some edges, recorded by the tape, and the comparison of two runs."""
 
 import zlib
 from itertools import zip_longest
@@ -12,12 +12,12 @@ from sarlite.tape.backward import carry
 
 
 class EdgeRows(dict):
-    """Tensors of one row an edge, by name.
+    """Tensors with one row per edge, by name.
 
     Attributes
     ----------
     ids : (n_edges,) int64
-        Global id of each row: the node's, or source id * n_nodes + destination id for an edge. Keys for dropout.
+        Global id of each row: a node id, or source id * n_nodes + destination id for an edge. Dropout is keyed by it.
     """
 
     def __init__(self, ids, values):
@@ -26,16 +26,21 @@ class EdgeRows(dict):
 
 
 class Recording:
-    """One run of the message over some edges: its outputs, and the leaves that stand for the edges' inputs.
+    """One run of the message over some edges: its outputs, and the leaf tensors that hold the edges' inputs.
 
     Parameters
     ----------
     message : callable (src, dst, edge) -> Tensor or tuple of Tensor
     names : three tuples of str
-    arrays, needs : a row an edge of each input by name; whether the input wants a gradient
+        Names of the inputs of sources, of destinations and of edges.
+    arrays : list of (n_edges, ...) array
+        Values of each input, in the order of `names`.
+    needs : list of bool
+        True for each input whose gradient is wanted.
     ids : three (n_edges,) int64
+        Global ids of the sources, of the destinations and of the edges.
     program : Program, optional
-        Notes what the message does.
+        Object that records the operations of the message.
     """
 
     def __init__(self, message, names, arrays, needs, ids, program=None):
@@ -61,7 +66,7 @@ class Recording:
         return backward.reachable([out.sink for out in self.outputs], self.since)
 
     def captured(self):
-        """Sinks of before the run, oldest first: learnable values that the message uses."""
+        """Return the tape values older than the run that the message uses and that take gradients, oldest first."""
         leaves = {id(leaf) for leaf in self.leaves}
         ends = [out.sink for out in self.outputs] + [sink for node in self.nodes() for sink in node.sinks]
         found = {id(end): end for end in ends
@@ -69,11 +74,11 @@ class Recording:
         return sorted(found.values(), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Case 2: a residual holds a value made from source rows (SAR 3.2), or the message read one off the tape."""
+        """Return True in case 2: a residual depends on source rows (SAR 3.2), or the message read their values."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
     def same_tape(self, other):
-        """Whether another recording left the same behind: the same primitives with the same residuals."""
+        """Return True if another recording has the same primitives with the same parameters and residuals."""
         ours, theirs = self.nodes(), other.nodes()
         return len(ours) == len(theirs) and all(
             a.name == b.name and _same((a.wants_grad, a.params, a.residuals), (b.wants_grad, b.params, b.residuals))
@@ -81,7 +86,12 @@ class Recording:
         )
 
     def pull(self, gradients, sinks):
-        """Return gradients by id of leaf or captured sink.
+        """Return the gradients of the leaves and the captured values, keyed by `id` of the leaf or sink.
+
+        Raises
+        ------
+        RuntimeError
+            If a captured value outside `sinks` receives a gradient, which would be lost.
 
         Raises
         ------
@@ -100,7 +110,7 @@ class Recording:
 
 
 def _same(a, b):
-    """Whether two residuals hold equal values; what is not known to be equal is not."""
+    """Return True if two residuals are known to hold equal values."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (tuple, list)):
@@ -116,19 +126,19 @@ def _same(a, b):
 
 
 class Own(NamedTuple):
-    """A tensor that the message was given or made: by number, in the order in which they came."""
+    """Number of a tensor that the message received or created, counted in order of appearance."""
 
     number: int
 
 
 class Captured(NamedTuple):
-    """A tensor of before the run, known by identity: the tape sees where its values change."""
+    """Tensor from before the run, compared by identity. The tape notices when its values change."""
 
     tensor: Tensor
 
 
 class Value(NamedTuple):
-    """An array, a number, or a tensor made on the way: known by its values."""
+    """Array, number or untracked tensor that a step takes, compared by value."""
 
     value: Any
     checksum: int | None
@@ -143,13 +153,13 @@ class Step(NamedTuple):
 
 
 MOST_BYTES = 1 << 20
-"""Of an array that is checked for changes in place."""
+"""Size of the largest array that is checked for changes in place."""
 
 
 class Program(recording.Observer):
-    """What a message does: its primitives in order, with all that they take beside the message's own rows.
+    """Record of a message's operations: its primitives in order, with every input that is not one of its own tensors.
 
-    Two runs over the same rows do the same, unless something changed that the message closes over or reads.
+    Two runs over the same rows have equal programs, unless something that the message closes over or reads has changed.
     """
 
     def __init__(self):
@@ -187,13 +197,13 @@ class Program(recording.Observer):
         return Value(x, _checksum(x))
 
     def reads(self, sinks):
-        """Tensors that take no gradient through the message but whose values the message uses, beside `sinks`."""
+        """Return the tensors whose values the message uses but which get no gradient through it, except `sinks`."""
         changes = {id(sink.changes if isinstance(sink, primitives.Node) else sink._changes) for sink in sinks}
         found = [tensor for key, tensor in self.tensors.items() if key not in changes]
         return [tensor.detach() if tensor.requires_grad else tensor for tensor in found]
 
     def changed_array(self):
-        """Tell in words of an array that was changed in place since, or return None."""
+        """Return a description of an array that was changed in place since the run, or None."""
         for step in self.steps:
             for x in step.inputs:
                 if isinstance(x, Value) and x.checksum != _checksum(x.value):
@@ -201,7 +211,7 @@ class Program(recording.Observer):
         return None
 
     def difference(self, later):
-        """Tell in words where a later run over the same rows did something else, or return None."""
+        """Return a description of the first operation that differs in a later run over the same rows, or None."""
         for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=Step("nothing", {}, ())), 1):
             where = f"operation {k} ({b.name})"
             if a.name != b.name or len(a.inputs) != len(b.inputs):
@@ -216,14 +226,14 @@ class Program(recording.Observer):
 
 
 def _checksum(x):
-    """Of an array that is not large; else None."""
+    """Return the CRC-32 of a numeric array of at most `MOST_BYTES` bytes, else None."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in "biufc" or x.nbytes > MOST_BYTES:
         return None
     return zlib.crc32(np.ascontiguousarray(x))
 
 
 def _alike(a, b):
-    """Whether two steps take the same."""
+    """Return True if two recorded inputs of a step are the same."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Own):

@@ -1,4 +1,4 @@
-"""The table (message, reducer) -> what is aggregated: for a graph, and for each relation of a `HeteroGraph`."""
+"""The table (message, reducer) -> `Call`, for a graph and for each relation of a `HeteroGraph`."""
 
 from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
@@ -76,7 +76,14 @@ class Call(NamedTuple):
 
 
 def call(graph: Any, message: Any, reducer: str) -> Call:
-    """Return what a message and a reducer ask of a `LayerGraph`.
+    """Return the `Call` of a message and a reducer over a `LayerGraph`.
+
+    Raises
+    ------
+    ConfigError
+        The reducer is unknown, or does not support the message.
+    ShapeError
+        An input does not fit the graph or the other inputs.
 
     Raises
     ------
@@ -90,7 +97,7 @@ def call(graph: Any, message: Any, reducer: str) -> Call:
 
 
 def find(message: Any, reducer: str) -> Callable[..., Call]:
-    """Return the table's entry of a message and a reducer; a ConfigError tells that there is none."""
+    """Return the table's entry for a message and a reducer; raise a ConfigError if there is none."""
     if reducer not in KNOWN:
         raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
     if isinstance(message, (Tensor, np.ndarray)):
@@ -111,7 +118,10 @@ def _sum(graph, message, reducer):
 
 
 def _sum_of(graph, x, reducer):
-    """Return the call of A X, A with the edges' weights; of a constant x it is kept as long as x and the graph live."""
+    """Return the call that computes A X, where A holds the edges' weights.
+
+    The result for a constant x is kept for as long as x and the graph live.
+    """
     kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     x = x if reducer == "sym" else _where_they_stand(graph, x)
     if counts is None:
@@ -162,7 +172,7 @@ def _weighted_sum(graph, message, reducer):
 
 
 def _where_they_stand(graph, x):
-    """Return rows of a table as rows that fast sums read in the table; other rows as they are."""
+    """Return a tensor picked from a table as `Rows`, which fast sums read in place; return other tensors unchanged."""
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 
@@ -235,7 +245,7 @@ def _function(graph, message, reducer):
 
 
 def one_dtype(message, **inputs):
-    """Raise where float inputs differ in dtype."""
+    """Raise a ShapeError if the float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:
         found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())

@@ -1,7 +1,7 @@
-"""Gradients over the reversed edges: the owner of the source rows finds them from the destinations' rows.
+"""Gradients over the reversed edges: the owner of the source rows computes them from the destinations' rows.
 
-The columns of the reversed edges' blocks are destinations, whose rows are fetched; nothing is pushed but the gradients
-of attention's destination scores. MG-GCN Eq. 9 aggregates a gradient as it does x.
+The columns of the reversed edges' blocks are destinations, whose rows are fetched. Only the gradients of attention's
+destination scores are pushed. MG-GCN Eq. 9 aggregates a gradient in the same way as x.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 
 def applies(schedule: Any, operator: Operator, context: Context) -> bool:
-    """Return True if the gradients of an operator's source rows are found over the reversed edges."""
+    """Return True if the gradients of an operator's source rows are computed over the reversed edges."""
     if schedule.reverse is None:
         return False
     if isinstance(operator, Attend):
@@ -25,7 +25,7 @@ def applies(schedule: Any, operator: Operator, context: Context) -> bool:
 
 def gradients(schedule: Any, operator: Any, residuals: Any, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradients of all inputs. Collective.
+    """Return the gradients of all inputs of a `Sum` or `Attend`. Collective.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def gradients(schedule: Any, operator: Any, residuals: Any, g: Array, context: C
 
 
 def _of_sum(schedule, operator, backward, context):
-    """The gradient of x is t A^T (s g)."""
+    """Return the gradient of x, t A^T (s g)."""
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
         over = g if g.flags.writeable else None  # nobody else reads a gradient that may be written to
@@ -52,9 +52,10 @@ def _of_sum(schedule, operator, backward, context):
 
 
 def _of_attention(schedule, operator, backward, rows):
-    """The destinations' g and `ends` are fetched; the gradients of their scores are brought back to their owners.
+    """Return the gradients of z, of the source scores and of the destination scores.
 
-    The kernel is that of the ordinary backward pass, which walks the edges by source anyway.
+    The destinations' g and `ends` are fetched, and the gradients of the destinations' scores are pushed to their
+    owners. The kernel is the same as in the ordinary backward pass, which also walks the edges by source.
     """
     n_src = schedule.plan.n_src
     sinks, d_dst = [sink.start(n_src) for sink in backward.sinks], backward.sum.dst_sums()

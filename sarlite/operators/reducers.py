@@ -1,4 +1,4 @@
-"""Reducers of messages that lie in memory, one row an edge, block after block."""
+"""Reducers of messages that are held in memory with one row per edge, block after block."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sarlite.errors import ShapeError
 
 
 class SumReducer:
-    """out_i = s_i sum_e m_e, with s_i = 1 or the graph's scale: 1 / degree of a mean."""
+    """out_i = s_i sum_e m_e, where s_i is 1, or 1 / degree for a mean."""
 
     needs_messages = False
 
@@ -125,7 +125,7 @@ class SoftmaxReducer:
         return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
 
     def weights(self, block, score, top):
-        """exp(score_e - top_i), in one new array."""
+        """Return exp(score_e - top_i) in a new array."""
         out = block.at_dst(top)
         np.subtract(score, out, out=out)
         return numerics.exp(out, out=out)

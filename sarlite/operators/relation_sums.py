@@ -1,6 +1,6 @@
-"""Aggregation over several relations, in one tape primitive: relations out of one node type are fed by one fetch.
+"""Aggregation over several relations in one tape primitive; relations with one source type share a fetch.
 
-All fetches add to one array, so that the sums over relations, and their gradients, are there once.
+All fetches add to one array, so the sums over relations and their gradients exist only once.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from sarlite.types import Array
 
 
 class Member(NamedTuple):
-    """One relation's part in what is fetched at once.
+    """One relation's share of a fetch that several relations use.
 
     Attributes
     ----------
@@ -47,12 +47,12 @@ class Member(NamedTuple):
     sums: EdgeSums
 
     def own(self, values: Sequence[Any]) -> list[Any]:
-        """Return the member's items of values by input number; numbers past the end are left out."""
+        """Return the items of `values` at this member's input numbers; numbers past the end are skipped."""
         return [values[i] for i in self.inputs if i < len(values)]
 
 
 class Layout(NamedTuple):
-    """Where each output lies in one flat array.
+    """Position of each output in one flat array.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[tuple[Any, tuple[int, ...], Any]]) -> "Layout":
-        """Lay out outputs, (key, shape, dtype) each; a ShapeError tells that two of one key differ."""
+        """Lay out outputs, (key, shape, dtype) each; raise a ShapeError if two outputs of one key differ in shape."""
         if len({dtype for *_, dtype in outputs}) > 1 or outputs[0][2].kind != "f":
             listed = ", ".join(sorted({f"{dtype} into {key}" for key, _, dtype in outputs}))
             raise ShapeError(f"relations that are added up: {listed}: one float dtype is needed, as by astype")
@@ -82,20 +82,21 @@ class Layout(NamedTuple):
         return cls(places, size, outputs[0][2])
 
     def view(self, flat: Array, key: Any) -> Array:
-        """Return the output of a key, or its gradient, in a flat array."""
+        """Return the part of a flat array that holds the output of `key`, or its gradient, as a view."""
         place, shape = self.places[key]
         return flat[place].reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """The members of one fetch, as one operator over bundles. Its output is one flat array that is given.
+    """Operator over bundles that combines the members of one fetch. Its output is the flat array `Context.out`.
 
     Attributes
     ----------
     members : list of Member
     fetched : tuple of {"rows", "scores"}
     captured : tuple
+        Captured values of all members.
     layout : Layout
     """
 
@@ -111,7 +112,7 @@ class Fetched:
         return any(member.operator.needs_rows(self.member_context(member, context)) for member in self.members)
 
     def member_context(self, member, context):
-        """Return a member's context; blocks of several relations come one after the other."""
+        """Return the context of one member, whose blocks arrive one after the other."""
         out = None if context.out is None else self.layout.view(context.out, member.key)
         return context._replace(wants_grad=member.own(context.wants_grad), sums=member.sums, single_block=False,
                                 keeps_rows=True, out=out)
@@ -157,7 +158,7 @@ class _FetchedBackward:
         self.sinks = [self._joined(number) for number in range(len(operator.fetched))]
 
     def _joined(self, number):
-        """Return the accumulator of the gradients that all members make of one fetched input."""
+        """Return the accumulator that all members add their gradients of one fetched input to."""
         sinks = [each.sinks[member.inputs.index(number)]
                  for member, each in zip(self.operator.members, self.passes) if number in member.inputs]
         first, *others = [sink for sink in sinks if sink is not None] or [None]
@@ -176,7 +177,7 @@ class _FetchedBackward:
 
 
 def sets_of(block: Any) -> tuple[Any, ...]:
-    """Return the sets of edges of a block: of one relation it is no bundle."""
+    """Return the sets of edges of a block. A block of one relation is a single set and not a bundle."""
     return block if isinstance(block, Bundle) else (block,)
 
 
@@ -189,13 +190,13 @@ class Fetch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is added up, by key: the members of several fetches, and products of rows with weights.
+    """Summands of the outputs: the members of several fetches, and products of rows with weights.
 
     Attributes
     ----------
     fetches : list of Fetch
     products : list of (key, number of x, number of the weight)
-        Of key x W is a summand, (n, n_in) by (n_in, n_out).
+        The product x W, (n, n_in) by (n_in, n_out), is a summand of the output `key`.
     layout : Layout
     """
 
@@ -259,20 +260,19 @@ tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any, Tensor, Tensor]]) -> dict[Any, Tensor]:
-    """Return {key: sum} of what calls aggregate and of products. Collective, forward and backward.
+    """Return {key: sum}, which adds up the aggregations of calls and products. Collective, forward and backward.
 
     Parameters
     ----------
     fetches : list of list of (LayerGraph, key, Call)
-        A list a fetch, whose graphs are relations of one schedule. A tensor that several calls have as rows travels
-        once.
+        One list per fetch, whose graphs are relations of one schedule. Rows that several calls share travel once.
     products : list of (key, x, weight)
-        x W is added, (n, n_in) by (n_in, n_out).
+        The product x W, (n, n_in) by (n_in, n_out), is added to the sum of `key`.
 
     Raises
     ------
     ShapeError
-        What is added up has other shapes, or not all of it has one float dtype.
+        Two summands of a key differ in shape, or the summands have no common float dtype.
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
@@ -296,7 +296,7 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
 
 
 class _Numbering:
-    """The inputs of a primitive by number. Rows that several calls take are one input, and have one gradient."""
+    """Numbers of the inputs of a primitive. Rows that several calls take are one input with one gradient."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}
@@ -312,7 +312,7 @@ class _Numbering:
 
 
 class _Draft:
-    """A fetch while its inputs get their numbers: first the inputs of all fetches, then the captured values."""
+    """A fetch whose inputs are being numbered: first the inputs of all fetches, then the captured values."""
 
     def number_inputs(self, numbering, calls):
         """Number the calls' inputs, the fetched rows first."""
@@ -328,7 +328,7 @@ class _Draft:
             self.numbers += others
 
     def _kinds(self, rows):
-        """Return the kind of each fetched tensor; a ConfigError tells that bfloat16 rows are scores too."""
+        """Return the kind of each fetched tensor; raise a ConfigError if bfloat16 rows are also used as scores."""
         kinds = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):
@@ -339,7 +339,7 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs, captured, layout):
-        """Return the Fetch; its captured values are appended to `captured`, those of all fetches."""
+        """Return the Fetch, and append its captured values to `captured`, the list for all fetches."""
         members, first = [], len(captured)
         for (graph, key, call), own in zip(self.calls, self.own):
             start = len(self.numbers)

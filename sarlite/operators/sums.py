@@ -13,17 +13,19 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """out_i = s_i sum_j w_ij t_j x_j: s = 1, or 1 / degree (mean, SAR Eq. 2), or with t 1 / sqrt(degree) (sym).
+    """Weighted sum out_i = s_i sum_j w_ij t_j x_j.
+
+    s = t = 1 gives the sum, s = 1 / degree the mean (SAR Eq. 2), and s = t = 1 / sqrt(degree) the symmetric norm.
 
     Attributes
     ----------
     n_dst : int
     weighted : bool
-        True if there is a w, the second input, one value an edge.
+        True if a second input w has one value per edge.
     dst_scale : (n_dst,) float64, or None
-        s.
+        s; None if all are 1.
     src_scale : (n_columns,) float64, or None
-        t of each column of all blocks, the local rows first.
+        t of each column of all blocks, the local rows first; None if all are 1.
     """
 
     n_dst: int
@@ -47,7 +49,7 @@ class Sum:
         return SumBackward(self, residuals, g, context)
 
     def edge_weights(self, weight: Array | None, index: Any) -> dict[str, Any]:
-        """Return the weights, and the row of `weight` of each edge, as kernels take them."""
+        """Return the kernel arguments for edge weights: `weight`, and `index`, the row of `weight` for each edge."""
         return {"weight": weight, "eid": index} if self.weighted else {}
 
     def columns_scale(self, block: Any) -> Array | None:
@@ -76,7 +78,7 @@ class _SumForward:
 
 
 class SumBackward:
-    """d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
+    """Backward pass: d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
 
     Attributes
     ----------

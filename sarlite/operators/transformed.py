@@ -1,4 +1,4 @@
-"""The operator over products of rows with weights that are made where they are used."""
+"""The operator that multiplies fetched rows by weights before it aggregates them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +14,17 @@ from sarlite.schedule.row_format import FLOAT32
 
 @dataclass(frozen=True, eq=False)
 class Transformed:
-    """An operator over z_k = x W_k, each made of a block's x when the block is computed (SAR Eq. 4).
+    """An operator over z_k = x W_k, where each z_k is computed from a block's x when the block is used (SAR Eq. 4).
 
-    The weights are inside the message: what travels is x. Case 2 where a weight learns, or where the operator is case
-    2. Nothing is kept per edge. Only x is stored as bfloat16 where the schedule says so; the z_k are float32.
+    The weights are inside the message, so x travels. Case 2 if a weight takes a gradient or the inner operator is case
+    2. Nothing is kept per edge. Only x may be stored as bfloat16; the z_k are float32.
 
     Attributes
     ----------
     inner : Operator
-        Its first inputs are the z_k; its further inputs are taken after x and the weights.
+        Operator whose first inputs are the z_k. Its other inputs follow x and the weights.
     shapes : list of tuple of int
-        Shape of a row of each z_k, W_k being (n_in, their product).
+        Shape of a row of each z_k; W_k is (n_in, product of the shape).
     """
 
     inner: Any
@@ -47,18 +47,18 @@ class Transformed:
         return _TransformedBackward(self, residuals, g, context)
 
     def inner_inputs(self, arrays):
-        """Return the inner operator's inputs, of which the z_k have no rows."""
+        """Return the inner operator's inputs; the z_k are placeholders with 0 rows."""
         dtype = kernels.wide(arrays[0].dtype)
         return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
 
     def inner_context(self, context):
-        """Return the inner operator's context, whose rows are made here."""
+        """Return the inner operator's context."""
         n, wants = 1 + len(self.shapes), context.wants_grad
         inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
         return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
 
     def products(self, x, weights):
-        """Return the z_k of some rows."""
+        """Return z_k = x W_k for some rows x, (n, n_in); each z_k is (n, ...)."""
         x = kernels.widen(x)
         return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
 

@@ -1,4 +1,4 @@
-"""A thread that makes things before they are asked for, and stays a bounded number ahead."""
+"""A thread that makes items before they are needed and stays a bounded number of items ahead."""
 
 import contextvars
 import queue
@@ -11,22 +11,22 @@ from sarlite import kernels
 
 
 class Ahead:
-    """A thread that runs a generator, at most as far ahead as it has leave for.
+    """A thread that runs a generator a bounded number of items ahead of its consumer.
 
     Parameters
     ----------
     produce : callable (leave) -> iterator
-        A generator function. It calls `leave()` before it makes an item, and ends where that returns False.
+        Generator function. It calls `leave()` before it makes each item, and ends if that returns False.
     room : int
-        Items that may be made before the first `release`.
+        Number of items that may be made before the first `release`.
     name : str
-        Of the thread.
+        Name of the thread.
 
     Notes
     -----
-    The thread makes the items that it was given leave for, `room` and one more for each `release`, also where it is
-    stopped: so a generator that is collective ends where all ranks stop after the same item. `stop(at_once=True)` takes
-    back leave that was not used. What the generator raises is raised by `take`, or by `finish`.
+    The thread may make `room` items and one more for each `release`, and makes them all even after `stop`. A collective
+    generator therefore ends after the same item on all ranks. `stop(at_once=True)` takes back unused permissions. An
+    exception of the generator is raised by `take` or by `finish`.
     """
 
     def __init__(self, produce: Callable[[Callable[..., bool]], Iterator[Any]], room: int, name: str) -> None:
@@ -51,9 +51,9 @@ class Ahead:
             self._ready.put((None, error))
 
     def _leave(self, wait=True):
-        """Wait until one more item may be made; return whether it may.
+        """Wait until one more item may be made. Return False if the thread must end.
 
-        Without `wait` return False also where none may be made now.
+        Without `wait` also return False if no item may be made yet.
         """
         if self._goes_on:
             try:
@@ -63,7 +63,7 @@ class Ahead:
         return self._goes_on
 
     def take(self) -> Any:
-        """Return the next item. Raises what the generator raised, or StopIteration at its end."""
+        """Return the next item. Raise the generator's exception, or StopIteration at its end."""
         item, error = self._ready.get()
         if error is not None:
             raise error
@@ -74,7 +74,7 @@ class Ahead:
         self._leaves.put(True)
 
     def stop(self, at_once: bool = False) -> None:
-        """Let the thread end; no further item is taken."""
+        """Ask the thread to end; the caller takes no further items."""
         if at_once:
             self._wanted = False
             with suppress(queue.Empty):
@@ -83,13 +83,13 @@ class Ahead:
         self._leaves.put(False)
 
     def wait(self) -> None:
-        """Wait for the thread's end."""
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def finish(self) -> None:
-        """Wait for the thread's end, after its last item was taken.
+        """Wait until the thread has ended, after the last item was taken.
 
-        Raises what the generator raised after that item.
+        Raise any exception that the generator raised after that item.
         """
         self.wait()
         while not self._ready.empty():
@@ -99,10 +99,10 @@ class Ahead:
 
 
 def ahead(make: Callable[[Any], Any], items: Iterable[Any], n: int) -> Generator[Any, None, None]:
-    """Yield make(item) for each item, made by a thread that is up to `n` items ahead.
+    """Yield make(item) for each item; a thread computes up to `n` items ahead.
 
-    With an n of 0 each is made when it is asked for. What `make` raises is raised here, in its place. When the iterator
-    is closed or at its end, the thread has ended.
+    With n = 0 each value is computed when it is requested, without a thread. An exception of `make` is raised in place
+    of its value. The thread has ended when the iterator is closed or exhausted.
     """
     if n == 0:
         yield from map(make, items)

@@ -16,11 +16,11 @@ class Broadcasts(Fetch):
     """Brings the rows of pieces by broadcasts.
 
     The source of a piece sends all its rows, or a range of them, to every rank. With prefetch a thread brings the rows
-    of up to `prefetch` ranks ahead, beside the rows in use. Two broadcasts are under way then: what ranks tell each
-    other before the second hides behind the first.
+    of up to `prefetch` ranks ahead of the rows in use. Two broadcasts are then in progress at a time, so that the setup
+    of the second is hidden behind the first.
 
-    After a failure of what is computed with the rows a rank still takes part in the other broadcasts, whose rows it
-    drops: other ranks, which may have failed at another piece, wait for it.
+    If the computation fails on a rank, the rank still takes part in the remaining broadcasts and drops their rows.
+    Other ranks, which may have failed at another piece, wait for it.
     """
 
     def __init__(self, transport, pieces, arrays, phase):
@@ -51,7 +51,7 @@ class Broadcasts(Fetch):
                 self.bring(self.left[0])
 
     def check(self):
-        """Raise a ShapeError on every rank unless all broadcast such rows. Collective."""
+        """Raise a ShapeError on every rank unless all ranks broadcast rows of the same shape and dtype. Collective."""
         rows = ", ".join(f"{dtype} rows of shape {shape}" for shape, dtype in self.templates)
         check_calls(self.comm.allgather(f"broadcasts of {rows}"))
 
@@ -84,7 +84,7 @@ class Broadcasts(Fetch):
     def start(self, piece):
         """Start to broadcast the rows of a piece.
 
-        Returns what waits for the rows and returns the rows of the piece's columns.
+        Return a function that waits for the transfer and returns the rows of the piece's columns.
         """
         (arrival,) = piece.arrivals
         if piece.own:
@@ -108,9 +108,9 @@ class Broadcasts(Fetch):
 
 
 def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
-    """Return the needed rows, brought to the front in place where they ascend.
+    """Return the needed rows; if their numbers ascend, move the rows to the front of `rows` in place.
 
-    Each row only moves forward, over none still to be read.
+    Each row only moves towards the front, and never over a row that is still to be read.
     """
     if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
         return rows[needed]

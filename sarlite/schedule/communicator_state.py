@@ -1,4 +1,4 @@
-"""What the graphs of one communicator share: tags, a failure after which all refuse, how long they keep things."""
+"""State that all graphs of one communicator share: message tags, a failure, and the validity of kept results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,21 +12,21 @@ T = TypeVar("T")
 
 
 class CommState:
-    """What the graphs of one communicator share.
+    """State that all graphs of one communicator share.
 
     Attributes
     ----------
     n_tags : int
-        The number of the last tag.
+        Number of the last tag.
     generation : int
-        How often the graphs recovered. What a graph kept before is void: see `Memo`.
+        Number of recoveries so far. Each recovery invalidates what graphs kept before: see `Memo`.
     failure : str or None
-        The failure after which no graph is usable.
+        Description of the failure after which no graph is usable.
     broadcasting, fetching : list of Ahead
-        Threads of transfers that are not over: those that take part in every broadcast, and those that wait for peers'
+        Threads of unfinished transfers: those that take part in every broadcast, and those that wait for peers'
         messages.
     channels : list of Communicator
-        The channels of messages.
+        Channels for the messages of aggregations.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -38,26 +38,29 @@ class CommState:
 
     @classmethod
     def of(cls, comm: Any) -> "CommState":
-        """Return the state of a communicator, made at the first call. Collective then."""
+        """Return the state of a communicator. The first call makes the state and is collective."""
         kept = comm.channel("fetch").__dict__
         if "_state" not in kept:
             kept["_state"] = cls(comm)
         return kept["_state"]
 
     def check(self) -> None:
-        """Raise a PeerError after a failure."""
+        """Raise a PeerError if an earlier aggregation failed."""
         if self.failure is not None:
             again = "graph.recover() on every rank makes graphs usable again"
             raise PeerError(f"an aggregation failed ({self.failure}); {again}")
 
     def fail(self, error: BaseException) -> None:
-        """Note that messages may be missing from here on."""
+        """Record a failure: from now on messages may be missing, so graphs refuse until `recover`."""
         if self.comm.size > 1:
             self.failure = f"{type(error).__name__}: {error}"
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Do what all ranks do once; where it fails on one of them, as for want of memory, graphs refuse there."""
+        """Return a context for a step that all ranks take once, such as a collective set-up.
+
+        If the step fails on one rank alone, for example for lack of memory, graphs are unusable there until `recover`.
+        """
         self.check()
         try:
             yield
@@ -68,7 +71,10 @@ class CommState:
             raise
 
     def recover(self) -> None:
-        """Make the graphs usable: drop what is under way, void what was kept, agree on the next tag. Collective."""
+        """Make the graphs usable again after a failure. Collective.
+
+        Messages in transit are dropped, kept results become invalid, and the ranks agree on the next tag.
+        """
         self.generation += 1
         while self.broadcasting:
             self.broadcasting.pop().wait()
@@ -81,10 +87,10 @@ class CommState:
 
 
 class Memo:
-    """What a graph keeps of what ranks found together, by name, until the communicator's graphs recover.
+    """Results that a graph keeps by name and that all ranks computed together, valid until `CommState.recover`.
 
-    Where a rank failed, the ranks that finished have kept what that rank has not. Were it still used after `recover`,
-    they would skip an exchange that the rank waits for. So every rank then finds everything anew.
+    If a rank fails, other ranks may have kept a result that it lacks. If they used the result after `recover`, they
+    would skip an exchange that the failed rank waits for. So after `recover` every rank computes every result again.
     """
 
     def __init__(self, state: CommState) -> None:
@@ -92,7 +98,7 @@ class Memo:
         self._found: dict[Any, Any] = {}
 
     def get(self, name: Any, make: Callable[[], T]) -> T:
-        """Return what is kept under a name, made at the first call. Where `make` is collective, so is that call."""
+        """Return the result kept under `name`; the first call computes it by `make` and is collective if `make` is."""
         if self._generation != self.state.generation:
             self._generation, self._found = self.state.generation, {}
         if name not in self._found:

@@ -1,4 +1,4 @@
-"""Messages: the rows of several arrays in one buffer, one section an array."""
+"""Messages: the rows of several arrays in one buffer, with one section for each array."""
 
 import math
 
@@ -22,13 +22,13 @@ def allocate(n_rows, templates, zero=False):
 
 
 def sections(buffer, n_rows, templates):
-    """Return the views of a message in a buffer that is there."""
+    """Return the views of the arrays' sections in an existing message buffer."""
     return tuple(None if template is None else _section(buffer, start, n_rows, template)
                  for template, start in zip(templates, layout(n_rows, templates)[0]))
 
 
 def layout(n_rows, templates):
-    """Return where each section begins, and the bytes of all."""
+    """Return the byte offset of each section, and the total number of bytes."""
     starts, end = [], 0
     for template in templates:
         starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
@@ -37,21 +37,21 @@ def layout(n_rows, templates):
 
 
 def pack(arrays, rows):
-    """Return a message of some rows, a slice or row numbers, of each array; None stays None."""
+    """Return a message with some rows of each array; `rows` is a slice or row numbers. None stays None."""
     buffer, views = allocate(length(rows), templates_of(arrays))
     gather(arrays, rows, views)
     return buffer
 
 
 def gather(arrays, rows, views):
-    """Copy some rows of each array, or `kernels.Rows`, into its view; None stays None."""
+    """Copy some rows of each array, or `kernels.Rows`, into its view; arrays that are None are skipped."""
     for array, view in zip(arrays, views):
         if array is not None:
             kernels.copy_rows(array, rows, view)
 
 
 def row_bytes(template):
-    """Return the bytes of a row of a template, (row shape, dtype)."""
+    """Return the number of bytes of one row of a template, (row shape, dtype)."""
     shape, dtype = template
     return math.prod(shape) * np.dtype(dtype).itemsize
 

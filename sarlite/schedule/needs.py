@@ -1,4 +1,4 @@
-"""What ranks need of each other: found once a graph, and laid out by a mode as pieces."""
+"""Rows that ranks need from each other. They are found once per graph, and a mode divides them into pieces."""
 
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -12,23 +12,23 @@ from sarlite.structure.block import Bundle
 
 
 class Needs(NamedTuple):
-    """Which rows one rank needs of each other rank, and which rows each other rank needs of it.
+    """Rows that this rank needs from each rank, and rows that each rank needs from it.
 
     Attributes
     ----------
     rank : int
     offsets : (size + 1,) int64
-        The first source row of each rank.
+        First source row of each rank.
     cuts : list of EdgesByOwner
-        One a set of edges.
+        Edges divided by the owner of their source; one item for each set of edges.
     needs : list of (n,) int64
-        By rank, its rows that come here, counted from its first, in the order of their columns.
+        For each rank, its rows that this rank needs, counted from the rank's first row, in the order of their columns.
     asked : list of (n,) int64
-        By rank, the local rows that go there.
+        For each rank, the local rows that it needs from this rank.
     src_ids : list of (n,) int64
-        By rank, the global ids of its rows that come here; for this rank the ids of all local rows.
+        For each rank, the global ids of its rows in `needs`; for this rank the ids of all local rows.
     degree : float
-        Mean number of edges of a destination row, over all sets and ranks. 0 of a batch, whose rows do not ascend.
+        Mean number of edges of a destination row, over all sets and ranks; 0 for a batch, whose rows do not ascend.
     """
 
     rank: int
@@ -45,22 +45,22 @@ class Needs(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows all ranks own."""
+        """Number of rows that all ranks own together."""
         return int(self.offsets[-1])
 
     @property
     def n_src(self) -> int:
-        """How many rows this rank owns."""
+        """Number of rows that this rank owns."""
         return len(self.src_ids[self.rank])
 
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return this rank's own tile, and the peers' tiles.
+        """Return this rank's own tile, and the list of the peers' tiles.
 
-        There is one tile for `peers_at_once` peers, or with one peer at once a tile for each of `n` ranges of the
-        peer's rows. Round s of the peers' tiles brings rows from rank p + s and sends rows to rank p - s, so every rank
-        has one partner each way.
+        Each tile takes the rows of `peers_at_once` peers. With one peer at once, a peer has one tile for each of `n`
+        ranges of its rows. In round s a rank p receives rows from rank p + s and sends rows to rank p - s, so every
+        rank has one partner in each direction.
         """
         rounds = [((self.rank + s) % self.size, (self.rank - s) % self.size) for s in range(1, self.size)]
         groups = [rounds[start : start + peers_at_once] for start in range(0, len(rounds), peers_at_once)]
@@ -72,10 +72,10 @@ class Needs(NamedTuple):
         return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, Any]]:
-        """Return the `n` ranges of rank q's rows, and of each range the rows that this rank needs.
+        """Return the `n` ranges of rank q's rows, each with the rows in it that this rank needs.
 
-        The ranges are slices counted from rank q's first row. The rows needed are counted from the range's first. They
-        are a slice where they follow each other, else integers.
+        A range is a slice counted from rank q's first row. The needed rows are counted from the first row of the range.
+        They are a slice if they are consecutive, else integers.
         """
         ends = range_ends(self.offsets, q, n)
         ranges = [slice(a, b) for a, b in zip([0, *ends], ends)]
@@ -85,17 +85,17 @@ class Needs(NamedTuple):
 
     @property
     def order(self) -> list[int]:
-        """The ranks in the order of the columns, this one first."""
+        """The ranks in the order of their columns, this rank first."""
         return [(self.rank + s) % self.size for s in range(self.size)]
 
     def _arrivals(self, source, target, n):
-        """The arrivals of a round, one for each of the n ranges of ranks' rows."""
+        """Return the arrivals of one round, one for each of the n ranges of the ranks' rows."""
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """By group of ranks, a block for each range of its rows; the first group, this rank, has one block."""
+        """Return the blocks of each group of ranks, one for each range; the first group, this rank, has one block."""
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []
         for group in groups:
@@ -111,24 +111,24 @@ class Needs(NamedTuple):
         return [[next(found) for _ in (at if len(group) == 1 else at[:1])] for group, at in zip(groups, ends)]
 
     def _column_offsets(self):
-        """By rank, the number of columns before its columns; and the number of all columns."""
+        """Return the first column of each rank, and the number of all columns."""
         offsets, end = [0] * self.size, 0
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])
         return offsets, end
 
     def _divided(self, rows, q, n):
-        """Divide ascending rows of rank q by its ranges."""
+        """Divide ascending rows of rank q at the ends of its `n` ranges."""
         return [rows] if n == 1 else np.split(rows, np.searchsorted(rows, range_ends(self.offsets, q, n)[:-1]))
 
     def _dtype(self, n_columns):
-        """The dtype of blocks' indices."""
+        """Return the dtype of the blocks' indices, int32 if it is large enough."""
         most = max([n_columns, *(len(cut.edges.indices) for cut in self.cuts)])
         return np.dtype(np.int32 if most < 2**31 else np.int64)
 
 
 def find(comm: Any, sets: list[part_edges_csr.InEdges], src_ids: Any, n_local_src: int) -> Needs:
-    """Find what this rank must exchange with its peers. Collective.
+    """Find the rows that this rank exchanges with its peers. Collective.
 
     Parameters
     ----------
@@ -172,5 +172,5 @@ def find(comm: Any, sets: list[part_edges_csr.InEdges], src_ids: Any, n_local_sr
 
 
 def range_ends(offsets: Any, q: int, n: int) -> list[int]:
-    """Return where the `n` ranges of rank q's rows end, counted from its first row."""
+    """Return the ends of the `n` ranges of rank q's rows, counted from its first row."""
     return (np.arange(1, n + 1) * (offsets[q + 1] - offsets[q]) // n).tolist()

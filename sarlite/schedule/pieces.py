@@ -1,4 +1,4 @@
-"""Pieces: what a rank computes at once, and which rows come for it.
+"""Pieces: units of computation, with the rows that must arrive before each.
 
 A plan is two lists of pieces, forward and backward.
 """
@@ -10,22 +10,23 @@ import numpy as np
 
 
 class Arrival(NamedTuple):
-    """Rows of `source` come, while `send_rows` of this rank go to `target`.
+    """Exchange of rows: this rank receives rows of `source` and sends its `send_rows` to `target`.
 
     Attributes
     ----------
     source : int
-        The rank whose rows come. In a broadcast it may be this rank; then no rows come, and its rows go.
+        Rank whose rows arrive. In a broadcast it may be this rank; then it sends its rows and none arrive.
     target : int, or None
-        The rank that `send_rows` go to; None in a broadcast, where the source's rows go to every rank.
+        Rank that `send_rows` go to; None in a broadcast, where the source's rows go to every rank.
     n_rows : int
-        How many rows come.
+        Number of rows that arrive.
     contiguous : bool
-        Whether the rows that come follow each other at their owner, who then sends them as they stand, array by array.
+        True if the rows that arrive are consecutive at their owner, which then sends them array by array without
+        copying.
     send_rows : slice or (n_send,) int
-        Local rows; of a graph ascending. A slice where they follow each other.
+        Local rows to send, ascending on a graph; a slice if they are consecutive.
     needed : slice or (n_columns,) int, optional
-        Which of the rows that come are columns of the block; by default all are.
+        Arriving rows that are columns of the block; by default all are.
     """
 
     source: int
@@ -37,34 +38,34 @@ class Arrival(NamedTuple):
 
     @property
     def n_send(self) -> int:
-        """How many rows go."""
+        """Number of rows to send."""
         return length(self.send_rows)
 
     @property
     def n_columns(self) -> int:
-        """How many of the rows that come are columns of the block."""
+        """Number of the arriving rows that are columns of the block."""
         return self.n_rows if self.needed is None else length(self.needed)
 
     def cut(self, n: int) -> list["Arrival"]:
-        """Divide the rows that come, and the rows that go, into `n` like parts."""
+        """Divide the arriving rows, and the rows to send, into `n` parts of nearly equal size."""
         come, go = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
         return [self._replace(n_rows=come[k + 1] - come[k], send_rows=some(self.send_rows, go[k], go[k + 1]))
                 for k in range(n)]
 
 
 class Piece(NamedTuple):
-    """What is computed at once: a block of edges, and where the rows of the block's columns come from.
+    """One unit of computation: a block of edges, and the sources of the rows of the block's columns.
 
     Attributes
     ----------
     block : Edges, or Bundle of several sets of edges, or None
-        The block's columns are this rank's rows where `own`, then the rows of each arrival. None: rows are sent, and
+        The block's columns are this rank's rows if `own`, then the rows of each arrival. With None rows are sent, and
         nothing is computed.
     own : bool
-        Whether this rank's own rows are the first columns.
+        True if this rank's own rows are the first columns.
     arrivals : tuple of Arrival
     share : Fraction
-        How many peers' rows come; a part of one where a peer's rows come in several pieces.
+        Number of peers whose rows arrive; below 1 if the rows of one peer arrive in several pieces.
     """
 
     block: Any
@@ -74,11 +75,11 @@ class Piece(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows come."""
+        """Number of rows that arrive."""
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:
-        """Divide a piece with one arrival into `n` pieces, each for a range of the block's columns."""
+        """Divide a piece that has one arrival into `n` pieces, each for a range of the block's columns."""
         if n == 1:
             return [self]
         (arrival,) = self.arrivals
@@ -90,15 +91,15 @@ class Piece(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one rank computes over a graph, in two lists of pieces. A mode lays them out.
+    """Work of one rank over a graph, as two lists of pieces that a mode builds.
 
     Attributes
     ----------
     n_src : int
-        Source rows that this rank owns.
+        Number of source rows that this rank owns.
     forward, backward : tuple of Piece
-        In the order in which a rank takes them. Every edge of the rank is in one forward and in one backward piece.
-        Backward pieces always come and go from peer to peer.
+        Pieces in the order in which the rank takes them. Every edge of the rank is in one forward and in one backward
+        piece. Backward pieces always exchange rows between two peers, never by broadcast.
     degree : float
         Mean number of edges of a destination row, over all ranks.
     """
@@ -112,14 +113,14 @@ class Plan(NamedTuple):
     def blocks(self) -> tuple[Any, ...]:
         """The blocks of the forward pieces in the order of their columns.
 
-        The local block is first, or the one block of all edges.
+        The first block holds the local edges, or all edges if there is one block.
         """
         blocks = (piece.block for piece in self.forward if piece.block is not None)
         return tuple(sorted(blocks, key=lambda block: block.offset))
 
     @property
     def local(self) -> Any:
-        """The block of the edges from this rank's own rows; in one block of all edges, that block."""
+        """The block that holds the edges from this rank's own rows; with one block of all edges, that block."""
         return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
 
     @property
@@ -129,16 +130,16 @@ class Plan(NamedTuple):
 
     @property
     def n_halo(self) -> int:
-        """How many peers' rows this rank needs."""
+        """Number of peers' rows that this rank needs."""
         return sum(arrival.n_rows for arrival in self.exchanges)
 
     @property
     def exchanges(self) -> list[Arrival]:
-        """The arrivals from peer to peer: those of a peer follow each other, and their rows ascend."""
+        """The arrivals of the backward pieces, grouped by peer; the rows of each peer ascend."""
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Any, int, slice]]:
-        """Return (block, owner, columns of the block) of the peers' rows, in the order of all blocks' columns."""
+        """Return (block, owner, columns of the block) for the peers' rows, in the order of all blocks' columns."""
         found = []
         for piece in self.forward:
             start = self.n_src if piece.own else 0
@@ -149,14 +150,14 @@ class Plan(NamedTuple):
         return sorted(found, key=lambda each: each[0].offset)
 
     def needed(self, size: int) -> list[int]:
-        """Return by rank how many of its rows come here."""
+        """Return, for each rank, the number of its rows that this rank needs."""
         found = [0] * size
         for arrival in self.exchanges:
             found[arrival.source] += arrival.n_rows
         return found
 
     def asked(self, size: int) -> list[np.ndarray]:
-        """Return by rank the local rows that go there, (n,) int64 in the order in which they go."""
+        """Return, for each rank, the local rows that are sent to it, (n,) int64, in the order of sending."""
         found = [[np.empty(0, np.int64)] for _ in range(size)]
         for arrival in self.exchanges:
             rows = arrival.send_rows
@@ -167,17 +168,17 @@ class Plan(NamedTuple):
 
 
 def length(rows: Any) -> int:
-    """Return how many rows a slice, or an array of row numbers, has."""
+    """Return the number of rows in a slice or in an array of row numbers."""
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
 def some(rows: Any, a: int, b: int) -> Any:
-    """Return the rows from the a-th to the b-th of a slice or an array of row numbers."""
+    """Return the rows at positions a .. b - 1 of a slice or an array of row numbers."""
     return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]
 
 
 def as_range(rows: np.ndarray) -> Any:
-    """Return row numbers as a slice where each follows the one before, else as small integers."""
+    """Return row numbers as a slice if they are consecutive, else as the smallest integer dtype that fits."""
     if len(rows) == 0:
         return slice(0, 0)
     if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():

@@ -1,4 +1,4 @@
-"""The edges by their sources: a part's out-edges, and whether the structure is symmetric."""
+"""Edges ordered by their sources: the out-edges of a part, and a test for a symmetric structure."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sarlite.structure.part_edges_csr import InEdges, owners
 
 
 def out_edges(comm, edges, n_src):
-    """Return the edges from this rank's source rows, by source. Collective.
+    """Return the edges that leave this rank's source rows, ordered by source. Collective.
 
     Parameters
     ----------
@@ -40,10 +40,10 @@ def out_edges(comm, edges, n_src):
 
 
 def is_symmetric(comm, edges, n_src):
-    """Whether each rank has as many sources as destinations, and each edge has its reverse as often. Collective.
+    """Return True if the structure is symmetric and each rank has as many sources as destinations. Collective.
 
-    Compares a hash of the edges with one of the reversed ones: sums of 64 scrambled bits an edge, so different
-    structures pass with a probability of about 2^-64. Memory: 24 bytes an edge while it runs.
+    An edge must occur as often as its reverse. The test compares a 64-bit hash of the edges with a hash of the reversed
+    edges, so different structures pass with a probability of about 2^-64. Memory: 24 bytes per edge while it runs.
     """
     before = sum(comm.allgather(edges.n_dst)[: comm.rank])
     src = edges.indices.astype(np.uint64)

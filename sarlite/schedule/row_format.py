@@ -1,4 +1,4 @@
-"""How rows that edges gather are stored and sent: a value of the schedule."""
+"""Row formats: the dtype in which rows that edges gather are stored and sent, a value of the schedule."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from sarlite.types import Array
 
 
 class RowFormat(NamedTuple):
-    """A format of rows. Rows are rounded once, where they enter the schedule; kernels dispatch on the rows' dtype.
+    """Storage format of rows. The schedule rounds rows once, when it receives them; kernels dispatch on their dtype.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class RowFormat(NamedTuple):
         return self.name != "float32"
 
     def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return source rows as the schedule stores them; arrays of another kind than "rows" stay as they are."""
+        """Return source rows as the schedule stores them. Arrays of a kind other than "rows" are not changed."""
         if not self.is_narrow:
             return arrays
         return tuple(self._narrow(x) if kind == "rows" else x for x, kind in zip(arrays, kinds))
@@ -36,7 +36,12 @@ class RowFormat(NamedTuple):
         return kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Return rows of an output's gradient as the schedule stores them, and the scale that is still to be applied.
+        """Return rows of an output's gradient as the schedule stores them, and the scale that is not yet applied.
+
+        Notes
+        -----
+        The rounding of a row depends on the row alone, so all ranks that sum the gradient rows use the same values. The
+        sums over edges and ranks are float32.
 
         Notes
         -----

@@ -1,6 +1,6 @@
-"""The schedule of one graph: its plan, how rows travel, and the two loops over the plan's pieces.
+"""The schedule of one graph: its plan, its transport, and the two loops over the plan's pieces.
 
-It knows no operator.
+The schedule knows no operator.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from sarlite.schedule.transport import Fetch, NoFetch, Push, Transport
 
 
 class Schedule(NamedTuple):
-    """How the blocks of one graph are computed with.
+    """Plan and transport of one graph, and the loops that aggregations run over its blocks.
 
     Attributes
     ----------
@@ -26,12 +26,13 @@ class Schedule(NamedTuple):
     transport : Transport
     mode : Mode
     reverse : Schedule, or None
-        Of the reversed edges, from destination to source rows, where the gradients of linear messages are found by the
-        reversed edges.
+        Schedule of the reversed edges, from destination to source rows, if gradients of linear messages are computed
+        over
+        them.
     reverses_attention : bool
-        Whether the gradients of attention are found by the reversed edges, too.
+        True if the gradients of attention are also computed over the reversed edges.
     row_format : RowFormat
-        How rows that edges gather are stored and sent.
+        Format in which rows that edges gather are stored and sent.
     """
 
     plan: Plan
@@ -43,7 +44,7 @@ class Schedule(NamedTuple):
 
     @property
     def n_edges(self):
-        """How many edges this rank computes with."""
+        """Number of edges whose destinations this rank owns."""
         return sum(block.n_edges for block in self.plan.blocks)
 
     def run(self, arrays, on_block, keeps_rows=False, phase="forward"):
@@ -52,12 +53,13 @@ class Schedule(NamedTuple):
         Parameters
         ----------
         arrays : tuple of (n_src, ...) ndarray
-            The local rows, which peers fetch too.
+            Local rows, which peers fetch too.
         on_block : callable
-            Given a block and the arrays of its columns, which are freed after the call.
+            Called with a block and the rows of its columns, which are freed after the call.
         keeps_rows : bool
+            True if the rows of each block are kept and returned.
         phase : str
-            What the bytes are counted under.
+            Phase that the transferred bytes are counted under.
 
         Returns
         -------
@@ -78,22 +80,24 @@ class Schedule(NamedTuple):
         return [rows for _, rows in sorted(kept, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward"):
-        """Call `on_block(block, rows, d_rows)` for each block. Collective.
+        """Call `on_block(block, rows, d_rows)` for each block, and push each d_rows to its owner (SAR algorithm 2).
 
-        Each d_rows is brought to the rows' owner (SAR algorithm 2).
+        Collective.
 
         Parameters
         ----------
         arrays : tuple of (n_src, ...) ndarray, or None
-            Local rows; given, the peers' rows are fetched again (case 2). Else rows are None.
+            Local rows in case 2, where the peers' rows are fetched again. With None and no `block_rows`, rows are None.
         block_rows : list of tuple of ndarray, or None
-            What `run` returned: the rows of each block, in place of fetched rows.
+            Rows of each block that `run` returned, used instead of fetched rows.
         on_block : callable
-            Without `block_rows`, blocks may be some rows or columns of the blocks that `run` showed.
+            Called with a block, its rows and the gradients to add to. Without `block_rows` a block may hold a part of
+            the
+            rows or columns of a block of `run`.
         d_arrays : list of (n_src, ...) ndarray or None
-            Gradients of the local rows, added to in place; None where nobody needs one.
+            Gradients of the local rows, added to in place; None for a gradient that is not wanted.
         phase : str
-            What the bytes are counted under.
+            Phase that the transferred bytes are counted under.
         """
         pieces = self._backward_pieces(arrays is not None)
         kept = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
@@ -108,10 +112,10 @@ class Schedule(NamedTuple):
                 del buffer, d_rows
 
     def _backward_pieces(self, fetches):
-        """The pieces of a backward pass.
+        """Return the pieces of a backward pass.
 
-        The own tile comes last, so that the last gradients travel meanwhile. Where a thread fetches rows again, one
-        half of the own tile's rows comes first, so that the first rows travel meanwhile, too.
+        The own tile comes last, so that it is computed while the last gradients travel. If a thread fetches rows again,
+        half of the own tile's rows come first, to be computed while the first rows travel.
         """
         *peers, own = self.plan.backward
         if not (fetches and self.transport.prefetch and peers):
@@ -121,9 +125,9 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """How many messages of gradients travel at once.
+        """Number of gradient messages that travel at the same time.
 
-        As many as one piece has, or with prefetch those of one peer.
+        It is the number of messages of one piece; with prefetch, the number of messages of one peer.
         """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:
@@ -138,12 +142,12 @@ BACKWARD = "push", "fetch"
 
 
 class Options(NamedTuple):
-    """How a graph is computed with on several ranks.
+    """Options of the computation on several ranks.
 
     Attributes
     ----------
     mode : {"sar", "sa", "oneshot", "broadcast"}, or a Mode
-        The order in which a layer's remote rows are fetched and used; see `sar.schedule.modes`.
+        The order in which a layer's remote rows are fetched and used; see `schedule.modes`.
     prefetch : int
         Number of peers whose rows a thread fetches ahead; with 0 rows are fetched when they are used.
     backward : {"push", "fetch"}, optional
@@ -169,7 +173,7 @@ class Options(NamedTuple):
     peers_at_once: int | None = None
 
     def check(self, comm):
-        """Raise a ConfigError on every rank where one cannot be. Collective."""
+        """Raise a ConfigError on every rank if an option is not valid. Collective."""
         raise_together(comm, self._error())
 
     def _error(self):
@@ -191,42 +195,42 @@ class Options(NamedTuple):
 
     @property
     def reverses(self):
-        """Whether linear messages' gradients go over the reversed edges on several ranks.
+        """True if the gradients of linear messages are computed over the reversed edges on several ranks.
 
-        By default those of narrow rows do: a row of a gradient is rounded, whichever rank sums it up, but of the sums
-        that are pushed nothing may be rounded, as which edges they are over depends on the division.
+        By default they are with bfloat16 rows. A gradient row is rounded in the same way by every rank that uses it.
+        Pushed sums must not be rounded, because the edges in each sum depend on the division of the graph.
         """
         return self.reverses_attention or (self.mode_value.reverses if self.backward is None else False)
 
     @property
     def reverses_attention(self):
-        """Whether those of attention do."""
+        """True if the gradients of attention are computed over the reversed edges."""
         return self.row_dtype != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
     def separate(self):
-        """True if each relation of several has a fetch of its own, though relations have sources in common."""
+        """True if each relation has its own fetch, even if several relations have the same source rows."""
         return self.backward == "fetch"
 
     @property
     def mode_value(self) -> Mode:
-        """The mode as a value."""
+        """The mode as a `Mode` object, with the option `peers_at_once` applied."""
         mode: Any = MODES[self.mode] if isinstance(self.mode, str) else self.mode
         return mode if self.peers_at_once is None else replace(mode, peers_at_once=self.peers_at_once)
 
 
 def make(comm, found, options, profile, dst_ids=None):
-    """Return a Schedule of the edges that `needs.find` has found. Collective.
+    """Return the Schedule for the needs that `needs.find` returned. Collective.
 
     Parameters
     ----------
     comm : Communicator
     found : Needs
-        Of one set of edges, or of several, of relations, whose gradients are then pushed.
+        Needs of one set of edges, or of several relations, whose gradients are then always pushed.
     options : Options
     profile : Profile
-    dst_ids : (n_dst,) int64
-        Global ids of this rank's destination rows; None of relations.
+    dst_ids : (n_dst,) int64, optional
+        Global ids of this rank's destination rows; None for relations.
     """
     mode, transport = options.mode_value, Transport(comm, options.prefetch, profile)
     made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.row_dtype])
@@ -236,7 +240,7 @@ def make(comm, found, options, profile, dst_ids=None):
 
 
 def _reversed(comm, found, dst_ids, made):
-    """A Schedule of the reversed edges: the same, where they are the same edges between the same ids."""
+    """Return a Schedule of the reversed edges; it is `made` itself if the structure is symmetric with equal ids."""
     (cut,), n_src = found.cuts, made.plan.n_src
     same_ids = all(comm.allgather(np.array_equal(dst_ids, found.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):

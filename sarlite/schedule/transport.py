@@ -1,9 +1,9 @@
-"""Transport: rows fetched from peers, gradients pushed to their owners.
+"""Transport: fetches rows from peers and pushes gradients to their owners.
 
-The only place that talks to peers; it knows no operator. Values and gradients travel on channels of their own, since
-different threads send them. Every aggregation, each direction of it, takes a tag of its own, so that what an
-aggregation that failed has left under way meets no later one. After a failure on several ranks the communicator's
-graphs refuse until `recover` (`state`): nobody can know how far the other ranks came.
+Only this module and `broadcast_transport` talk to peers during an aggregation, and neither knows an operator. Values
+and gradients use separate channels, because different threads send them. Each direction of each aggregation has its own
+tag, so that messages left over from a failed aggregation match no later one. After a failure on several ranks the
+communicator's graphs refuse to work until `recover` (`CommState`), because no rank knows how far the others came.
 """
 
 import threading
@@ -17,20 +17,21 @@ from sarlite.schedule.messages import allocate, gather, pack, templates_of
 
 
 class Transport:
-    """How the rows of one graph travel. Making one is collective.
+    """Channels, prefetch depth and profile for the transfers of one graph. Construction is collective.
 
     Parameters
     ----------
     comm : Communicator
     prefetch : int
-        Peers' rows fetched ahead of the rows in use; 0 starts no thread.
+        Number of peers whose rows are fetched ahead of the rows in use; 0 starts no thread.
     profile : Profile
 
     Attributes
     ----------
     fetch_comm, push_comm : Communicator
+        Channels for rows and for gradients.
     state : CommState
-        The communicator's.
+        State shared by all graphs of the communicator.
     """
 
     def __init__(self, comm, prefetch, profile):
@@ -49,9 +50,9 @@ class Transport:
 
 
 class Transfer:
-    """A context whose messages are under way.
+    """Context of the messages of one direction of an aggregation.
 
-    After an error the transport is told, and no message is started any more.
+    After an error the communicator's state records the failure, and no further message is started.
     """
 
     def __init__(self, transport, comm):
@@ -75,7 +76,7 @@ class Transfer:
                 self.transport.state.fail(error)
 
     def finish(self):
-        """Wait for what is under way still."""
+        """Wait for all messages that are still in transit."""
 
     def receive(self, array, source):
         return self._start(self.comm.start_recv, array, source)
@@ -93,26 +94,26 @@ class Transfer:
 
 
 def wait_all(requests):
-    """Wait for requests; None among them are nothing."""
+    """Wait for all requests; entries that are None are skipped."""
     for request in requests:
         if request is not None:
             request.wait()
 
 
 class Fetch(Transfer):
-    """Brings the rows of pieces, one piece after the other, from peer to peer.
+    """Brings the rows of pieces from peer to peer, one piece after the other.
 
-    With prefetch a thread is ahead (SAR 3.4).
+    With prefetch a thread fetches ahead (SAR 3.4).
 
     Parameters
     ----------
     transport : Transport
     pieces : sequence of Piece
-        In the order in which they are taken.
+        Pieces in the order in which they are taken.
     arrays : tuple of (n_src, ...) ndarray
         This rank's rows, which peers fetch too.
     phase : str
-        What the bytes are counted under.
+        Phase that the transferred bytes are counted under.
     """
 
     def __init__(self, transport, pieces, arrays, phase):
@@ -136,7 +137,7 @@ class Fetch(Transfer):
 
     @property
     def threads(self):
-        """Where the thread ahead is noted for `recover`."""
+        """List that the prefetch thread is registered in, so that `recover` can wait for it."""
         return self.transport.state.fetching
 
     def __exit__(self, kind, error, trace):
@@ -151,7 +152,7 @@ class Fetch(Transfer):
             self.threads.remove(self.ahead)
 
     def take(self, piece):
-        """Return the rows of the piece's columns once they are here."""
+        """Wait for the rows of the piece's columns and return them."""
         if not piece.arrivals:
             return self.arrays
         peer = {} if len(piece.arrivals) > 1 else {"peer": piece.arrivals[0].source}
@@ -163,12 +164,12 @@ class Fetch(Transfer):
             return rows
 
     def release(self, piece):
-        """Say that the rows taken last are freed."""
+        """Report that the rows of the piece taken last are freed, so that more rows may be fetched."""
         if self.ahead and piece.arrivals:
             self.ahead.release()
 
     def produce(self, leave):
-        """Bring each piece's rows, as a thread does it that is ahead."""
+        """Yield the rows of each piece; the prefetch thread runs this generator."""
         for piece in self.coming:
             if not leave():
                 return
@@ -178,7 +179,7 @@ class Fetch(Transfer):
             wait_all(sends)
 
     def bring(self, piece):
-        """Receive a piece's rows; return the rows and the requests of what was sent."""
+        """Receive the rows of a piece; return the rows and the requests of the messages sent to peers."""
         buffer, rows = allocate(piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
         receives, end = [], 0
@@ -192,10 +193,10 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival, message, views):
-        """Start to receive an arrival's rows into `views`; return what finishes it.
+        """Start to receive the rows of an arrival into `views`; return a function that completes the receive.
 
-        Rows that follow each other at their owner come array by array, others as one message, whose sections `views`
-        are where it is given.
+        Rows that are consecutive at their owner come array by array. Other rows come as one message. If `message` is
+        given, `views` are its sections.
         """
         straight, sections = arrival.contiguous or len(views) == 1, ()
         if not straight and message is None:
@@ -215,9 +216,9 @@ class Fetch(Transfer):
         return finish
 
     def start_send(self, arrival):
-        """Start to send `send_rows` of each array.
+        """Start to send `send_rows` of each array; return the requests.
 
-        Rows that follow each other go as they stand, others as one packed message.
+        Consecutive rows are sent without a copy, other rows as one packed message.
         """
         rows = arrival.send_rows
         parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
@@ -227,7 +228,7 @@ class Fetch(Transfer):
 
 
 class NoFetch:
-    """Where no rows are fetched: `take` returns None."""
+    """Replaces `Fetch` in case 1, where no rows are fetched: `take` returns None."""
 
     goes_ahead = False
 
@@ -245,17 +246,17 @@ class NoFetch:
 
 
 class Push(Transfer):
-    """Sends gradients of remote rows to their owners, and adds what peers send to `d_arrays`.
+    """Sends gradients of remote rows to their owners, and adds the gradients that peers send to `d_arrays`.
 
     Parameters
     ----------
     transport : Transport
     d_arrays : list of (n_src, ...) ndarray or None
-        Gradients of this rank's rows; None where nobody needs one.
+        Gradients of this rank's rows, added to in place; None for a gradient that is not wanted.
     depth : int
-        Messages each way that travel while something is computed.
+        Number of messages in each direction that travel during the computation.
     phase : str
-        What the bytes are counted under.
+        Phase that the transferred bytes are counted under.
     """
 
     def __init__(self, transport, d_arrays, depth, phase):
@@ -269,14 +270,14 @@ class Push(Transfer):
     def gradients(self, piece):
         """Return (buffer, views) for the gradients of a piece's columns.
 
-        They are zeros, or where no rows come `d_arrays`, which have no buffer.
+        The views are zeros. For a piece without arrivals they are `d_arrays`, and the buffer is None.
         """
         if not piece.arrivals:
             return None, self.d_arrays
         return allocate(piece.n_rows, self.templates, zero=True)
 
     def start(self, piece, buffer, views):
-        """Send the gradients of a piece's columns on their way."""
+        """Start to send the gradients of a piece's columns to the owners of the rows."""
         if len(piece.arrivals) == 1:
             self._start_exchange(piece.arrivals[0], buffer)
             return
@@ -288,7 +289,10 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
-        """Start the exchange of gradients, once at most `depth` - 1 others travel; with a depth of 0 finish it too."""
+        """Start one exchange of gradients when at most `depth` - 1 exchanges are in progress.
+
+        With depth 0 also wait for its end.
+        """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)
         span = self.profile.span("push", "push", peer=arrival.source, bytes=message.nbytes)
@@ -315,7 +319,7 @@ class Push(Transfer):
 
 
 def add_rows(received, rows, d):
-    """Add rows that came to the rows of `d` that they are of: every sum of gradients that peers send back."""
+    """Add received gradients to the rows `rows` of `d`. Every sum of gradients from peers is made here."""
     if isinstance(rows, slice):
         kernels.add(d[rows], received, d[rows])
     else:
@@ -323,7 +327,7 @@ def add_rows(received, rows, d):
 
 
 def _in_thread(finish):
-    """A thread that waits in MPI makes the transfer progress while kernels compute; return what joins it."""
+    """Run `finish` in a thread, so that MPI makes progress while kernels compute; return a function that joins it."""
     failed = []
 
     def wait():

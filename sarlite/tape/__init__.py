@@ -1,4 +1,4 @@
-"""A small reverse-mode tape over NumPy arrays: a table primitive -> vjp, and an engine that knows no operator."""
+"""A small reverse-mode tape over NumPy arrays: a table primitive -> vjp, and a backward pass that knows no operator."""
 
 from sarlite.tape import ops
 from sarlite.tape.apply import apply

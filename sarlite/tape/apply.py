@@ -1,4 +1,4 @@
-"""The forward pass: run a primitive and leave a node on the tape. It knows no operator."""
+"""The forward pass: run a primitive and record a node on the tape. This module knows no operator."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def written_over(x: Tensor, result: Tensor) -> Tensor:
 
 
 def _keeps_volatile(tensors, arrays, residuals):
-    """Return True if a residual may depend on a volatile input: any array but the inputs that are not volatile."""
+    """Return True if a residual may depend on a volatile input, that is, on remote rows."""
     steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
     arrays_kept, known = _arrays(residuals)
     return not known or any(id(a) not in steady for a in arrays_kept)

@@ -19,7 +19,7 @@ from sarlite.types import Array, Axis
 
 
 def _restore(g, axis, keepdims):
-    """Put the reduced axes back as axes of length one."""
+    """Restore the reduced axes as axes of length 1."""
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
@@ -35,12 +35,12 @@ primitive("sum", _sum, _sum_vjp)
 
 
 def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Sum over an axis, a tuple of axes, or all. Nothing is kept for the backward pass."""
+    """Return the sum over an axis, a tuple of axes, or all axes. No values are kept for the backward pass."""
     return apply("sum", x, axis=axis, keepdims=keepdims)
 
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Average over an axis, a tuple of axes, or all."""
+    """Return the mean over an axis, a tuple of axes, or all axes."""
     return div(sum(x, axis, keepdims), reductions.count(x, axis))
 
 
@@ -52,7 +52,7 @@ primitive(
 
 
 def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
-    """Sum the values up to each one, along an axis, or in the order of the flattened x."""
+    """Return the cumulative sums along an axis, or of the flattened x if `axis` is None."""
     return apply("cumsum", reshape(x, -1) if axis is None else x, axis=0 if axis is None else axis)
 
 
@@ -94,12 +94,12 @@ primitive("std", _std_forward, _std_vjp)
 
 
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the variance over an axis, a tuple of axes, or all: sum((x - mean)^2) / (n - ddof)."""
+    """Return the variance over an axis, a tuple of axes, or all axes: sum((x - mean)^2) / (n - ddof)."""
     return apply("var", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
 
 def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the square root of `var`; where it is 0, so is the gradient."""
+    """Return the square root of `var`. The gradient is 0 where the result is 0."""
     return apply("std", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
 
@@ -107,7 +107,10 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _enter(name, arg):
-    """Enter max or min over one axis; `arg` is NumPy's argmax or argmin, which finds the first."""
+    """Register the primitive max or min over one axis.
+
+    `arg` is `np.argmax` or `np.argmin`, which return the first of equal entries.
+    """
 
     def forward(wants_grad, x, axis, keepdims):
         at = arg(x, axis=axis, keepdims=True)
@@ -128,12 +131,18 @@ _enter("min", np.argmin)
 
 
 def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the max over an axis, a tuple of axes, or all; of equal entries the first gets the whole gradient."""
+    """Return the maximum over an axis, a tuple of axes, or all axes.
+
+    Of equal entries the first one receives the whole gradient.
+    """
     return _extremum("max", x, axis, keepdims)
 
 
 def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the min, as `max` returns the max."""
+    """Return the minimum over an axis, a tuple of axes, or all axes.
+
+    Of equal entries the first one receives the whole gradient.
+    """
     return _extremum("min", x, axis, keepdims)
 
 
@@ -148,7 +157,7 @@ def _extremum(name, x, axis, keepdims):
 
 
 def _joined(x, axes):
-    """Move several axes to the end, as one."""
+    """Move several axes to the end and merge them into one."""
     axes = sorted(axes)
     rest = [a for a in range(x.ndim) if a not in axes]
     moved = x if [*rest, *axes] == list(range(x.ndim)) else transpose(x, *rest, *axes)
@@ -160,23 +169,23 @@ def _joined(x, axes):
 
 
 def top(x, axis):
-    """The largest value over `axis`, which stays as an axis of length one; 0 where all values are -inf.
+    """Return the largest value over `axis`, kept as an axis of length 1; 0 if all values are -inf.
 
-    exp of x less the largest value does not overflow.
+    exp(x - top) does not overflow.
     """
     largest = x.max(axis, keepdims=True, initial=-np.inf)
     return np.where(np.isneginf(largest), 0, largest)
 
 
 def log_softmax_of(x, axis):
-    """x - log sum exp x, of an ndarray."""
+    """Return x - log(sum(exp(x))) of an ndarray over an axis."""
     z = x - top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, of no values
         return z - numerics.log(reductions.total(numerics.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
-    """exp x / sum exp x, of an ndarray."""
+    """Return exp(x) / sum(exp(x)) of an ndarray over an axis."""
     e = numerics.exp(x - top(x, axis))
     return e / reductions.total(e, axis, keepdims=True)
 
@@ -221,8 +230,8 @@ primitive("logsumexp", _logsumexp, _logsumexp_vjp)
 
 
 def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all.
+    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all axes.
 
-    Large values do not overflow; a -inf is a term of 0.
+    Large values do not overflow. An entry of -inf contributes 0 to the sum.
     """
     return apply("logsumexp", x, axis=of_axes(axis, x.ndim), keepdims=keepdims)

@@ -1,10 +1,10 @@
-"""The backward pass: gradients on their way from seeds to leaves.
+"""The backward pass, which carries gradients from seeds to leaves.
 
-One sum of gradients stands at each sink, in a cell of its own (a list of one item). The invariant: *an array is written
-to only where the engine holds the only reference to its memory* (`ownership`). Thus
-- a vjp gets a g that nobody else holds writable, and may overwrite it; another g is passed as a read-only view;
-- a further gradient is added in place to a sum that nobody else holds; otherwise the sum becomes a new array;
-- a leaf's `grad` becomes the sum itself if nobody else holds it, otherwise a copy.
+Each sink has one sum of gradients, held in its own cell (a list of one item). The invariant: *an array is written to
+only if the backward pass holds the only reference to its memory* (`ownership`). It follows that
+- a vjp receives a writable g if nothing else refers to g, and may overwrite it; else g is a read-only view;
+- a further gradient is added in place to a sum that nothing else refers to; else the sum becomes a new array;
+- a leaf's `grad` becomes the sum itself if nothing else refers to it, else a copy.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ def reachable(sinks: Iterable[Any], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """The sums of gradients on their way, by `id` of the sink.
+    """Sums of the gradients that have not been passed on yet, keyed by `id` of the sink.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Arrivals:
         self._cells: dict[int, list[Any]] = {}
 
     def add(self, sink: Any, cell: list[Any]) -> None:
-        """Add the gradient `cell[0]`, an array or a `Summand`, at a sink. The caller gives the cell away."""
+        """Add the gradient `cell[0]`, an array or a `Summand`, at a sink. The caller must not use the cell again."""
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):
@@ -62,7 +62,7 @@ class Arrivals:
         return id(node) in self._cells
 
     def take(self, node: Node) -> list[Any]:
-        """Return the cell of a node's sum and forget it."""
+        """Remove and return the cell that holds the sum of a node's gradients."""
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, np.ndarray]:
@@ -78,7 +78,7 @@ class Arrivals:
 
 
 def _to_array(cell):
-    """Make the gradient in a cell an array."""
+    """Convert the gradient in a cell to an array."""
     if isinstance(cell[0], Summand):
         cell[0] = cell[0].array()
     elif not isinstance(cell[0], np.ndarray):
@@ -122,7 +122,7 @@ def carry(seeds: list[tuple[Any, np.ndarray]], since: int = -1, release: bool = 
 
 
 def _pass(node, arrivals, release):
-    """Pass one node's gradient on to its sinks."""
+    """Run one node's vjp and add the results at the node's sinks."""
     cell = arrivals.take(node)
     if writable(cell) is None:
         cell[0] = cell[0].view()
@@ -138,7 +138,7 @@ def _pass(node, arrivals, release):
 
 
 def pull(seeds: list[tuple[Any, np.ndarray]], since: int = -1) -> dict[int, np.ndarray]:
-    """Carry gradients back from `seeds` and return the gradient by `id` of each end. The tape stays as it is."""
+    """Carry gradients back from `seeds` and return the gradient by `id` of each end. The tape can be used again."""
     return carry(seeds, since).arrays()
 
 

@@ -16,9 +16,9 @@ from sarlite.tape.tensor import Operand, Tensor
 
 
 def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
-    """Enter out = f(x) with gradient dx(g, kept, **params), and return the operation.
+    """Register the primitive out = f(x) with gradient dx(g, kept, **params), and return the operation.
 
-    `keep` is "x", "out" or "none".
+    `keep` names the residual `kept`: "x", "out" or "none".
     """
 
     def forward(wants_grad, x, **params):
@@ -39,7 +39,7 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
 
 
 def sigmoid_of(x):
-    """1 / (1 + exp(-x)) from exp(-|x|), which cannot overflow."""
+    """Return 1 / (1 + exp(-x)) of an ndarray, computed from exp(-|x|), which cannot overflow."""
     e = numerics.exp(-np.abs(x))
     return np.where(x >= 0, 1, e) / (1 + e)
 
@@ -96,7 +96,7 @@ def power(x: Operand, exponent: float) -> Tensor:
 
 
 def rpow(x: Operand, base: float) -> Tensor:
-    """Return base ** x for a scalar base, not negative where the gradient is wanted."""
+    """Return base ** x for a scalar base, which must not be negative if the gradient is wanted."""
     return apply("exponential", x, base=_scalar(base, "base"))
 
 
@@ -116,7 +116,7 @@ unary("clip", lambda x, low, high: np.clip(x, low, high), _clip_vjp, keep="x")
 
 
 def clip(x: Operand, low: float | None = None, high: float | None = None) -> Tensor:
-    """Return x within the scalars low and high, of which one may be None; the gradient is 0 outside of them."""
+    """Return x limited to [low, high], scalars or None for no limit. The gradient is 0 outside."""
     low, high = (None if bound is None else _scalar(bound, "bound") for bound in (low, high))
     if low is not None and high is not None and low > high:
         raise ConfigError(f"clip's low {low} is above its high {high}")
@@ -132,7 +132,7 @@ _FAR = 1e4
 
 
 def _relu(x):
-    """x, but 0 where x <= 0: NaN stays, and -0.0 becomes 0.0, as in `np.maximum(x, 0)`."""
+    """Return max(x, 0); NaN stays NaN, and -0.0 becomes 0.0, as in `np.maximum(x, 0)`."""
     if not reductions.is_float(x) or not x.ndim:
         return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
@@ -142,7 +142,10 @@ def _relu(x):
 
 
 def _relu_vjp(g, out):
-    """g where out > 0, else 0. A product takes half the time of `np.where`, but makes NaN of an infinite g."""
+    """Return g where out > 0, else 0.
+
+    A product takes half the time of `np.where`, but turns an infinite g into NaN, so `np.where` is the fallback.
+    """
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):
         dx = g * mask

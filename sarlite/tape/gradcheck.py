@@ -1,4 +1,4 @@
-"""Compare vjps with finite differences."""
+"""A check of vjps against finite differences."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,7 +53,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1
     grads = _gradients(out, weights, tensors)
 
     def slope(t, v):
-        """The central difference of L as `t` moves along v."""
+        """Return the central difference of L along v for the input `t`."""
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
     for i, t in enumerate(tensors):
@@ -63,7 +63,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1
 
 
 def _gradients(out, weights, tensors):
-    """One gradient for each tensor, without touching any `grad`."""
+    """Return one gradient for each tensor, without changing any `grad`."""
     found = pull([(out, weights)])
     grads = []
     for i, t in enumerate(tensors):

@@ -1,7 +1,8 @@
 """Losses: cross entropy, negative log-likelihood, binary cross entropy, squared and absolute error.
 
-Each takes the rows that count, weights, and how the rows' losses are reduced. With `count` a rank's loss is its share
-of the mean over all ranks. """
+Each loss takes a selection of rows, weights, and a reduction. With `count` the result is this rank's share of the mean
+over all ranks.
+"""
 
 import numpy as np
 
@@ -19,18 +20,18 @@ from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array
 
 PART_VALUES = 1 << 15
-"""Logits at a time, so that what softmax makes of them stays in the cache and takes no memory to speak of."""
+"""Number of logits that are processed at a time, so that softmax's temporary arrays are small and stay in the cache."""
 
 # ---- of rows and classes
 
 
 def _at(labels, rows):
-    """Index of the labels' columns on the selected rows."""
+    """Return the index arrays (rows, columns) of the labels' entries in the selected rows."""
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
 
 def _reduced(losses, weight, divisor):
-    """Multiply the rows' losses by their weights; sum and divide them unless `divisor` is None."""
+    """Multiply the rows' losses by their weights; then sum and divide the losses unless `divisor` is None."""
     losses = losses if weight is None else losses * weight
     if divisor is None:
         return losses
@@ -38,7 +39,7 @@ def _reduced(losses, weight, divisor):
 
 
 def _factor(g, weight, divisor):
-    """The gradient of each selected row's loss, as a number or a column."""
+    """Return the gradient of each selected row's loss, as a number or a column."""
     g = float(g) / divisor if divisor is not None else g[:, None]
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
@@ -71,7 +72,7 @@ def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUE
 
 
 def _parts(n, logits, part_values):
-    """Slices of n rows, each of `part_values` logits or one row."""
+    """Return slices of n rows that hold about `part_values` logits each, at least one row."""
     some = max(part_values // max(logits.shape[1], 1), 1)
     return [slice(start, start + some) for start in range(0, n, some)]
 
@@ -99,22 +100,22 @@ primitive("nll", _nll, _nll_vjp)
 
 def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
                   weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return 1/count * the sum over the selected rows of - w_row log softmax(logits)[row, labels[row]].
+    """Return the cross entropy, 1/count * the sum over selected rows of -w_row log softmax(logits)[row, labels[row]].
 
     Parameters
     ----------
     logits : Tensor, (n, n_classes)
     labels : (n,) array of integers
-        In [0, n_classes) on the selected rows; not read elsewhere.
+        Classes, in [0, n_classes) on the selected rows; not read elsewhere.
     rows : (n,) array of bools, slice, or (k,) array of row numbers, optional
-        The rows that count; all of them without it.
+        Selected rows; by default all rows.
     count : float, optional
-        The divisor of "mean": the number of selected rows over all ranks, or with weights the sum of their weights. By
+        Divisor of "mean": the number of selected rows over all ranks, or with weights the sum of their weights. By
         default this rank's own number or sum.
     weight : (n_classes,) array, optional
-        One a class.
+        Weight of each class.
     row_weight : (n,) array, optional
-        One a row. w_row is the product of the row's weight and its class's.
+        Weight of each row. w_row is the product of the row's weight and the weight of its class.
     reduction : {"mean", "sum", "none"}
         "none" returns the selected rows' losses, (k,).
 
@@ -137,10 +138,10 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
 
 def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return 1/count * the sum over the selected rows of - w_row log_p[row, labels[row]].
+    """Return the negative log-likelihood, 1/count * the sum over selected rows of -w_row log_p[row, labels[row]].
 
-    This is the `cross_entropy` of logits whose `log_softmax` is log_p. Parameters, results and errors are those of
-    `cross_entropy`. Nothing of log_p's size is kept.
+    It equals the `cross_entropy` of logits whose `log_softmax` is log_p. See `cross_entropy` for parameters, results
+    and errors. No array of log_p's size is kept for the backward pass.
     """
     return _of_classes("nll", log_p, labels, rows, count, weight, row_weight, reduction)
 
@@ -162,7 +163,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
 
 
 def _weights(x, chosen, rows, weight, row_weight):
-    """The selected rows' weights in x's dtype; None where all are 1."""
+    """Return the selected rows' weights in x's dtype; None if all are 1."""
     found = None
     for name, given, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
         if given is not None:
@@ -195,7 +196,7 @@ def _check_labels(labels, chosen, rows, n_classes):
 
 
 def _bce(x, t):
-    """log(1 + exp x) - x t, without inf * 0."""
+    """Return log(1 + exp(x)) - x t without computing inf * 0."""
     size, miss = np.abs(x), np.where(x > 0, 1 - t, t)
     return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + numerics.log1p(numerics.exp(-size))
 
@@ -245,12 +246,12 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     targets : array or Tensor, of logits' shape
         In [0, 1]; bools and integers too.
     rows, reduction
-        As of `cross_entropy`.
+        See `cross_entropy`.
     count : float, optional
-        The divisor of "mean": the number of selected values over all ranks, by default of this rank alone. Weights do
-        not change it.
+        Divisor of "mean": the number of selected values over all ranks; by default on this rank alone. Weights do not
+        change it.
     weight : array, optional
-        w, broadcast to logits' shape: (n_classes,) is one a class; (n, 1), or (n,) for 1-D logits, is one a row.
+        w, broadcast to logits' shape: (n_classes,) for weights by class; (n, 1), or (n,) for 1-D logits, by row.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def _layer_norm_vjp(g, wants_grad, residuals, eps):
 
 
 def _layer_norm_dx(g, normal, inv_std):
-    """dx = (g - mean(g) - normal * mean(g normal)) / std."""
+    """Return dx = (g - mean(g) - normal * mean(g normal)) / std."""
     mean_g, mean_gn = (reductions.mean(a, -1, keepdims=True) for a in (g, g * normal))
     return inv_std * (g - mean_g - normal * mean_gn)
 
@@ -46,7 +46,7 @@ primitive("layer_norm", _layer_norm, _layer_norm_vjp)
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta with the moments of the last axis (biased variance).
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance over the last axis.
 
     Parameters
     ----------

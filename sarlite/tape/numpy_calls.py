@@ -1,7 +1,8 @@
-"""NumPy's functions of tensors: each is the tape's operation of the same meaning, or is refused by name.
+"""NumPy functions called with tensors: each runs the tape operation of the same meaning, or raises a TypeError.
 
-So none loses a gradient silently. Values, without gradient, are still had by `np.asarray(tensor)`, `np.array` of
-tensors, `float`, `numpy()`, `a[...] = tensor` and DLPack. """
+Thus no call loses a gradient silently. Values without gradient are available by `np.asarray(tensor)`, `np.array` of
+tensors, `float`, `numpy()`, `a[...] = tensor` and DLPack.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ def _power(a, b):
 
 
 def _take(a, indices, axis=None):
-    """NumPy's `take`: of the flattened a by default, and of any axis."""
+    """Implement NumPy's `take`, from any axis, or by default from the flattened array."""
     a, indices = (x if isinstance(x, Tensor) else as_array(x) for x in (a, indices))
     if indices.dtype == bool:
         indices = indices.astype(np.int64)  # 0 and 1 to NumPy's take, no mask
@@ -61,13 +62,13 @@ FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     np.einsum: (product.einsum, 32, ()),
 }
 
-# What these return does not depend on values.
+# Functions whose results do not depend on values.
 OF_SHAPES: set[Any] = {
     np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.result_type, np.shares_memory,
     np.may_share_memory,
 }  # fmt: skip
 
-# What these return is bools, indices or text, which have no gradient to lose.
+# Functions that return bools, indices or text, which have no gradient to lose.
 OF_VALUES: set[Any] = {
     np.isnan, np.isinf, np.isfinite, np.signbit, np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
     np.allclose, np.isclose, np.array_equal, np.array_equiv, np.any, np.all, np.argmax, np.argmin, np.argsort,
@@ -76,7 +77,7 @@ OF_VALUES: set[Any] = {
 
 
 def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-    """Return ufunc(*inputs), where an input is a tensor. NumPy calls this for `array <operator> tensor` too."""
+    """Return ufunc(*inputs) if an input is a tensor. NumPy also calls this function for `array <operator> tensor`."""
     if method != "__call__":
         return _refuse(f"{ufunc.__name__}.{method}")
     if options.get("out") is not None:
@@ -90,7 +91,7 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> A
 
 
 def array_function(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return function(*args, **options) of NumPy, where an argument holds a tensor."""
+    """Return the NumPy call function(*args, **options) if an argument contains a tensor."""
     if function in OF_SHAPES or function in OF_VALUES:
         read = function in OF_VALUES
         return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
@@ -101,7 +102,7 @@ def array_function(function: Callable[..., Any], args: tuple[Any, ...], options:
 
 
 def _arrays(arguments, read=True):
-    """The arguments with arrays in the place of tensors. `read`: whether values are read, which watchers must know."""
+    """Replace tensors by arrays. `read` is True if the caller reads their values, which `note_read` then reports."""
     return tuple(_array(a, read) for a in arguments)
 
 

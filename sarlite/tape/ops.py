@@ -1,10 +1,10 @@
-"""Every dense operation under one name.
+"""Every dense operation in one namespace.
 
     from sarlite.tape import ops
     ops.concat([ops.relu(h), h @ w])
 
-The modules imported here enter their primitives into the table. Distributed aggregation is one more primitive, in
-`sarlite.operators`. The operators and methods of Tensor call these operations by name.
+The modules imported here register their primitives in the table. Distributed aggregation is one more primitive, in
+`sarlite.operators.aggregate`. The operators and methods of Tensor call these operations by name.
 """
 
 import math
@@ -92,7 +92,7 @@ __all__ = [
 
 
 def flatten(x: Tensor | Array) -> Tensor:
-    """Join all axes but the first: (n, ...) to (n, width)."""
+    """Merge all axes but the first: (n, ...) becomes (n, width)."""
     return reshape(x, len(x), math.prod(x.shape[1:]))
 
 

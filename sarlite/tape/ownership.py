@@ -1,4 +1,4 @@
-"""Who may write to an array: whoever holds the only reference to the array's memory."""
+"""Ownership of arrays: the holder of the only reference to an array's memory may write to it."""
 
 import sys
 
@@ -40,7 +40,7 @@ def is_sole(cell: list[np.ndarray]) -> bool:
 
 
 def _references(cell):
-    """Return how many references there are to the array `cell[0]` and to the array that it is a view of."""
+    """Return the numbers of references to the array `cell[0]` and to the array that it is a view of."""
     base = cell[0].base
     if base is None:
         return sys.getrefcount(cell[0]), 0
@@ -53,7 +53,7 @@ _OF_ARRAY, _OF_VIEW = _references([np.empty(1)]), _references([np.empty(2)[1:]])
 
 
 def writable(cell: list[np.ndarray]) -> np.ndarray | None:
-    """Return the array `cell[0]` ready to be written to if `cell` is its sole owner, else None."""
+    """Return the array `cell[0]`, made writable, if `cell` is its sole owner, else None."""
     if not is_sole(cell):
         return None
     if not cell[0].flags.writeable:  # a view that was lent while the memory had another owner

@@ -22,7 +22,7 @@ from sarlite.types import DType
 
 
 def operands(*values):
-    """Bring values to the one float dtype among them, without ever widening a float array."""
+    """Cast values to the one float dtype among them; a float array is never widened."""
     values = [plain(v) for v in values]
     dtypes = {v.dtype for v in values if is_float(v)}
     if len(dtypes) > 1:
@@ -33,7 +33,7 @@ def operands(*values):
 
 
 def plain(value: Any) -> Any:
-    """Make NumPy's scalars Python's, which do not widen arrays; make lists arrays."""
+    """Convert NumPy scalars to Python scalars, which do not widen arrays, and lists to arrays."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     return value if isinstance(value, (Tensor, bool, int, float)) else as_array(value)
@@ -44,7 +44,7 @@ def astype(x: Tensor, dtype: DType) -> Tensor: ...
 @overload
 def astype(x: Any, dtype: DType) -> Any: ...
 def astype(x: Any, dtype: DType) -> Any:
-    """Cast `x`. Between float dtypes the gradient is cast back; to and from other dtypes there is none."""
+    """Cast `x`. The gradient is cast back between float dtypes; casts from or to other dtypes have no gradient."""
     if not isinstance(x, Tensor):
         return np.asarray(x, dtype)
     if x.dtype == dtype:
@@ -67,7 +67,7 @@ primitive(
 
 def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[..., Any],
          keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool]) -> Callable[[Operand, Operand], Tensor]:
-    """Enter out = f(a, b), with broadcasting, and return the operation.
+    """Register the primitive out = f(a, b), with broadcasting, and return the operation.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ primitive("where", _where, _where_vjp)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
-    """Return a where `condition` (bool array or Tensor), else b."""
+    """Return a where `condition` (bool array or Tensor) is true, else b."""
     condition = condition if isinstance(condition, Tensor) else as_array(condition)
     return apply("where", condition, *operands(a, b))
 
@@ -161,7 +161,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _constant(name: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Enter f, whose result has no gradient, and return the operation."""
+    """Register the function f, whose result has no gradient, and return the operation."""
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:

@@ -34,7 +34,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 
 def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None) -> None:
-    """Enter a primitive into the table.
+    """Register a primitive in the table.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
 
 
 class Changes:
-    """Count of the changes of a tensor's values, which the tensor's views and detached tensors share.
+    """Counter of changes to a tensor's values, shared with the tensor's views and with detached tensors.
 
     Attributes
     ----------
@@ -85,14 +85,14 @@ class Changes:
         self.count, self.shape, self.lost = count, shape, False
 
     def check(self) -> None:
-        """Raise RuntimeError if the values are gone."""
+        """Raise RuntimeError if another result was written over the values."""
         if self.lost:
             raise RuntimeError(f"the values of a tensor of shape {self.shape} are gone: another operation's result was "
                                "written over them, as add_to= and overwrite= do. Use that result, or leave these out")
 
 
 class Node:
-    """One recorded application of a primitive: what its vjp needs, and where its gradients go.
+    """One recorded application of a primitive: the residuals for its vjp, and the sinks of its gradients.
 
     Attributes
     ----------
@@ -127,8 +127,9 @@ class Node:
         self.numerics, self.time = current(), now()
 
     def vjp(self, cell: list[np.ndarray]) -> Sequence[Any]:
-        """Return a gradient for each sink. The gradient of the result is taken out of `cell`, so that the vjp alone
-        holds it.
+        """Return a gradient for each sink.
+
+        The gradient of the result is removed from `cell`, so that only the vjp refers to it.
         """
         self.check()
         function = PRIMITIVES[self.name].vjp
@@ -143,7 +144,7 @@ class Node:
             yield
 
     def check(self) -> None:
-        """Raise RuntimeError if the vjp would not find what forward left."""
+        """Raise RuntimeError if the residuals are freed or if values that the vjp reads have changed since."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); "
                                "its first call takes retain_graph=True")
@@ -155,7 +156,7 @@ class Node:
                 )
 
     def release(self) -> None:
-        """Let go of all that may hold arrays. The node cannot be used again."""
+        """Free everything that may hold arrays. The node cannot be used again."""
         self.residuals = self.params = None
         self.read = ()
 

@@ -74,7 +74,7 @@ def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
 
 
 def _in_table(a, b):
-    """Return a as rows of its table where one product can read the rows there."""
+    """Return `a` as `kernels.Rows` if it is rows of a table and the product can read them in place."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
@@ -144,9 +144,9 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """The contraction with term i and the output exchanged.
+    """Return the gradient of input i: the contraction with term i and the output exchanged.
 
-    Axes of term i alone, which were summed, are spread again.
+    Axes that only term i has were summed in the forward pass, so the gradient is broadcast over them.
     """
     others = [k for k in range(len(terms)) if k != i]
     known = set(out).union(*(terms[k] for k in others))
@@ -161,7 +161,7 @@ primitive("einsum", _einsum, _einsum_vjp)
 
 
 def einsum(subscripts: str, *tensors: Operand) -> Tensor:
-    """Return the sum of products that `subscripts` names, as `numpy.einsum`: "ij,jk->ik".
+    """Return the sum of products given by `subscripts`, as `numpy.einsum` does; for example "ij,jk->ik".
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Contexts that say what is recorded and who watches. Each holds for the thread that enters it."""
+"""Contexts that control recording and observers. Each context affects only the thread that enters it."""
 
 import itertools
 import threading
@@ -10,7 +10,7 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """What holds in this thread. The contexts below alone change it."""
+    """Recording state of this thread. Only the contexts below change it."""
 
     grad = True
     retained = False
@@ -41,22 +41,22 @@ def grad_enabled() -> bool:
 
 
 def set_grad(enabled: bool) -> AbstractContextManager[None]:
-    """Return a context in which operations are recorded, or are not."""
+    """Return a context that turns the recording of operations on or off."""
     return _set("grad", enabled)
 
 
 def no_grad() -> AbstractContextManager[None]:
-    """Return a context in which nothing is recorded."""
+    """Return a context that turns the recording of operations off."""
     return set_grad(False)
 
 
 def retained() -> bool:
-    """Whether the backward pass that runs now may run again. Then what a vjp reads must stay as it is."""
+    """Return True if the current backward pass may run again. A vjp must then leave its residuals unchanged."""
     return state.retained
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return a context for a backward pass that may, or may not, run again."""
+    """Return a context for a backward pass; `again` is True if the pass may run again."""
     return _set("retained", again)
 
 
@@ -74,9 +74,9 @@ class Application(NamedTuple):
 
 
 class Observer:
-    """Sees each primitive that this thread runs. A subclass overrides the methods of what it wants to see.
+    """Observer of the primitives that this thread runs. A subclass overrides the methods for the events it needs.
 
-    A primitive may run others inside, as an aggregation with a Python message does: calls nest.
+    Calls nest if a primitive runs other primitives, as an aggregation with a Python message does.
     """
 
     def forward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
@@ -88,13 +88,13 @@ class Observer:
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Take an application that was just recorded, or under `no_grad` only computed."""
+        """Receive an application that was just recorded, or only computed under `no_grad`."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
-    """Return a context in which `observer` sees what this thread computes.
+    """Return a context that registers `observer` for the operations of this thread.
 
-    Observers that are there already stay outside.
+    The contexts of observers that are already registered enclose those of `observer`.
     """
     return _set("observers", (*state.observers, observer))
 
@@ -103,7 +103,7 @@ def observed(observer: "Observer") -> AbstractContextManager[None]:
 
 
 class Reads:
-    """Whether the values of a volatile tensor were read outside of the tape."""
+    """Flag that becomes True when the values of a volatile tensor are read outside the tape."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -111,16 +111,17 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Yield a `Reads`, whose `seen` becomes True where this thread reads a volatile tensor's values.
+    """Yield a `Reads`; its `seen` becomes True when this thread reads the values of a volatile tensor.
 
     Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot follow
-    values that were read, so results that are computed with them count as dependent on remote rows (case 2). """
+    values that were read, so results that are computed with them count as dependent on remote rows (case 2).
+    """
     reads = Reads()
     with _set("readers", (*state.readers, reads)):
         yield reads
 
 
 def note_read() -> None:
-    """Tell every watcher that a volatile tensor was read."""
+    """Set `seen` of every active `Reads`: the values of a volatile tensor were read."""
     for reads in state.readers:
         reads.seen = True

@@ -1,4 +1,4 @@
-"""Rows named by number, by mask or by slice."""
+"""Row selections by numbers, by a mask or by a slice."""
 
 import numpy as np
 
@@ -7,21 +7,21 @@ from sarlite.tape.tensor import as_array
 
 
 def row_numbers(name, rows, n_rows):
-    """Return rows as numbers.
+    """Return the row numbers of a selection of rows.
 
     Parameters
     ----------
     name : str
-        The name of the rows in an error.
+        Name of the selection in error messages.
     rows : (n_rows,) array of bools, slice, range, or (k,) array of integers in [0, n_rows)
-        Bools name the rows where they are true, a slice the rows that it goes over, integers their own rows, in their
-        order. An empty sequence names no rows.
+        Bools select the rows where they are true. Integers select rows in their own order. An empty sequence selects no
+        rows.
     n_rows : int
 
     Returns
     -------
     (k,) int64
-        C-contiguous.
+        Row numbers, C-contiguous.
 
     Raises
     ------

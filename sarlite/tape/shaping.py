@@ -1,4 +1,4 @@
-"""Operations that move values: shapes, slices, joins, and rows picked by number."""
+"""Operations that move values: shapes, slices, joins, and rows selected by number."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -44,7 +44,7 @@ def transpose(x: Tensor | Array, *axes: Any) -> Tensor:
 
 
 def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
-    """Remove axes of length 1: those named, or all of them.
+    """Remove axes of length 1: the named axes, or all such axes.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
 
 
 def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return an axis, or several, as a tuple of numbers from 0; None names all axes."""
+    """Return one axis, several axes or all axes (None) as a tuple of non-negative integers."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     for a in axes:
         if not -ndim <= a < ndim:
@@ -93,8 +93,9 @@ primitive("getitem", _getitem, _getitem_vjp)
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Return x[index].
 
-    Integers, slices, None and Ellipsis return a view. An array of integers picks rows, as `take`; an array of bools
-    picks the rows where it is true. A slice of everything is `x` itself, where rows of other ranks would not tell. """
+    Integers, slices, None and Ellipsis return a view. An array of integers selects rows, as `take` does; an array of
+    bools selects the rows where it is true. In fast numerics a slice of everything returns `x` itself.
+    """
     if isinstance(index, (list, np.ndarray, Tensor)):
         return take(x, _row_numbers(x, index))
     parts = index if isinstance(index, tuple) else (index,)
@@ -123,7 +124,7 @@ primitive("concat", _concat, _concat_vjp)
 
 
 def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Join tensors of one dtype along an axis."""
+    """Concatenate tensors of one dtype along an axis."""
     tensors = [t if isinstance(t, Tensor) else as_array(t) for t in tensors]
     if len({t.dtype for t in tensors}) > 1:
         raise ShapeError(f"cannot join dtypes {[str(t.dtype) for t in tensors]}; astype() some")
@@ -131,7 +132,7 @@ def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
 
 
 def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Join tensors of one shape along a new axis."""
+    """Stack tensors of one shape along a new axis."""
     tensors = [t if isinstance(t, Tensor) else Tensor(t) for t in tensors]
     axis %= tensors[0].ndim + 1
     return concat([expand_dims(t, axis) for t in tensors], axis)
@@ -141,12 +142,12 @@ def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
 
 
 def _peek(index):
-    """An index's values, for a check alone: no result depends on them."""
+    """Return the values of an index for a check alone; no result depends on them, so no read is reported."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
 def _row_numbers(x, index):
-    """Turn NumPy's ways to pick rows into numbers from 0."""
+    """Convert a NumPy row index, a mask or integers that may be negative, to non-negative row numbers."""
     array = _peek(index)
     if array.dtype == bool:
         if array.shape != x.shape[:1]:
@@ -159,7 +160,7 @@ def _row_numbers(x, index):
 
 
 def gather_rows(x, index):
-    """Return x[index] for a float ndarray; the kernel refuses row numbers out of range."""
+    """Return x[index] for a float ndarray; the kernel raises for row numbers out of range."""
     out = np.empty((index.size, *x.shape[1:]), x.dtype)
     kernels.gather_rows(np.ascontiguousarray(x), np.ascontiguousarray(index).reshape(-1), out)
     return out.reshape((*index.shape, *x.shape[1:]))
@@ -178,7 +179,7 @@ primitive("take", _take, _take_vjp)
 
 
 def take(x: Tensor | Array, index: Operand) -> Tensor:
-    """Gather rows: out[i] = x[index[i]]; repeated rows get the sum of their gradients.
+    """Gather rows: out[i] = x[index[i]]. A row that is gathered several times receives the sum of its gradients.
 
     Parameters
     ----------
@@ -201,7 +202,7 @@ def take(x: Tensor | Array, index: Operand) -> Tensor:
 
 
 def _checked(index, n):
-    """Check row numbers in [0, n); return them as int32 or int64, on the tape if they were there."""
+    """Check that row numbers are in [0, n); return them as int32 or int64, still on the tape if they were a Tensor."""
     array = _peek(index)
     if array.dtype.kind not in "iu":
         raise ShapeError(f"row numbers must be integers, not {array.dtype}")
@@ -224,7 +225,7 @@ primitive("scatter_add", _scatter_add, _scatter_add_vjp)
 
 
 def scatter_add(x: Any, index: Any, n_rows: int) -> Tensor:
-    """Add rows up: out[index[i]] += x[i] from zeros; the adjoint of `take`.
+    """Sum rows by index: out[index[i]] += x[i], starting from zeros; the adjoint of `take`.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Gradients that are not arrays yet: each knows how to become an array, and how to add itself to a sum.
+"""Gradients in a compact form, which can become an array or add themselves to a sum.
 
-A vjp may return a `Summand` in place of an array. If the sink of the gradient has a sum already, the engine lets the
-summand add itself there, so that no array of the sink's size is made for it. HIPS/autograd does the same for gradients
-of indexing. Measured on the minibatch and full-batch benchmarks: with arrays alone, memory rises by 11 to 16 % and time
-by 1 to 5 %; a gradient of a few rows of 200,000 learned rows takes 7 times the memory.
+A vjp may return a `Summand` in place of an array. If the sink of the gradient already has a sum, the summand adds
+itself to the sum without a temporary array of the sink's size. HIPS/autograd does the same for gradients of indexing.
+Measured on the minibatch and full-batch benchmarks: with arrays alone, memory rises by 11 to 16 % and time by 1 to 5 %;
+a gradient of a few rows of 200,000 learned rows takes 7 times the memory.
 """
 
 from abc import ABC, abstractmethod
@@ -75,9 +75,9 @@ class SliceGradient(Summand):
 
 
 class RowGradient(Summand):
-    """The gradient of some rows of a table: g[i] is to be added to row index[i].
+    """The gradient of some rows of a table: g[i] is added to row index[i].
 
-    The engine leaves a RowGradient as it is until it arrives at a leaf, which may add the rows by itself
+    The backward pass keeps a RowGradient in this form until it reaches a leaf, which may add only these rows
     (`Tensor.add_rows`).
 
     Parameters
@@ -105,7 +105,7 @@ class RowGradient(Summand):
         added(total, self.array(), total)
 
     def by_row(self) -> "RowGradient":
-        """Return the same gradient with each row once, in ascending order and in new arrays."""
+        """Return the same gradient in new arrays, with each row only once and in ascending order."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
         new = np.ones(len(order), bool)

@@ -1,4 +1,4 @@
-"""Rows of a table by number, as a tensor that operations may read where the rows stand."""
+"""Selected rows of a table as a tensor, which some operations read in the table without a copy."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 
 class TableRows(Tensor):
-    """The tensor table[numbers], which wants no gradient.
+    """The tensor table[numbers], which takes no gradient.
 
     Products and sums read the rows in the table (`in_table`); any other operation reads a copy. Measured on minibatches
     of GraphSAGE and GAT: copies for all operations take 16 to 18 % more memory, and 0 to 3 % more time.
@@ -40,23 +40,23 @@ class TableRows(Tensor):
 
     @property
     def rows(self) -> Rows | None:
-        """The rows in their table; None once operations read a copy."""
+        """The rows as `kernels.Rows`; None once operations read a copy."""
         copied = self._made is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
     def first(self, n: int) -> "TableRows":
-        """Return the first n rows: of the table, or of the copy once there is one."""
+        """Return the first n rows as a tensor that shares the table, or the copy once there is one."""
         part = TableRows(self._rows.first(n), lambda: self.gathered()[:n])
         part._whole, part._changes = self, self._changes
         return part
 
     def and_more(self, numbers: Array) -> "TableRows":
-        """Return these rows of the table, and behind them the rows of further numbers."""
+        """Return these rows followed by the table's rows `numbers`."""
         rows = self._rows.and_more(numbers)
         return TableRows(rows, rows.array)
 
     def gathered(self) -> Array:
-        """Return the copy."""
+        """Return the rows as a contiguous copy, (n, ...), made at the first call."""
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -90,10 +90,10 @@ class TableRows(Tensor):
 
 
 def in_table(x: Any) -> Any:
-    """Return `TableRows` as a tensor whose data are `kernels.Rows`, and anything else as it is.
+    """Return `TableRows` as a tensor whose data are `kernels.Rows`; return anything else unchanged.
 
-    Only a primitive whose kernels take `kernels.Rows` may be given the result. Every call returns the same tensor, so
-    that an operation can see that two inputs are one.
+    Only a primitive whose kernels accept `kernels.Rows` may receive the result. Every call returns the same tensor, so
+    that an operation can recognize two equal inputs.
     """
     if not isinstance(x, TableRows) or x.rows is None:
         return x

@@ -1,6 +1,7 @@
-"""Tensor: an ndarray whose history the tape keeps.
+"""Tensor: an ndarray whose history the tape records.
 
-The operators and methods call dense operations by name (`primitives.OPERATIONS`), since operations are made of tensors.
+Operators and methods call dense operations by name (`primitives.OPERATIONS`), because the modules of operations import
+this one.
 """
 
 import operator
@@ -20,7 +21,7 @@ from sarlite.types import Array, Axis, DType
 
 
 class Tensor:
-    """An ndarray whose history the tape keeps.
+    """An ndarray whose history the tape records.
 
     Parameters
     ----------
@@ -88,7 +89,10 @@ class Tensor:
 
     @property
     def data(self) -> Array:
-        """Values of the tensor, shared. Reading the values of remote rows tells the watchers (`recording`)."""
+        """Values of the tensor, shared and not copied.
+
+        Reading values that come from remote rows is reported (`recording.note_read`).
+        """
         if self.volatile:
             note_read()
         self._changes.check()
@@ -108,7 +112,7 @@ class Tensor:
         self.changed()
 
     def changed(self) -> None:
-        """Tell that the values were changed in place: a backward pass that needs the old values will raise."""
+        """Report that the values were changed in place; a backward pass that needs the old values will raise."""
         self._changes.count += 1
 
     @property
@@ -173,7 +177,7 @@ class Tensor:
 
     @property
     def sink(self) -> Union[Node, "Tensor", None]:
-        """Place where this tensor's gradient goes: its node, or the tensor itself if it is a leaf, or None."""
+        """The receiver of this tensor's gradient: its node, or the tensor itself if it is a leaf, or None."""
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node
@@ -224,18 +228,18 @@ class Tensor:
         return self.data.tolist()
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
-        """Give the values to `np.asarray` and `np.array`, shared where they can be.
+        """Return the values for `np.asarray` and `np.array`, without gradient.
 
-        As from `numpy()`, without gradient.
+        The memory is shared if possible, as by `numpy()`.
         """
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
-        """Give the values to `from_dlpack` of NumPy or another library, shared where they can be, without gradient.
+        """Return the values for `from_dlpack` of NumPy or another library, without gradient; shared if possible.
 
-        An array with negative strides (`x[::-1]`) is copied: torch ends the process where it meets one. A read-only
-        array, such as a constant tensor's, is marked as read-only, or refused (BufferError) to a consumer that does not
-        know the mark; torch writes to such an array all the same.
+        An array with negative strides (`x[::-1]`) is copied, because torch aborts the process on such an array. A
+        read-only array, such as a constant tensor's, is marked as read-only. A consumer that does not know the mark
+        gets a BufferError. Torch ignores the mark and can write to the array.
         """
         array = self.data
         if min(array.strides, default=0) < 0:
@@ -369,11 +373,11 @@ class Tensor:
         return OPERATIONS["astype"](self, dtype)
 
     def clip(self, low: float | None = None, high: float | None = None) -> "Tensor":
-        """Return the values within two bounds; see `ops.clip`."""
+        """Return the values limited to [low, high]; see `ops.clip`."""
         return OPERATIONS["clip"](self, low, high)
 
     def cumsum(self, axis: int | None = None) -> "Tensor":
-        """Return running sums; see `ops.cumsum`."""
+        """Return the cumulative sums; see `ops.cumsum`."""
         return OPERATIONS["cumsum"](self, axis)
 
     def elu(self, alpha: float = 1.0) -> "Tensor":
@@ -385,7 +389,7 @@ class Tensor:
         return OPERATIONS["exp"](self)
 
     def flatten(self) -> "Tensor":
-        """Join all axes but the first."""
+        """Merge all axes but the first."""
         return OPERATIONS["flatten"](self)
 
     def leaky_relu(self, slope: float = 0.01) -> "Tensor":
@@ -473,12 +477,12 @@ Operand = Tensor | npt.ArrayLike  # what operations take
 
 
 def as_array(data: Any) -> Any:
-    """Return `data` as a plain ndarray, without a copy where NumPy or DLPack can share it.
+    """Return `data` as a plain ndarray, without a copy if NumPy or DLPack can share it.
 
-    `kernels.Rows`, some rows of a table, stay as they are.
+    `kernels.Rows`, some rows of a table, are returned unchanged.
 
-    An `np.matrix` becomes an array, whose `*` and `**` are elementwise. A masked array without masked values does too;
-    with such values it is a DataError.
+    An `np.matrix` becomes an array, whose `*` and `**` are elementwise. A masked array without masked values becomes an
+    array too; masked values raise a DataError.
     """
     if type(data) in (np.ndarray, Rows):
         return data

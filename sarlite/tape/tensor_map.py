@@ -4,9 +4,9 @@ import weakref
 
 
 class TensorMap:
-    """Values by tensor, compared by identity. An entry lives as long as its tensor.
+    """Mapping from tensors, compared by identity, to values. An entry lives as long as its tensor.
 
-    `WeakKeyDictionary` compares by `==`, which is elementwise.
+    `WeakKeyDictionary` cannot be used, because it compares by `==`, which is elementwise for tensors.
     """
 
     def __init__(self):
@@ -27,7 +27,7 @@ class TensorMap:
         self._entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), value
 
     def setdefault(self, tensor, value):
-        """Return the tensor's value, which is `value` if it had none."""
+        """Return the tensor's value; store `value` first if the tensor has none."""
         if tensor not in self:
             self[tensor] = value
         return self[tensor]

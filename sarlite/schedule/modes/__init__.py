@@ -1,6 +1,6 @@
-"""The modes: in which order a layer's remote rows are fetched and used.
+"""The modes: orders for fetching and using a layer's remote rows.
 
-A mode is a value; a new mode is a file here and a line in `MODES`.
+A mode is a value. A new mode is a file here and a line in `MODES`.
 """
 
 from typing import Any, Protocol
@@ -12,33 +12,33 @@ from sarlite.schedule.pieces import Plan
 
 
 class Mode(Protocol):
-    """The order in which a layer's remote rows are fetched and used; `str(mode)` is its name."""
+    """Order for fetching and using a layer's remote rows; `str(mode)` is its name."""
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the pieces, forward and backward."""
+        """Return the plan of one rank: its forward and backward pieces."""
         ...
 
     @property
     def fetch(self) -> Any:
-        """The class that brings the rows of forward pieces, of `transport` or `broadcast`."""
+        """The class that brings the rows of forward pieces: `transport.Fetch` or `broadcast_transport.Broadcasts`."""
         ...
 
     @property
     def keeps_rows(self) -> bool:
         """True if the rows of each block are kept for backward, so that no rows are fetched again.
 
-        Backward then takes the forward pieces, the own tile last.
+        The backward pieces are then the forward pieces with the own tile last.
         """
         ...
 
     @property
     def reverses(self) -> bool:
-        """True if a linear message's gradient goes over the reversed edges by default."""
+        """True if the gradient of a linear message is by default computed over the reversed edges."""
         ...
 
     @property
     def in_step(self) -> bool:
-        """True if all ranks take the pieces in one order, wait for each other, and send each rank all rows."""
+        """True if all ranks take the pieces in one order, wait for each other, and send all their rows to each rank."""
         ...
 
 

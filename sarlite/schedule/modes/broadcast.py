@@ -1,6 +1,6 @@
 """Staged broadcast (MG-GCN 4.1 to 4.3).
 
-At stage j rank j broadcasts its rows, and everybody multiplies its tile with them.
+At stage j rank j broadcasts its rows, and every rank multiplies its tile with them.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ from sarlite.schedule.pieces import Arrival, Piece, Plan
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A piece a stage, in the order of ranks on every rank.
+    """Takes one piece per stage, in the same order on every rank: in stage j rank j broadcasts its rows.
 
-    A rank computes its own tile in the stage in which its rows are sent, when all others have a tile too; with prefetch
-    first, which hides the first broadcast. With prefetch, where the tiles are dense, a stage comes in ranges of the
-    root's rows, each with a tile of its own, so that what is computed after the last transfer is a part of a tile.
+    Without prefetch a rank computes its own tile in the stage that sends its rows. With prefetch the own tile comes
+    first and hides the first broadcast. With prefetch and dense tiles, a stage is divided into ranges of the root's
+    rows, each with its own tile, so that only a part of a tile is computed after the last transfer.
 
-    Backward a linear message's gradient is the same over the reversed edges (`Schedule.reverse`): the destinations'
-    gradients are broadcast, and nothing is pushed. Other messages' gradients go by the peers' rows that are needed, as
-    in mode `sar`.
+    The backward pass of a linear message runs the same way over the reversed edges (`Schedule.reverse`): the gradients
+    of destinations are broadcast, and nothing is pushed. The gradients of other messages use only the peers' rows that
+    are needed, as in mode `sar`.
 
     Attributes
     ----------
     most_ranges : int
-        A stage comes in at most so many ranges,
+        Largest number of ranges of a stage.
     range_edges : int
-        in no more than leave so many edges a row of the output and range on average, as each range takes a pass over
-        the output: with 239 edges a row and tile, sums of 512 columns took 0.82 of the time in 7 ranges, whose rows
-        stay in the cache, 0.88 in 4, 0.98 in 2;
+        Smallest mean number of edges per output row and range. Each range takes a pass over the output, so sparse tiles
+        are not divided. With 239 edges per row and tile, sums of 512 columns took 0.82 of the time in 7 ranges, whose
+        rows stay in the cache, 0.88 in 4 and 0.98 in 2.
     range_rows : int
-        and in ranges of no fewer rows, so that a message is more than mere latency.
+        Smallest number of rows of a range, so that latency does not dominate a message.
     backward_pieces, backward_rows : int
-        As of `Sequential`.
+        See `Sequential`.
     """
 
     name: str = "broadcast"
@@ -67,7 +67,7 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own, peers):
-        """The stages in which `root` sends its rows, one a range."""
+        """Return the pieces in which `root` sends its rows, one for each range."""
         ranges = needs.ranges(root, n)
         if root == needs.rank:
             return [Piece(own.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]
@@ -76,6 +76,6 @@ class Broadcast:
         return [Piece(tile.block, False, (arrival,), Fraction(1, n)) for tile, arrival in zip(tiles, arrivals)]
 
     def n_ranges(self, needs: Needs) -> int:
-        """Return in how many ranges a rank's rows come; every rank decides alike."""
+        """Return the number of ranges of a rank's rows, the same on every rank."""
         fits = min(needs.degree / needs.size // self.range_edges, needs.n_rows / needs.size // self.range_rows)
         return int(max(1, min(self.most_ranges, fits)))

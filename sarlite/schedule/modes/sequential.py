@@ -1,7 +1,7 @@
 """Sequential aggregation: a few peers' rows at a time (SAR algorithms 1 and 2).
 
-With rematerialization it is mode `sar`, without `sa`; with all peers' rows at once it is vanilla domain-parallel
-training, `oneshot`.
+Mode `sar` fetches rows again in backward, mode `sa` keeps them, and mode `oneshot` fetches the rows of all peers at
+once, which is ordinary domain-parallel training.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from sarlite.schedule.transport import Fetch
 
 @dataclass(frozen=True)
 class Sequential:
-    """A piece for each few peers: their rows are fetched, their block is computed, the rows are freed.
+    """Takes one piece per group of peers: fetch their rows, compute their block, free the rows.
 
-    Forward the own tile comes first, backward last. Backward in `sar` a peer's rows come in parts, so that little is
-    held of what is fetched again and of the gradients. Forward parts would cost time, as each block's pass touches all
-    rows of the output; backward a block's rows are the peer's, and any part of them costs the same.
+    The own tile comes first in forward and last in backward. In the backward pass of `sar` a peer's rows come in parts,
+    so that few refetched rows and gradients are held at once. Parts would cost time in forward, because each block's
+    pass touches all rows of the output. In backward a block's rows are the peer's, and any part of them costs the same.
 
     Attributes
     ----------
@@ -26,12 +26,12 @@ class Sequential:
     keeps_rows : bool
         True if the rows of each block are kept for backward (`sa`); else rows are fetched again (`sar`).
     peers_at_once : int, or None
-        How many peers' rows a piece takes, 1 .. N - 1; None for all peers (`oneshot`). A rank holds the rows of
-        (1 + prefetch) times as many peers, and waits for about N - 1 rounds divided by as many.
+        Number of peers whose rows a piece takes, 1 .. N - 1; None for all peers (`oneshot`). A rank holds the rows of
+        (1 + prefetch) * peers_at_once peers, and takes about (N - 1) / peers_at_once rounds.
     backward_pieces : int
-        With few peers a rank takes about so many pieces backward,
+        Approximate number of backward pieces of a rank with few peers.
     backward_rows : int
-        but no pieces of fewer rows, were all rows of a peer needed.
+        Smallest number of rows of a backward piece, if all rows of a peer are needed.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Sequential:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the pieces, forward and backward."""
+        """Return the plan of one rank: its forward and backward pieces."""
         own, peers = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
         n = 1 if self.keeps_rows or self.peers_at_once != 1 else n_parts(needs, self.backward_pieces, self.backward_rows)
         parts = [part for piece in peers for part in piece.cut(n)]
@@ -56,8 +56,8 @@ class Sequential:
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return in how many parts a peer's rows come, for about so many pieces in all, of no fewer rows.
+    """Return the number of parts that a peer's rows are divided into, the same on every rank.
 
-    Every rank decides alike.
+    There are about `pieces` parts over all peers, with at least `rows` rows each.
     """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))
