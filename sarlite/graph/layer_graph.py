@@ -358,8 +358,15 @@ class LayerGraph(SharedState):
     def weight_as(self, dtype: DType) -> Array:
         """Return the edges' weights as floats of `dtype`, (n_edges,); a copy is stored."""
         assert self.edge_weight is not None
-        counts = None if self.edge_weight.dtype == dtype else self.edge_counts("sum", dtype)
-        return self.edge_weight if counts is None else counts.data
+        if self.edge_weight.dtype == dtype:
+            return self.edge_weight
+        return self.memo.get(("weight", np.dtype(dtype)), lambda: self._weight_as(dtype))
+
+    def _weight_as(self, dtype):
+        with np.errstate(over="ignore"):
+            weight = self.edge_weight.astype(dtype)
+        raise_together(self.memo.state.comm, range_error(self.edge_weight, weight))
+        return weight
 
     # ---- edges
 

@@ -137,3 +137,24 @@ def test_one_variate_shares_sources_between_layers():
     sizes = [NeighborLoader(graph, np.zeros((2000, 1)), None, slice(None), fanouts=(5, 5, 5), batch_size=1, sampler="labor",
                             one_variate=shared).batch(np.arange(50)).n_src for shared in (False, True)]
     assert sizes[1] < 0.8 * sizes[0]
+
+
+def test_weights_of_picks_in_attention_do_not_depend_on_their_dtype():
+    """Attention is over the picks: float64 weights beside float32 rows count as float32 weights do, not d / k times."""
+    rng = np.random.default_rng(5)
+    src, dst = rng.integers(0, 40, (2, 400))
+    weights, x = rng.uniform(0.5, 2, 400).astype(np.float32), rng.standard_normal((40, 6), dtype=np.float32)
+
+    def outputs(dtype):
+        graph = Graph.from_edges(src, dst, 40).with_edge_values(weights.astype(dtype))
+        loader = NeighborLoader(graph, x, None, np.arange(40), fanouts=(3,), batch_size=8)
+        found = []
+        for batch in loader:
+            (layer,) = batch.layers(1)
+            z = Tensor(x[layer.src_ids].reshape(-1, 2, 3))
+            scores = z.sum(-1)
+            found.append(layer.aggregate(fn.attend(z, scores, scores[: layer.n_dst]), "sum").data)
+        return found
+
+    for single, double in zip(outputs(np.float32), outputs(np.float64), strict=True):
+        np.testing.assert_array_equal(single, double)
