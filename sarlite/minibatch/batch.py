@@ -143,8 +143,9 @@ class Batch:
         return Tensor(make(), constant=self.lasting)
 
     def take(self, x: Array) -> Array:
-        """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array; `x` has a row per row of the
-        part.
+        """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array.
+
+        `x` has one row for each row of the part.
         """
         return _take(x, self.part_rows, nullcontext())
 

@@ -184,7 +184,7 @@ class Caches:
         return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
 
     def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype in which rows of `dtype` are stored and pushed: bfloat16 (uint16) if the graph's rows are."""
+        """Return the dtype in which rows of `dtype` are stored and pushed: uint16 for bfloat16 rows, else `dtype`."""
         dtype = np.dtype(dtype)
         return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
 
@@ -292,9 +292,7 @@ class Caches:
         self._empty()
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the arrays of this rank's tables, named "cache.LAYER.NAME", and with "demand" also
-        "newest.LAYER.NAME".
-        """
+        """Return this rank's tables, named "cache.LAYER.NAME", and with push "demand" also "newest.LAYER.NAME"."""
         return {f"{prefix}{name}": array for prefix, thing in self._things()
                 for name, array in thing.contents().items()}
 
@@ -349,7 +347,7 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """Return the graph of all rows, and h followed by the kept halo features, as `TableRows` if h reads that table."""
+        """Return the graph of all rows, and h followed by the kept features of halo rows."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._place, len(halo), len(halo))

@@ -324,7 +324,7 @@ def _unpacked(message, head, job):
 
 
 def _sections(n, has_made, dtype, shape):
-    """Return (start, end, dtype, shape) of a message's header, steps, rows and slots; starts are multiples of 8 bytes."""
+    """Return (start, end, dtype, shape) of the sections of a message, which start at multiples of 8 bytes."""
     sections, end = [], 0
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_made,)), (dtype, (n, *shape)), (np.int32, (n,))):
         start = -(-end // 8) * 8

@@ -262,9 +262,7 @@ class OnDemand:
         self._sent = self._nothing_sent()
 
     def _by_age(self, state):
-        """Convert the state of an older checkpoint, which has a step for each listed row, -1 for a row not computed
-        yet.
-        """
+        """Convert the state of an older checkpoint, which has a step for each listed row, -1 if not computed."""
         made, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
         there = np.flatnonzero(made >= 0)
         if len(made) != len(self._lists.rows) or len(there) != len(rows):
