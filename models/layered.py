@@ -50,7 +50,7 @@ class Layered(nn.Module):
         self.convs = [conv(a, b, bias=k == layers - 1) for k, (a, b) in enumerate(zip(widths, widths[1:]))]
 
     def make_activations(self, width: int, kind: str, **options: Any) -> None:
-        """Make what stands behind each layer but the last; options are those of `Activation`."""
+        """Make the activation after each layer except the last; see `Activation` for the options."""
         self.activations = [Activation(width, kind, **options) for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:

@@ -149,7 +149,7 @@ def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line.
+    """An ArgumentParser without abbreviated options, whose errors are ConfigErrors of one line.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class Profile:
-    """What one rank counts while it runs.
+    """Counters and spans of one rank.
 
     Attributes
     ----------
@@ -136,10 +136,11 @@ _NO_SPAN = Span(None)
 
 
 class Counted:
-    """A communicator whose collectives of arrays, and those of its channels, are counted in a Profile.
+    """A communicator that counts the bytes of its collectives of arrays, also on its channels, in a Profile.
 
-    A rank counts the bytes that it contributes: of an alltoall what it sends to others, of a broadcast the root's array
-    once. Spans of a channel "sample", which a thread of its own may use, lie on that track. """
+    A rank counts the bytes that it contributes: for an alltoall the bytes that it sends to others, for a broadcast the
+    root's array once. Spans of a channel "sample", which a separate thread may use, are on the track "sample".
+    """
 
     def __init__(self, comm: Any, profile: Profile, track: str = "compute") -> None:
         self._comm, self._profile, self._track = comm, profile, track

@@ -101,7 +101,7 @@ class Lines(Chart):
 
 
 class Bars(Chart):
-    """Horizontal bars, those of several runs in groups.
+    """Horizontal bar chart, in which the bars of several runs are grouped by name.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class Matrix(Chart):
 
 
 class Timeline(Chart):
-    """What threads of the ranks did when: a row a thread, of spans inside spans the innermost on top.
+    """Timeline of the ranks' threads: one row per thread, with inner spans drawn over outer spans.
 
     Parameters
     ----------

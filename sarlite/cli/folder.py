@@ -22,29 +22,30 @@ MARK = "# options of a run of sarlite.train\n"
 
 
 class Folder:
-    """The folder in which a run leaves `FILES`. Construction is collective.
+    """Folder for a run's `FILES`. Construction is collective.
 
-    A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in
-    it. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with the new
-    folders above it.
+    A new run needs a folder without any of these files. A run that is resumed from the checkpoint in its own folder
+    continues there. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with its new
+    parent folders.
 
     Parameters
     ----------
     comm : Communicator
     run_dir : path or None
-        None is a new folder runs/TIME-NAME, or the checkpoint's.
+        Folder to use; None for a new folder runs/TIME-NAME, or for the folder of the checkpoint.
     resume : path or None
-        The checkpoint that the run goes on from.
+        Checkpoint that the run continues from.
     name : str
+        NAME in the path of a new folder.
 
     Attributes
     ----------
     path : Path
-        The same on every rank.
+        Path of the folder, the same on every rank.
     continues : bool
-        Whether the run goes on in the folder of its checkpoint.
+        True if the run continues in the folder of its checkpoint.
     metrics : text file
-        On rank 0, from `begin` on.
+        Open metrics file on rank 0, from `begin` on.
 
     Raises
     ------
@@ -123,7 +124,7 @@ class Folder:
             write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
 
     def close(self):
-        """Close what is open; remove a folder that nothing was written to."""
+        """Close open files, and remove the folder if nothing was written to it."""
         if self.metrics is not None:
             with contextlib.suppress(OSError):
                 self.metrics.close()

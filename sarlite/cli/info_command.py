@@ -76,7 +76,10 @@ def _mpi():
 
 
 def _compiler():
-    """What the compiler wrote about itself into the compiled module; its flags too where that has debug information."""
+    """Return the compiler's identification string in the compiled module, or None.
+
+    With debug information the string includes the compiler flags.
+    """
     data = Path(importlib.util.find_spec("sarlite._native").origin).read_bytes()
     found = (re.search(pattern, data) for pattern in _COMPILERS)
     return next((match[0].decode(errors="replace") for match in found if match), None)

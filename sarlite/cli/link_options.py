@@ -1,4 +1,4 @@
-"""What a run makes of links: whose they are, splits, negatives and labels of them, and the decoder."""
+"""Options for links: the linked node types, splits, negatives, labels, and the decoder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,7 +141,7 @@ class LinkOptions:
                            filtered=self.filtered, seed=seed)
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the links that are labelled, of what `read_labels` returned. Collective."""
+        """Return the labelled links from the result of `read_labels`. Collective."""
         relation: Any = linked.relation
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
@@ -166,7 +166,7 @@ class LinkOptions:
 
 
 def _by_relation(linked, given):
-    """The links of a file by relation, on rank 0; what is no file are none."""
+    """Return the links in a file by relation, read on rank 0; no links if `given` is not the name of a file."""
     found = np.empty((0, 3), np.int64)
     if isinstance(given, str) and not linked.graph.comm.rank:
         found = read_links(given, linked)

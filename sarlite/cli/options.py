@@ -35,7 +35,7 @@ from sarlite.train.model_loading import ModelSpec, first_layer, model_class
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which data a run reads, and what it uses of them."""
+    """Options for the data set and for the parts of it that a run uses."""
 
     data: str = option("sbm:", "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, "
                        "ogb:DIR, sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational "
@@ -246,7 +246,7 @@ class MinibatchOptions:
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How the nodes are divided among the ranks, and in which order a rank keeps its nodes."""
+    """Options for dividing the nodes among ranks, and for the order of a rank's nodes."""
 
     partition: str = option("stored", "metis, fennel (less memory), random, contiguous, or a file with the part of "
                             "each node; stored: the division of the data if there is one, else metis", metavar="METHOD",
@@ -297,7 +297,7 @@ class MachineOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What a run starts from, leaves and shows."""
+    """Options for a run's configuration file, its output files and its display."""
 
     config: str | None = option(None, "TOML file with these options", metavar="FILE.toml", common=True,
                                 on_resume="forget")

@@ -44,7 +44,7 @@ from sarlite.train.trainer_arguments import check_output
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What is predicted, and where it is written."""
+    """Options of the command that predicts: the objects to predict and the output files."""
 
     checkpoint: str = option(None, "checkpoint of a run of sarlite.train, with the model and all options",
                              metavar="FILE")
@@ -198,14 +198,14 @@ def _check_several(config, of):
 
 
 def _by_relation(decoder, of):
-    """What scores pairs of each relation: of several the decoder is told which."""
+    """Return a scoring function for each relation; a decoder of several relations also receives the relation's index."""
     if not of.several:
         return [decoder]
     return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]
 
 
 def _ranks(graph, decoder, h, pairs, of, known):
-    """What `ranks` returns of pairs, within each one's relation. Collective."""
+    """Return the result of `ranks` for pairs, each ranked within its relation, (n_pairs, 2). Collective."""
     heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for at, one in enumerate(_by_relation(decoder, of)):
         rows = pairs.relations == at if of.several else slice(None)
@@ -249,7 +249,7 @@ def _tell(comm, among, numbers):
 
 
 def _options(config, meta):
-    """The options of the run that wrote the checkpoint, under those of the command line."""
+    """Return the options of the run that wrote the checkpoint, overridden by the options of the command line."""
     resume.check_run(config.checkpoint, meta)
     before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
     model = config.given.get("model", before.get("model"))
@@ -272,7 +272,7 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Which edge values are used: values that training did not use are refused, unless this command's flags say."""
+    """Return `values` with arrays that training did not use refused, unless the command line requests them."""
     reason = "training used none" if "used" in meta else \
         "the checkpoint does not say whether training used any, so it is taken that it did not"
     own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
@@ -370,7 +370,7 @@ class _Layers:
 
 
 def _arrays(config, form, found):
-    """What goes into each of `predictions.paths`."""
+    """Return the array for each file of `predictions.paths`."""
     if form == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or form == "regress":

@@ -38,18 +38,18 @@ code, pre { font-size: 13px; white-space: pre-wrap; } .key { white-space: nowrap
 
 
 class RunFiles(NamedTuple):
-    """What stands in a run's folder.
+    """Contents of a run's folder.
 
     Attributes
     ----------
     name : str
-        The folder's, as it was given.
+        Name of the folder as given.
     options : dict
-        Of config.toml.
+        Options in config.toml.
     epochs : list of dict
-        The lines of metrics.jsonl.
+        Lines of metrics.jsonl.
     summary : dict
-        Of summary.json; empty where the run has not ended.
+        Contents of summary.json; empty if the run has not ended.
     """
 
     name: str
@@ -228,7 +228,7 @@ def _seconds(run):
 
 
 def _results(runs):
-    """A row for each run: where it ran and what it reached."""
+    """Return a table with a row for each run: its data, model, ranks and scores."""
     heads = ("run", "data", "model", "ranks", "mode", "epochs", "best epoch", "train", "validation", "test", "metric")
     rows = []
     for run in runs:

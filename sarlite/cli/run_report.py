@@ -1,4 +1,4 @@
-"""What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
+"""Output of a run: progress, metrics.jsonl, the final table and the line of JSON."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def write_metrics(file, record):
 
 
 def events(folder, check=False):
-    """Return what writes an epoch's record to a folder as TensorBoard reads it; without a folder what does nothing.
+    """Return a function that writes an epoch's record for TensorBoard to `folder`; without a folder it does nothing.
 
     Where it is only to `check` nothing is made.
 
@@ -146,13 +146,13 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Of a relational graph, which way the relations' weights were evaluated, and what either way costs."""
+    """Return the evaluation orders of a relational graph's weights, with their costs; {} for other graphs."""
     nodes = _nodes(graph)
     return {"relations": [found._asdict() for found in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
 
 
 def _nodes(graph):
-    """What the model's layers compute on: of links and of sets of graphs their nodes."""
+    """Return the graph that the model's layers compute on; for links and sets of graphs, the graph of their nodes."""
     return getattr(graph, "nodes", graph)
 
 
@@ -232,7 +232,7 @@ def _minibatches(batches, size, counted):
 
 
 def _message_flow(counted):
-    """A row for each layer of a run on message-flow graphs: what it computes, of what the graph has."""
+    """Yield a table row for each layer of a message-flow run: the rows and edges it uses, out of the graph's."""
     if "message_flow" not in counted:
         return
     full = counted["message_flow"]["graph"]

@@ -22,10 +22,10 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """What a run leaves after each epoch. Every method but `votes` is collective.
+    """Writes a run's files after each epoch, and stops the run on a signal. Every method except `votes` is collective.
 
-    The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
-    (`step.Votes`), so on the epoch at which they stop, too.
+    The ranks agree on signals, on the time for a checkpoint and on write errors of rank 0 by votes that travel with the
+    loss (`step.PiggybackReduce`). So all ranks stop at the same epoch.
 
     Parameters
     ----------
@@ -34,22 +34,22 @@ class Saving:
     best : Best
     stopping : Stopping
     about : dict
-        What the checkpoint's metadata say beside the epoch and the best one.
+        Entries of the checkpoint's metadata beside the epoch and the best epoch.
     toml : str
-        The options, for the folder.
+        Text of the options file for the folder.
     run : Settings
     start : int
-        The epoch that the run goes on from.
+        Epoch that the run continues from.
     interrupts : Interrupts
     one_process : bool
-        Whether ranks are threads of this process.
+        True if ranks are threads of this process.
 
     Attributes
     ----------
     epoch, saved : int
-        The last whole epoch, and the one that the folder's checkpoint is of.
+        Last completed epoch, and the epoch of the folder's checkpoint.
     signum : int
-        The signal that training was stopped by; 0 without one.
+        Number of the signal that stopped training; 0 without one.
     """
 
     def __init__(self, folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=False):

@@ -1,4 +1,4 @@
-"""What ranks do together: an action that fails on every rank where it fails on one, and values that must be alike."""
+"""Functions that keep ranks in agreement: actions that fail on all ranks together, and checks of equal values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

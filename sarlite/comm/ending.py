@@ -28,10 +28,11 @@ def tell(text):
 
 
 def end_within(seconds):
-    """End this process after so many seconds, with a status that is not 0, unless it ends by itself.
+    """End this process after `seconds` with a nonzero exit status, unless it ends by itself.
 
-    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call takes the
-    place of an earlier one; infinite `seconds` call that off. """
+    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call replaces an
+    earlier call; infinite `seconds` cancel it.
+    """
     call_off()
     if seconds == float("inf"):
         return
@@ -83,11 +84,11 @@ class Ending:
         self._end(lambda: self.say(head + _words(cause)))
 
     def end_with_stacks(self, text):
-        """As `end`, with the stacks of this rank's threads."""
+        """Print the stacks of this rank's threads with `text`, then end as `end` does."""
         self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """As `end_with_stacks`, but give the other ranks a second to print theirs before `last_words`."""
+        """Print this rank's stacks, wait a second for the stacks of other ranks, print `last_words`, then end."""
         def speak():
             self.say_stacks(text)
             time.sleep(1.0)
@@ -118,7 +119,7 @@ def _words(cause):
 
 
 def _try(action):
-    """Whether `action()` worked: at the end nothing may stop the end."""
+    """Run `action()` and return True if it raised nothing. At the end of a process no error may stop the end."""
     with contextlib.suppress(BaseException):
         action()
         return True

@@ -88,7 +88,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """As `_settle`, but whatever else is raised there, such as a second Ctrl-C, ends the process."""
+    """Call `_settle`; any other exception that is raised there, such as a second Ctrl-C, ends the process."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:

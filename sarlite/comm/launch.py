@@ -1,4 +1,4 @@
-"""Which communicator a program runs on, how its start is guarded, and how many threads a rank may use."""
+"""Start of a program: its communicator, a guard for the start-up time, and the number of threads per rank."""
 
 import atexit
 import ctypes
@@ -36,7 +36,7 @@ def _launch(environ):
 
 
 def _is_number(text):
-    """Whether a launcher wrote it: up to nine of the digits 0 to 9."""
+    """Return True if `text` is a number as launchers write it: one to nine of the digits 0 to 9."""
     return text is not None and len(text) <= 9 and text.isascii() and text.isdecimal()
 
 

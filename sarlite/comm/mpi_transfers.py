@@ -49,9 +49,9 @@ def pieces(array, piece_bytes=PIECE_BYTES):
 
 
 class Traffic:
-    """What one communicator has sent and received: messages by peer, and the transfers that are not done.
+    """Counts of messages that one communicator has sent to and received from each peer, and its open transfers.
 
-    So messages that were sent and never received are known, also while they are still on their way.
+    The counts reveal messages that were sent and never received, even while they are in transit.
     """
 
     def __init__(self, size):

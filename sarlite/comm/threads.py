@@ -40,7 +40,7 @@ class _Woken(PeerError):
 
 
 class _World:
-    """What the ranks of one `run` share, under one lock."""
+    """State that the ranks of one `run` share, protected by one lock."""
 
     def __init__(self, size):
         self.size = size
@@ -291,7 +291,7 @@ class ThreadCommunicator(Communicator):
 
 
 def _is_consequence(error):
-    """Whether an exception came from another rank's failure."""
+    """Return True if an exception was caused by another rank's failure."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, _Woken):

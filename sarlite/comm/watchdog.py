@@ -125,7 +125,7 @@ class Watchdog:
         return self._mine
 
     def _gather(self, seconds=None):
-        """Every rank's row, or None where the rows are not there after so many seconds."""
+        """Return every rank's row, or None if the rows have not arrived within `seconds`."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
@@ -142,7 +142,7 @@ class Watchdog:
             self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):
-        """Whether this rank's own counter has not moved for so long."""
+        """Return True if this rank's own counter has not changed for `seconds`."""
         if self._ticks != self._seen_own:
             self._seen_own, self._moved = self._ticks, time.monotonic()
         return time.monotonic() - self._moved > seconds

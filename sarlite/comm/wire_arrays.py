@@ -46,7 +46,7 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """As `reduction_call`, of a broadcast."""
+    """Check the arguments of a broadcast; return its description, which must be equal on all ranks."""
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -54,7 +54,7 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """As `reduction_call`, of an alltoall."""
+    """Check the arguments of an alltoall; return its description, which must be equal on all ranks."""
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:

@@ -64,8 +64,7 @@ class RelationalLayer:
         evaluation : {"inside", "first"}, optional
             Evaluation order of the weights of `fn.linear`: inside the message, or sums first and products after. The
             results are equal up to rounding. By default each relation takes the cheaper order; see
-            `operators.evaluation`,
-            and `evaluations` for the chosen orders.
+            `operators.evaluation`, and `evaluations` for the chosen orders.
 
         Returns
         -------

@@ -140,8 +140,7 @@ class RowLoader(Loader):
     ------
     ConfigError, DataError, ShapeError
         On every rank: batch_size is below 1, x or labels do not have the graph's rows, or train is not valid or is
-        empty
-        on all ranks.
+        empty on all ranks.
 
     Notes
     -----
@@ -223,10 +222,8 @@ class NeighborLoader(Loader):
     ------
     ConfigError, DataError, ShapeError
         On every rank: the graph is bipartite or fetches gradients; a node type with an `HEC`, which has no cache by
-        type;
-        an error of `Sampler` or `HEC`; batch_size is below 1 or sample_ahead below 0; x or labels do not have the
-        graph's
-        rows; train is not valid or is empty on all ranks.
+        type; an error of `Sampler` or `HEC`; batch_size is below 1 or sample_ahead below 0; x or labels do not have the
+        graph's rows; train is not valid or is empty on all ranks.
 
     Notes
     -----

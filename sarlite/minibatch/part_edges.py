@@ -157,8 +157,7 @@ class PartEdges:
         return found
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Return values for the columns of one type, (n_local + n_halo, ...), from values of the local rows.
-        Collective.
+        """Return values for the columns of one type, (n_local + n_halo, ...), from the local rows' values. Collective.
 
         The columns of other types are uninitialized.
         """
@@ -187,7 +186,10 @@ class PartEdges:
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each owner, the slots of ascending halo rows: their positions in the owner's `asked`, (m,) int32."""
+        """Return, for each owner, the slots of ascending halo rows, (m,) int32.
+
+        A slot is the position of a row in the owner's `asked`.
+        """
         shares = share(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
 
@@ -280,11 +282,10 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = own if alone else part.of_columns(own)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """Return 1 / sqrt(degree) of each destination and of each column, (n,) float64 both. The first call is
-        collective.
+        """Return 1 / sqrt(degree) of each destination and of each column, (n,) float64 both.
 
-        The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For a relation the columns have
-        out-degrees.
+        The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
+        a relation the columns have out-degrees.
         """
         if weighted:
             self.graph.edge_values.check_degrees()

@@ -60,10 +60,9 @@ class Seeds:
 
 
 class Global(Seeds):
-    """All ranks' seeds in one random order, cut every `batch_size`, so a step has the same seeds for any number of
-    ranks.
+    """All ranks' seeds in one random order, cut every `batch_size`.
 
-    The order is by a hash of (seed, epoch, global id).
+    The order is by a hash of (seed, epoch, global id), so a step has the same seeds for any number of ranks.
 
     Notes
     -----
@@ -94,11 +93,11 @@ class Global(Seeds):
 
 
 class Balanced(Seeds):
-    """Each rank's seeds in a random order, cut into steps whose sizes differ by at most one seed, on the rank and in
-    total.
+    """Each rank's seeds in a random order, cut into steps whose sizes differ by at most one.
 
-    If a rank's seeds do not divide evenly, consecutive steps get one extra seed each. They continue after the extra
-    seeds of the previous rank, so the extra seeds of all ranks are spread evenly.
+    The same holds for the total over ranks. If a rank's seeds do not divide evenly, consecutive steps get one extra
+    seed each. They continue after the extra seeds of the previous rank, so the extra seeds of all ranks are spread
+    evenly.
     """
 
     def count(self, step: int) -> int:

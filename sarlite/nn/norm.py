@@ -75,22 +75,23 @@ def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
 class BatchNorm(Module):
     """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each column over all rows of all ranks.
 
-    In training the variance is the biased one, M2 / n. Running averages of the mean and of the unbiased variance,
-    M2 / (n - 1), are kept as buffers in float64, new = (1 - momentum) * old + momentum * batch, and used in `eval`.
+    In training the variance is the biased variance, M2 / n. Running averages of the mean and of the unbiased variance,
+    M2 / (n - 1), are kept as float64 buffers and used in `eval`. They are updated as new = (1 - momentum) * old +
+    momentum * batch.
 
     Parameters
     ----------
     n_feat : int
     momentum, eps : float
     dtype : float32 or float64
-        Of gamma and beta; the moments are always float64.
+        Dtype of gamma and beta; the moments are always float64.
 
     Notes
     -----
-    In training a call is collective (one allreduce of n_ranks * (2 * n_feat + 1) float64), and so is its backward pass
-    where x needs a gradient (one of 2 * n_feat). In `eval` nothing is communicated. Ranks without rows take part. The
-    gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
-    Kept for the backward pass: x itself, and the moments.
+    In training a call is collective: one allreduce of n_ranks * (2 * n_feat + 1) float64. Its backward pass is
+    collective if x needs a gradient: one allreduce of 2 * n_feat. In `eval` nothing is communicated. Ranks without rows
+    take part. The gradients of gamma and beta are this rank's sums; their sum over ranks is the gradient. Kept for the
+    backward pass: x itself, and the moments.
     """
 
     buffers = ("running_mean", "running_var")

@@ -1,4 +1,4 @@
-"""The one explicit source of randomness, independent of the number of ranks."""
+"""Seeds and keys for all random numbers, independent of the number of ranks."""
 
 import operator
 from typing import Any

@@ -186,22 +186,23 @@ class Block(Edges):
 
 
 class EdgeOrder:
-    """Where the edges of each of a part's blocks stand among all of the part's edges in source order.
+    """Positions of the edges of each block among all of a part's edges in source order.
 
-    A row's edges from one part follow each other there, after its edges from the parts before. So the blocks' own
-    `indptr` tell the places, and nothing is kept an edge.
+    In source order a row's edges from one part follow its edges from the parts before. The positions therefore follow
+    from the blocks' `indptr`, and no array of the size of the edges is kept.
 
     Parameters
     ----------
     n_dst : int
-    blocks : list of (rows or None, indptr), in the order of their sources
+    blocks : list of (rows or None, indptr)
+        Blocks in the order of their sources.
     """
 
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members, dtype):
-        """Return (n_edges,) the place of each edge of some blocks, ascending for several blocks."""
+        """Return the position of each edge of some blocks, (n_edges,), ascending if there are several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
@@ -213,7 +214,7 @@ class EdgeOrder:
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield for each block the place of the first edge of each of its rows."""
+        """Yield for each block the position of the first edge of each of its rows."""
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)

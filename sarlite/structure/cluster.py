@@ -59,7 +59,10 @@ def _place(labels, sizes, most, turn, first, last, degrees, sources):
 
 
 def _wanted(labels, sizes, most, turn, own, degrees, sources):
-    """The cluster with room in which each node has the most in-neighbours; the node's own where no other has room."""
+    """Return for each node the cluster with room that contains most of its in-neighbours.
+
+    It is the node's own cluster if no other cluster has room.
+    """
     keys = np.repeat(np.arange(own.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] ^ np.uint64(1)) != 0)

@@ -1,4 +1,4 @@
-"""What the generators of graphs draw with: nodes in proportion to weights, and distinct pairs of nodes."""
+"""Random draws for graph generators: nodes in proportion to weights, and distinct pairs of nodes."""
 
 import numpy as np
 

@@ -125,13 +125,14 @@ def chunk_edges(n_nodes):
 
 
 def ascending(lengths, columns, n_nodes):
-    """Return the stable order in which the columns of each row ascend.
+    """Return the stable permutation that sorts the columns of each row.
 
     Parameters
     ----------
     lengths : (n_rows,) int
-        The number of columns of each row; rows stand one after the other in `columns`.
-    columns : (n_edges,) int, at least 0 and below `n_nodes`
+        Number of columns of each row; the rows follow each other in `columns`.
+    columns : (n_edges,) int
+        Column numbers, at least 0 and below `n_nodes`.
 
     Returns
     -------

@@ -29,14 +29,14 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME"
 
 
 def check_room(n_nodes, n_edges, n_bytes=None):
-    """Raise a ConfigError where METIS cannot divide so many edges: its integers are too small, or memory is.
+    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers or the memory are too small.
 
     Parameters
     ----------
     n_nodes, n_edges : int
-        The graph's; an edge that goes both ways counts twice.
+        Size of the graph; an edge that goes both ways counts twice.
     n_bytes : int, optional
-        Memory that is free; by default what this process can still take.
+        Free memory; by default the memory that this process can still take.
     """
     index = _index()
     if max(n_nodes, n_edges) > np.iinfo(index).max:

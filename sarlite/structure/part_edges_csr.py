@@ -48,7 +48,7 @@ class InEdges(NamedTuple):
 
 
 def is_sorted(indptr, indices):
-    """Whether each row's sources ascend. Memory: a byte an edge."""
+    """Return True if the sources of each row ascend. Memory: one byte per edge."""
     falls = indices[1:] < indices[:-1]
     starts = indptr[1:-1]
     falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False

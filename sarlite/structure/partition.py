@@ -1,5 +1,7 @@
-"""Which rank owns which node: METIS, Fennel, random and contiguous partitions, a user's own, and what a partition
-costs."""
+"""Partitions, the assignment of nodes to ranks: METIS, Fennel, random, contiguous or user-defined.
+
+The module also measures the cost of a partition.
+"""
 
 import numpy as np
 

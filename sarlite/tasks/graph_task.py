@@ -10,7 +10,9 @@ from sarlite.tasks.task import Task, one_of
 
 
 class GraphTask(Task):
-    """Labels of the graphs of a `GraphSet`. Parameters as of `NodeTask`, without label inputs."""
+    """Prediction of labels for the graphs of a `GraphSet`. See `NodeTask` for the parameters; there are no label
+    inputs.
+    """
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 

@@ -1,4 +1,4 @@
-"""What a run trains on and scores on: the whole graph, message-flow batches, or the batches of loaders."""
+"""Batches for training and scoring: the whole graph, message-flow batches, or the batches of loaders."""
 
 import math
 from collections.abc import Callable

@@ -229,7 +229,7 @@ def restore_state(trainer, tensors, metadata):
 
 @contextmanager
 def errors_of(path):
-    """Tell the file in a CheckpointError of what was restored from it, which is the same on every rank, once."""
+    """Return a context that adds the file's name to a CheckpointError raised inside, the same on every rank."""
     try:
         yield
     except CheckpointError as error:
@@ -237,7 +237,7 @@ def errors_of(path):
 
 
 def _to_fill(trainer, rows):
-    """This rank's arrays for what is owned by rows in a checkpoint, by name."""
+    """Return this rank's arrays, by name, that receive the checkpoint's values owned by rows."""
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from "

@@ -1,4 +1,4 @@
-"""What tells one data set from another, however it is stored and divided."""
+"""Identity of a data set: a digest that does not depend on its storage format or its division."""
 
 import math
 
@@ -79,7 +79,7 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """As `_of_one_type`, of the nodes of all types."""
+    """Return the result of `_of_one_type` for the nodes of all types. Collective."""
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
@@ -110,7 +110,7 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """As `_of_one_type`, of the nodes and, with their members, labels and splits, of the graphs."""
+    """Return the result of `_of_one_type` for a set's nodes and graphs; graphs include members, labels and splits."""
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, Rows(rows.features, *[nothing] * 4))
     _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))

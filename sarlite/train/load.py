@@ -37,7 +37,7 @@ from sarlite.types import Path
 
 
 class Source(NamedTuple):
-    """Which data set, what of it is read, and how it is divided for the ranks.
+    """Data set to load, the parts of it to read, and its division among ranks.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def _typed(comm, edges, ids, names, values, options):
 
 
 def _division(source, scratch, seconds):
-    """What `data.divided` takes of either kind."""
+    """Return the keyword arguments of `data.divided` for both kinds of data."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -247,7 +247,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):
-    """What the division costs, from every rank's own edges. Collective."""
+    """Return the measures of the division, computed from every rank's own edges. Collective."""
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})

@@ -164,10 +164,10 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps.
+        """Train one epoch and return its loss: the mean of the steps' losses, weighted by their training rows.
         Collective.
 
-        `on_step` hears of each step, (steps done, loss).
+        `on_step(steps_done, loss)` is called after each step.
         """
         n_steps, step = len(self.batches), self.training_step
         self._begin(epoch * n_steps)

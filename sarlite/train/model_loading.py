@@ -93,7 +93,7 @@ def model_class(spec: str) -> Any:
 
 
 class ModelSpec(NamedTuple):
-    """Which model, and what it is made with.
+    """Model class and the options that it is constructed with.
 
     Attributes
     ----------

@@ -10,13 +10,13 @@ PIECE_BYTES = 1 << 21
 
 
 class Attempts:
-    """What rank 0 does between messages that others wait for: after the first action that fails it takes no more."""
+    """Actions of rank 0 between messages that other ranks wait for; after the first failure no more actions run."""
 
     def __init__(self, comm):
         self._comm, self._error = comm, None
 
     def __call__(self, action):
-        """Take an action and return its result, on rank 0; None elsewhere."""
+        """Run an action on rank 0 and return its result; return None on other ranks and after a failure."""
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()
@@ -25,12 +25,12 @@ class Attempts:
         return None
 
     def end(self):
-        """Raise on every rank where an action failed. Collective."""
+        """Raise the failure of an action, if any, on every rank. Collective."""
         raise_together(self._comm, self._error)
 
 
 class Owners:
-    """Which rank has which ids. Construction and every method are collective.
+    """Map from ids to the ranks that own them. Construction and every method are collective.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 def in_order(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names of what has a `dtype` in the order in which a file has them: by dtype, and then by name."""
+    """Return the names of the arrays in the order of a file: by dtype, then by name."""
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
@@ -64,12 +64,14 @@ class Writer:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["Writer"]:
-        """Write what is `add`ed to a file that appears whole at the end, or not at all; options as of `files.whole`.
+        """Return a context for writing a file with `add`; the file appears complete at the end, or not at all.
+
+        See `files.whole` for the options.
 
         Raises
         ------
         CheckpointError
-            Naming the file and the cause (a full disk, say); what stood there before is intact.
+            An error, such as a full disk. The message names the file and the cause; an earlier file is unchanged.
         """
         with self._named(), whole(self.path, trial=trial, new=new) as (_, self._file):
             self.add(np.frombuffer(len(self._header).to_bytes(8, "little") + self._header, np.uint8))
@@ -90,7 +92,7 @@ class Writer:
 
 
 def _sum_place(header):
-    """Where in the file the 64 digits of the checksum begin."""
+    """Return the byte offset of the checksum's 64 digits in the file."""
     found = list(_SUM.finditer(header))
     if len(found) != 1:
         raise ValueError("it has no checksum")

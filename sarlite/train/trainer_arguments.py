@@ -1,4 +1,4 @@
-"""What a `Trainer` is given, and what its model returns, checked."""
+"""Checks of a `Trainer`'s arguments and of its model's output."""
 
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
