@@ -101,7 +101,7 @@ class Lines(Chart):
 
 
 class Bars(Chart):
-    """Horizontal bar chart, in which the bars of several runs are grouped by name.
+    """Horizontal bar chart that groups the bars of several runs by name.
 
     Parameters
     ----------

@@ -198,7 +198,10 @@ def _check_several(config, of):
 
 
 def _by_relation(decoder, of):
-    """Return a scoring function for each relation; a decoder of several relations also receives the relation's index."""
+    """Return a scoring function for each relation.
+
+    A decoder of several relations also receives the index of the relation.
+    """
     if not of.several:
         return [decoder]
     return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]

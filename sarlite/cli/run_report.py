@@ -25,14 +25,14 @@ def write_metrics(file, record):
 
 
 def events(folder, check=False):
-    """Return a function that writes an epoch's record for TensorBoard to `folder`; without a folder it does nothing.
+    """Return a function that writes an epoch's record to `folder` for TensorBoard.
 
-    Where it is only to `check` nothing is made.
+    Without a folder the function does nothing. With `check` the package is looked for, and nothing is made.
 
     Raises
     ------
     ConfigError
-        The package that writes is not there, or the folder cannot be made.
+        The package for writing is not installed, or the folder cannot be made.
     """
     if folder is None:
         return lambda record: None

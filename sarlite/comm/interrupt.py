@@ -34,7 +34,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """Return a context in which the first signal is only noted; a second signal ends the process.
+        """Return a context that only notes the first signal; a second signal ends the process.
 
         Any thread may enter it.
         """

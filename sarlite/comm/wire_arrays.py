@@ -38,7 +38,10 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Return the words of an allreduce, which must be the same on every rank; a ShapeError where it cannot be done."""
+    """Check the arguments of an allreduce; return its description, which must be equal on all ranks.
+
+    Raise a ShapeError if the arguments are not valid.
+    """
     as_bytes(array, writable=True)
     if op not in REDUCTIONS:
         raise ShapeError(f"op is {op!r}, not one of {', '.join(REDUCTIONS)}")

@@ -28,7 +28,7 @@ WIDENED_ROWS = 4096
 
 
 class Dropout(NamedTuple):
-    """Which attention coefficients to drop: a function of (key, global edge id, head).
+    """Dropout mask of attention coefficients, a function of (key, global edge id, head).
 
     Attributes
     ----------

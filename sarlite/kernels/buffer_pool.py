@@ -87,7 +87,7 @@ class Buffers:
 
     @property
     def n_fresh(self) -> int:
-        """How often a large array (256 KiB) took fresh memory."""
+        """Number of times that a large array (256 KiB or more) took new memory from the system."""
         return lib.sar_buffers_fresh(self._buffers)
 
     @property

@@ -1,4 +1,4 @@
-"""The one way into the compiled module, and the checks before it."""
+"""Access to the compiled module, with the checks of arguments that precede a call."""
 
 import math
 import os
@@ -98,7 +98,7 @@ def struct(fields):
 
 
 def _value(a):
-    """What cffi takes in the place of an argument; it keeps the argument alive."""
+    """Return the cffi value for an argument; the value keeps the argument alive."""
     if isinstance(a, np.ndarray):
         return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
     if isinstance(a, dict):
@@ -131,7 +131,7 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optio
 
 
 def _has_rows(a):
-    """Whether each row of a matrix is contiguous, and begins behind the end of the one before."""
+    """Return True if each row of a matrix is contiguous and begins after the end of the previous row."""
     row, value = a.strides
     one = a.shape[1] == 1  # value, whose stride may be any
     return (value == a.itemsize or one) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
@@ -206,7 +206,7 @@ def check_apart(out, /, **inputs):
 
 
 def wide(dtype):
-    """Return the dtype in which rows of a dtype are summed: float32 for bfloat16, else the same."""
+    """Return the dtype for sums of rows of `dtype`: float32 for bfloat16, else `dtype`."""
     return np.dtype(np.float32) if dtype == BFLOAT16 else dtype
 
 

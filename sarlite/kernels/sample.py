@@ -47,7 +47,7 @@ class Numbering:
 
     @cached_property
     def variates(self):
-        """(n_columns,) uint64: where `sample` puts the variates of "labor" when the rows have so many edges."""
+        """Buffer for the variates of "labor", (n_columns,) uint64, used if the rows have many edges."""
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):

@@ -387,9 +387,9 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: Any = "exact") -> str:
-    """Return the argument by which a step's batch depends on how rows are divided among ranks, as text.
+    """Return the argument that makes batches depend on how rows are divided among ranks, as text.
 
-    Return "" if the batch does not depend on the division.
+    Return "" if batches do not depend on the division.
     """
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 

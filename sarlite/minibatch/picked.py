@@ -169,9 +169,9 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 class Estimate:
     """Factors of picks in sums, chosen so that a sum over picks is an unbiased estimate of the whole graph's sum.
 
-    With k picks from d in-edges, a sum is d / k times the sum of the picks, a mean is the mean of the picks, and "sym"
-    is a sum with the whole graph's degrees. An added self loop is always picked and counts once, so a mean over d
-    in-edges and a loop is (d / k * sum of picks + loop) / (d + 1). With all in-edges the sums equal the whole graph's.
+    With k picks from d in-edges, a sum is d / k times the sum of the picks, and a mean is the mean of the picks. "sym"
+    is a sum with the whole graph's degrees. An added self loop is always picked and counts once. A mean over d in-edges
+    and a loop is therefore (d / k * sum of picks + loop) / (d + 1). With all in-edges the sums equal the whole graph's.
     max, min and softmax are over the picks.
 
     With edge weights each message is multiplied by its weight, and degrees are the whole graph's weighted degrees. A

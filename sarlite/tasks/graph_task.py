@@ -10,9 +10,7 @@ from sarlite.tasks.task import Task, one_of
 
 
 class GraphTask(Task):
-    """Prediction of labels for the graphs of a `GraphSet`. See `NodeTask` for the parameters; there are no label
-    inputs.
-    """
+    """Prediction of labels for the graphs of a `GraphSet`; see `NodeTask` for the parameters."""
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 

@@ -164,8 +164,7 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch and return its loss: the mean of the steps' losses, weighted by their training rows.
-        Collective.
+        """Train one epoch and return the mean of the steps' losses, weighted by their training rows. Collective.
 
         `on_step(steps_done, loss)` is called after each step.
         """

@@ -102,7 +102,7 @@ class Stopping:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: Mapping[str, Any]) -> None:
-        """Restore the `state` that a checkpoint's metadata contain, if any. Raise CheckpointError if it is not valid."""
+        """Restore the `state` in a checkpoint's metadata, if any. Raise CheckpointError if it is not valid."""
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
 

@@ -184,7 +184,7 @@ class Caches:
         return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
 
     def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype in which rows of `dtype` are stored and pushed: uint16 for bfloat16 rows, else `dtype`."""
+        """Return the dtype for storing and pushing rows of `dtype`: uint16 for bfloat16 rows, else `dtype`."""
         dtype = np.dtype(dtype)
         return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
 

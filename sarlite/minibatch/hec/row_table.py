@@ -173,7 +173,7 @@ class Table:
         kernels.gather_rows(out[:0] if self._rows is None else self._rows, lines, out)
 
     def made(self, lines: Array) -> Array:
-        """Return the steps in which the rows in `lines` were computed, (n,) int64."""
+        """Return, for the rows in `lines`, the steps that computed them, (n,) int64."""
         return np.ascontiguousarray(self._lines.lines["made"][lines])
 
     def contents(self) -> dict[str, Ordered]:
