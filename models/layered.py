@@ -1,4 +1,4 @@
-"""Layers one behind another, and what stands between two of them."""
+"""Models of consecutive layers, with normalisation, activation and dropout between them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -14,7 +14,7 @@ MOST_SPANS = 4000
 
 
 def colour(number: int) -> str:
-    """Return the page's colour of a series; those beyond the last have one colour together."""
+    """Return the colour of a series; all series beyond the last colour share one."""
     return f"var(--c{number})" if number < COLOURS else "var(--dim)"
 
 

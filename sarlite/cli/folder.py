@@ -81,7 +81,7 @@ class Folder:
         return path
 
     def _make_parents(self, path):
-        """Make the folders above `path`, and note those that were made."""
+        """Make the folders above `path`, and record the new ones."""
         self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -169,7 +169,7 @@ def _same(one, other):
 
 
 def _lock(path):
-    """Hold the folder for this process, where the file system can."""
+    """Lock the folder for this process, if the file system supports locks."""
     handle = os.open(path, os.O_RDONLY)
     try:
         import fcntl
@@ -210,7 +210,7 @@ _OURS = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
 
 
 def _epoch(line):
-    """The epoch of a line of metrics; None of anything else."""
+    """Return the epoch of a line of metrics; None if the line is not valid."""
     try:
         epoch = json.loads(line)["epoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -219,7 +219,7 @@ def _epoch(line):
 
 
 def _lines_until(path, epoch):
-    """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
+    """Return the complete lines of epochs up to `epoch`; a killed run may end in the middle of a line."""
     kept, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         found = _epoch(line)

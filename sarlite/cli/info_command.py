@@ -1,4 +1,4 @@
-"""`python -m sarlite.info`: what sarlite runs on here. `--json` prints it as one object."""
+"""`python -m sarlite.info`: versions and capabilities of sarlite on this machine. `--json` prints one object."""
 
 import importlib.metadata
 import importlib.util
@@ -102,7 +102,7 @@ def _sysconf(name):
 
 
 def _huge_pages():
-    """The setting of Linux's transparent huge pages: the word in brackets."""
+    """Return Linux's setting of transparent huge pages, the word in brackets."""
     match = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
     return match and match[1]
 

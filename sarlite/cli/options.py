@@ -1,4 +1,4 @@
-"""The options of a training run: a dataclass for each thing that a run is made of.
+"""The options of a training run, in one dataclass for each part of a run.
 
 An option is declared once, as a field. `config` reads the fields from the command line and from TOML, and `help`
 prints them.
@@ -260,7 +260,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How rows of other ranks travel."""
+    """Options for the transfer of other ranks' rows."""
 
     mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose", choices=tuple(MODES),
                        common=True, see="which-mode.md")
@@ -280,7 +280,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """The ranks of a run, and what they may use of the machine."""
+    """Options for the ranks of a run and for the resources they may use."""
 
     ranks: int = option(1, "ranks as threads of this process, without MPI", least=1, most=1024, common=True)
     threads: int = option(0, "threads of each rank; 0 divides the host's cores among its ranks", least=0,

@@ -139,7 +139,7 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
 
 
 def _curves(runs):
-    """A chart for each number that metrics.jsonl has of an epoch; splits of one metric share a chart."""
+    """Return a chart for each number in metrics.jsonl; the splits of one metric share a chart."""
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record if key != "epoch"):
@@ -152,7 +152,7 @@ def _curves(runs):
 
 
 def _chart_of(key):
-    """The chart and the series of a number: "val_loss" is of the chart "loss", the series "val"."""
+    """Return the chart and the series of a number: "val_loss" belongs to the chart "loss", series "val"."""
     split, _, rest = key.partition("_")
     if split in ("train", "val", "test") and rest:
         return rest.replace("_", " "), split
@@ -191,7 +191,7 @@ def _pairs(runs):
 
 
 def _square(values):
-    """Rows of as many numbers as there are rows."""
+    """Return the rows of a square matrix."""
     found = [[_number(value) for value in row] for row in values]
     if not found or {*map(len, found)} != {len(found)}:
         raise ValueError("a matrix is not square")
@@ -199,7 +199,7 @@ def _square(values):
 
 
 def _outcome(run, several):
-    """A confusion matrix, or a histogram, for each split."""
+    """Return a confusion matrix, or a histogram, for each split."""
     found = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         for split, values in found["splits"].items():

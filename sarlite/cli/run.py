@@ -174,7 +174,7 @@ def _task(run, part):
 
 
 def _fit(run, trainer, saving, tick, memory):
-    """Train to the last epoch or a signal, and save. Collective.
+    """Train until the last epoch or a signal, and save. Collective.
 
     Returns
     -------

@@ -73,7 +73,7 @@ class Progress:
                        self.epoch + done / self.steps, [f"loss {loss:.4f}"])
 
     def update(self, record):
-        """Tell of an epoch that is done."""
+        """Report a completed epoch."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
         parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
@@ -305,7 +305,7 @@ def summary(run, size, data, counted, best, times):
 
 
 def _finite(value):
-    """The same, with null for a number that is not finite."""
+    """Return the value with null in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {str(name): _finite(found) for name, found in value.items()}
     if isinstance(value, list | tuple):

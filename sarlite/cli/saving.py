@@ -63,18 +63,18 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """This rank's votes: a signal each; of rank 0 that a checkpoint is due, and that a file cannot be written."""
+        """Return this rank's votes: one for each signal, and on rank 0 for a due checkpoint and for a write error."""
         root = self.comm.rank == 0
         every = self._output.every_seconds
         due = root and every is not None and time.monotonic() - self._due >= every
         return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
-        """Refuse now what there is no room for: write a checkpoint of the full size and remove it again."""
+        """Raise an error if the disk is too full: write a checkpoint of full size and remove it again."""
         self._write(trial=True, best=self.trainer.model.state_arrays())
 
     def on_epoch(self, record):
-        """Write the epoch's line, and a checkpoint where one is due; return whether training stops."""
+        """Write the epoch's line, and a checkpoint if one is due; return True if training stops."""
         self.epoch = record["epoch"]
         if self.epoch == self.start + 1:
             checkpoint.check_finite(self.trainer)
@@ -142,7 +142,7 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None):
-    """Put a checkpoint's state into a trainer and `stopping`. Collective.
+    """Restore a checkpoint's state in a trainer and `stopping`. Collective.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Put back the caches of embeddings where they fit; else tell why they start empty."""
+    """Restore the embedding caches if they fit; else report the reason why they start empty."""
     told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)

@@ -92,7 +92,7 @@ def _look(files):
 
 
 def _probabilities(files, graph, n_classes):
-    """This rank's rows of the predictions."""
+    """Return this rank's rows of the predictions."""
     path = files.predictions
     z = node_rows.read(path, "predictions", graph.dst_ids, graph.n_nodes, n_classes)
     check_probabilities(z, graph.dst_ids, f"{path}: predictions")

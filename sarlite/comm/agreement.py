@@ -40,7 +40,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: Any, what: str) -> bytes:
-    """Raise DataError on every rank unless all ranks hold the same value. Collective; 16 bytes a rank travel.
+    """Raise DataError on every rank unless all ranks hold equal values. Collective; sends 16 bytes per rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a process says its last words and ends every rank, from any thread and whatever its other threads do.
+"""Ending of a process: print a last message and end every rank, from any thread, whatever other threads do.
 
 What the end needs is made at the start, since a process may end because it has no memory or no threads left.
 """
@@ -22,7 +22,7 @@ RESERVE_BYTES = 1 << 22
 
 
 def tell(text):
-    """Print to stderr in one write, which the words of other ranks do not split."""
+    """Print to stderr in a single write, so that the output of other ranks cannot split it."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -43,12 +43,12 @@ def end_within(seconds):
 
 
 def call_off():
-    """Forget what `end_within` has set."""
+    """Cancel `end_within`."""
     faulthandler.cancel_dump_traceback_later()
 
 
 class Ending:
-    """The end of a rank, which happens once: the first cause is the one that is told."""
+    """The end of a rank. It happens once, and the first cause is reported."""
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()
@@ -127,6 +127,6 @@ def _try(action):
 
 
 def _speak_shortly():
-    """Say so and print the stacks, where memory is too short for words of Python."""
+    """Print a short message and the stacks if memory is too low to format one in Python."""
     os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
     faulthandler.dump_traceback(2, all_threads=True)

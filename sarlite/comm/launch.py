@@ -22,7 +22,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """The variable that tells of a launcher, its number, and whether this counts every rank or this node's alone."""
+    """Return the launcher's variable, its number, and True if the number counts all ranks, False if only this node's."""
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
             return name, int(environ[name]), True
@@ -161,7 +161,7 @@ def _mismatch(name, n_ranks, size):
 
 
 def host():
-    """The name of this machine and its boot: containers may share a host name, and machines an image."""
+    """Return a name for this machine and its boot, because containers may share a host name, and machines an image."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return socket.gethostname(), file.read().strip()
@@ -170,14 +170,14 @@ def host():
 
 
 def _cores():
-    """The cores that this process may run on."""
+    """Return the set of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
-    """The tightest CPU quota of this process's control groups: the group's folder, and how many cores' time it has."""
+    """Return the tightest CPU quota of this process's control groups: the group's folder and its number of cores."""
     try:
         groups = [line.split(":", 2)[1:] for line in own.read_text().splitlines()]
     except OSError:
@@ -198,7 +198,7 @@ def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
 
 
 def _read_quota(folder):
-    """How many cores' time a control group, of version 2 or 1, may take; None where it has no limit."""
+    """Return the CPU quota of a control group (version 2 or 1) in cores; None if it has no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()

@@ -89,7 +89,7 @@ class Communicator(Protocol):
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        """Give every rank its own rows.
+        """Send each rank its rows, and return the rows received from each rank.
 
         Parameters
         ----------

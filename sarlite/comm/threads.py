@@ -36,7 +36,7 @@ INTERRUPTED_SECONDS = 5.0
 
 
 class _Woken(PeerError):
-    """Raised where a rank waits while another one fails: a consequence, never the cause."""
+    """Raised on a rank that waits when another rank fails; it is never the cause of the failure."""
 
 
 class _World:
@@ -66,7 +66,7 @@ class _World:
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise, with the lock held, once a rank has failed, or one of the peers that `rank` waits for has returned."""
+        """Raise if a rank has failed, or if a peer that `rank` waits for has returned. The caller holds the lock."""
         if self.failure is not None:
             raise _Woken(self.failure)
         gone = self.left.intersection(peers)
@@ -74,7 +74,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Forget, with the lock held, an end that has no partner."""
+        """Remove an end without a partner from its mailbox. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -179,7 +179,7 @@ class _Meeting(_Request):
 
 
 class ThreadCommunicator(Communicator):
-    """One rank of `run`; see `sarlite.comm.Communicator` for what the methods promise.
+    """One rank of `run`; see `sarlite.comm.Communicator` for the contract of the methods.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.
     """

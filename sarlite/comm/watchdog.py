@@ -80,7 +80,7 @@ class Watchdog:
         self._thread.start()
 
     def tick(self):
-        """Say that this rank has made progress: once per epoch, fetched block or the like. Any thread may call it."""
+        """Report progress of this rank: once per epoch, fetched block or similar step. Any thread may call it."""
         self._ticks += 1
 
     def finish(self, state, digest, seconds):

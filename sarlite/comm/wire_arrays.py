@@ -94,7 +94,9 @@ def check_received(n_bytes, expected, peer, tag):
 
 
 def digest(value):
-    """Return 16 bytes that tell values apart: arrays, bytes, tuples, lists and dicts of these; else the `repr`."""
+    """Return a 16-byte hash of arrays, bytes, and tuples, lists and dicts of them; of other objects the `repr` is
+    hashed.
+    """
     found = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         found.update(f"array {value.dtype} {value.shape}".encode())

@@ -82,7 +82,7 @@ class Buffers:
         _set(before)
 
     def trim(self) -> None:
-        """Give the memory that no array uses back to the system."""
+        """Return unused memory to the system."""
         lib.sar_buffers_trim(self._buffers)
 
     @property
@@ -92,6 +92,6 @@ class Buffers:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of large arrays, in use and free."""
+        """Size of all large arrays in bytes, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)
 

@@ -34,7 +34,7 @@ def levels(dtype):
 
 
 def exact_largest(x, scale=None):
-    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 where there is none.
+    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 if there is no finite value.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return what `call` makes of a dict, for several calls.
+    """Return a dict in the form in which `call` passes it, to be used in several calls.
 
     Fields go by their names in C; missing ones are NULL or 0.
     """
@@ -199,7 +199,7 @@ def check_range(name, a, n):
 
 
 def check_apart(out, /, **inputs):
-    """Check that an output shares memory with no input; an input that is None is passed over."""
+    """Check that an output shares memory with no input; inputs that are None are skipped."""
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
@@ -238,7 +238,7 @@ def threads() -> int:
 
 
 def team(work):
-    """Return the number of threads of a kernel with a private sum for each thread: 1 where there is little work."""
+    """Return the number of threads for a kernel with one private sum per thread: 1 if there is little work."""
     return threads() if work > 32768 else 1
 
 

@@ -55,7 +55,7 @@ class Numbering:
         return self.add(np.empty(0, self.dtype), seeds)
 
     def add(self, rows, seeds):
-        """Put seeds behind the batch's rows.
+        """Append seeds to the batch's rows.
 
         Parameters
         ----------
@@ -106,18 +106,18 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Forget these rows of the batch; they may be added again."""
+        """Remove these rows from the batch; they may be added again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
-        """Forget a batch, of which these are all rows."""
+        """Clear the numbering of a batch, given all rows of the batch."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:
             self.members[...] = 0
 
     def clear(self):
-        """Forget a batch whose rows are not known. O(n_columns)."""
+        """Clear the numbering of a batch whose rows are unknown. O(n_columns)."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
 
@@ -170,7 +170,8 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     integer below n, attempt by attempt, so that all integers are as likely. Distinct draws are Floyd's. A variate is
     words 0 and 1 of the counter (id_low, id_high, number among parallel edges, 0). The picks are the same for any
     number of threads. Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023
-    (LABOR-0). """
+    (LABOR-0).
+    """
     n, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     index = indices.dtype
     if n_edges > np.iinfo(index).max:

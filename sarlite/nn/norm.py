@@ -104,7 +104,7 @@ class BatchNorm(Module):
         self.momentum, self.eps = momentum, eps
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
-        """Normalise.
+        """Return x normalised.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class BatchNorm(Module):
         return self.then(x, comm)
 
     def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
-        """Normalise, activate and drop in one pass; `activation` are the further arguments of `activate`."""
+        """Normalise, activate and apply dropout in one pass; `activation` are further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
@@ -141,7 +141,7 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _moments(self, x, comm):
-        """(count, mean, M2) of all ranks' own rows."""
+        """Return (count, mean, M2) of the rows of all ranks."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         return batch_moments(as_array(x), comm)

@@ -15,7 +15,7 @@ _CHUNK = 1 << 18
 
 
 class Random:
-    """Seeds for initialisation, keys for dropout. Every rank builds its own, from the same seed.
+    """Seeds for initialisation and keys for dropout. Each rank makes its own object from the same seed.
 
     Parameters
     ----------

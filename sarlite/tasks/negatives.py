@@ -1,4 +1,4 @@
-"""Negatives: pairs of nodes that are no links, drawn by counter, so that N ranks draw the same pairs as one."""
+"""Negatives: random pairs of nodes that are not links, keyed by counters, so that N ranks draw the same pairs as one."""
 
 from collections.abc import Sequence
 from copy import copy

@@ -1,4 +1,4 @@
-"""PairTask: what the tasks have in common whose rows are pairs of nodes."""
+"""PairTask: base class of the tasks whose rows are pairs of nodes."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -98,7 +98,7 @@ def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def load_metadata(path: AnyPath) -> dict[str, Any]:
-    """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
+    """Return only the metadata of a checkpoint, without a check of the checksum. Raise as `load`."""
     return _stored(path, check=False)[1]
 
 
@@ -168,7 +168,7 @@ def _replicated(tensors, metadata):
 
 
 def check_finite(trainer):
-    """Raise a CheckpointError on every rank where a parameter is not finite on any. Collective."""
+    """Raise a CheckpointError on every rank if a parameter is not finite on any rank. Collective."""
     raise_together(trainer.comm, _not_finite(trainer.flat))
 
 
@@ -201,7 +201,7 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata):
-    """Put back what `read` returned, on any number of ranks, and return this rank's best state. Collective.
+    """Restore the state that `read` returned, on any number of ranks; return this rank's best state. Collective.
 
     Raises
     ------

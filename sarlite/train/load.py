@@ -157,7 +157,7 @@ def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads
 
 
 def kind(comm: Communicator, spec: str) -> str:
-    """Return what a data set is: "plain", of one kind, "relational", or "graphs", a set of graphs. Collective."""
+    """Return the kind of a data set: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
     def found():
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
@@ -208,7 +208,7 @@ def _read(comm, source, scratch, seconds, what):
 
 
 def _typed(comm, edges, ids, names, values, options):
-    """The graph of relational data, with the values of its edges. Collective."""
+    """Return the graph of relational data, with its edge values. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     if not names:
         return graph
@@ -231,7 +231,7 @@ def _reads_labels(source):
 
 
 def _part(comm, source, dataset, rows, memory, part, edges):
-    """This rank's `Shard`, without a graph. Collective."""
+    """Return this rank's `Shard`, without a graph. Collective."""
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
     n_rows = sum(own.n_rows for own in part.nodes.values())
@@ -281,11 +281,11 @@ def memory_from_here(comm: Communicator) -> Memory:
 
 
 def widths(rows: Any) -> Any:
-    """Return what a model takes as `n_in`: the number of features, of relational data by node type."""
+    """Return the model's argument `n_in`: the number of features, for relational data by node type."""
     x = rows.features
     return {name: own.shape[1] for name, own in x.items()} if isinstance(x, dict) else x.shape[1]
 
 
 def told_widths(features: dict[str, Any]) -> str:
-    """Say the numbers of features by node type, as one text."""
+    """Return the numbers of features by node type as text."""
     return ", ".join(f"{name} {x.shape[1]}" for name, x in features.items())

@@ -1,4 +1,4 @@
-"""Rows that ranks own: in the order of their ids, on rank 0, piece by piece, and back to whoever owns them now."""
+"""Rows that ranks own: collected on rank 0 in the order of their ids, piece by piece, and sent back to their owners."""
 
 import math
 
@@ -145,7 +145,7 @@ class Owners:
         return piece[-1]
 
     def _check_end(self, whole, begin, last):
-        """The checkpoint has no more ids."""
+        """Check that the checkpoint has no more ids."""
         if whole is not None and begin < whole.shape[0]:
             (more,) = self._ascends(whole, begin, begin + 1, last)
             raise CheckpointError(f"{self.name!r}: id {more} is nobody's here")
@@ -157,7 +157,7 @@ class Owners:
         return there
 
     def _collect(self, own, sizes):
-        """Every rank's rows, in rank order, on rank 0; None elsewhere."""
+        """Return every rank's rows, in rank order, on rank 0; None on other ranks."""
         if self.comm.rank:
             if len(own):
                 self.comm.start_send(np.ascontiguousarray(own), 0).wait()

@@ -164,7 +164,7 @@ def paths(config: Any, form: str) -> list[str]:
 
 
 def check_paths(config: Any, form: str) -> None:
-    """Raise a ConfigError where a file cannot be written here."""
+    """Raise a ConfigError if a prediction file cannot be written on this rank."""
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             try_whole(path)

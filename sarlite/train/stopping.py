@@ -1,4 +1,4 @@
-"""The best epoch so far, and what follows where none is better: the end of training, or a lower learning rate.
+"""The best epoch so far, and the reaction to epochs without improvement: end of training, or a lower learning rate.
 
 All of it is decided by scores that are the same on every rank, so every rank decides alike.
 """

@@ -100,7 +100,7 @@ def _sum_place(header):
 
 
 def _header(file):
-    """The first bytes of an open file and its header."""
+    """Return the first bytes of an open file, and its header."""
     start = file.read(8)
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
@@ -109,7 +109,7 @@ def _header(file):
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file, or an open one by its descriptor, with the checksum in it, and return the checksum.
+    """Compare a file (path or file descriptor) with its stored checksum; return the checksum.
 
     Raises
     ------
