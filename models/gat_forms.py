@@ -47,7 +47,7 @@ class PaperGATConv(AttentionConv):
         return joined(self, graph.aggregate(message, "sum"), own)
 
     def _by_head(self, a):
-        """Return a matrix (n_heads * n_feat, n_heads) whose product computes a . z for each head; other entries are 0."""
+        """Return a matrix (n_heads * n_feat, n_heads) whose product computes a . z of each head."""
         return a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0)
 
 

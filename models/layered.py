@@ -54,7 +54,7 @@ class Layered(nn.Module):
         self.activations = [Activation(width, kind, **options) for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:

@@ -121,7 +121,7 @@ class RGCN(nn.Module):
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:

@@ -146,7 +146,7 @@ class LinkOptions:
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
-        """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective; raises as
+        """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective; raise as
         `edge_labels.read`.
         """
         comm = linked.graph.comm

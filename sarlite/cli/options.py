@@ -55,7 +55,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model. An option that is None has the default of the model's class."""
+    """Options of the model. An option that is None has the default of the model's class."""
 
     model: str = fixed_option("sage", "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; for relational data "
                               "rgcn, rgat; or path/to/file.py:Class", metavar="MODEL", common=True, see="#models")
@@ -237,7 +237,7 @@ class MinibatchOptions:
                                             otherwise="exactly, on the full graph", **_BATCHES)
 
     def at_remote(self) -> str | HEC:
-        """Return how a batch meets remote neighbours, as `NeighborLoader` takes it; raises as `HEC`."""
+        """Return the treatment of remote neighbours as `NeighborLoader` takes it; raise as `HEC`."""
         if self.remote != "hec":
             return self.remote
         return HEC(self.hec_lines, self.hec_life, self.hec_limit, self.hec_delay, self.on_miss, self.push,

@@ -188,7 +188,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
 
 
 def _check_several(config, of):
-    """Raise a ConfigError where something is asked of several relations that is not done yet."""
+    """Raise a ConfigError if a request is not supported for several relations."""
     if of.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations is a table")
     sources = {own[0].node_type for own in of.ends}
@@ -217,7 +217,7 @@ def _ranks(graph, decoder, h, pairs, of, known):
 
 
 def _top(graph, decoder, h, wanted, of, known, config):
-    """The likeliest destinations, relation after relation. Collective."""
+    """Return the likeliest destinations, relation after relation. Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
         if table:
@@ -239,7 +239,7 @@ def _scored(comm, config, pairs, arrays):
 
 
 def _tell_ranks(comm, found):
-    """Print on rank 0 what all ranks found. Collective."""
+    """Print the results of all ranks on rank 0. Collective."""
     sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
     *sums, n = comm.allreduce(sums).tolist()
     _tell(comm, "all nodes", {name: one / max(n, 1) for name, one in zip(("mrr", "hits@1", "hits@10"), sums)})
@@ -295,7 +295,7 @@ def _check_links(config, run, meta, told, several):
 
 
 def _check_data(config, run, meta, part, n_train):
-    """Raise where the model does not fit the data; data without labels fit any number of classes."""
+    """Raise an error if the model does not fit the data. Data without labels fit any number of classes."""
     if run.training.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
@@ -347,7 +347,7 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """A graph that keeps what the layer after one gets, which is what that one made."""
+    """A graph wrapper that keeps the input of one layer, which is the output of the layer before."""
 
     def __init__(self, graph, layer):
         self._graph, self._layer, self._entered, self._kept = graph, layer, 0, None

@@ -191,7 +191,7 @@ def _pairs(runs):
 
 
 def _square(values):
-    """Return the rows of a square matrix."""
+    """Return a square matrix as rows of numbers; raise a ValueError if it is not square."""
     found = [[_number(value) for value in row] for row in values]
     if not found or {*map(len, found)} != {len(found)}:
         raise ValueError("a matrix is not square")

@@ -1,4 +1,4 @@
-"""One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
+"""One whole run on one rank: options, data, graph, model, trainer, training, checkpoint and report."""
 
 import sys
 import time

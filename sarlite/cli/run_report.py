@@ -67,7 +67,7 @@ class Progress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Tell of a step within an epoch: `done` are its steps so far."""
+        """Report a step within an epoch; `done` is the number of steps so far."""
         if done < self.steps:  # the last one is told with the epoch
             self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
                        self.epoch + done / self.steps, [f"loss {loss:.4f}"])
@@ -101,7 +101,7 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Return what all ranks counted. Collective."""
+    """Return the counts of all ranks. Collective."""
     profile = graph.profile
     own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
     ranks = comm.allgather(own)
@@ -278,7 +278,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Each rank's, or of many what tells of them all."""
+    """Return each rank's peak memory; for many ranks a summary."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:

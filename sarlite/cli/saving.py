@@ -98,7 +98,7 @@ class Saving:
         return bool(self.signum)
 
     def save(self):
-        """Write the checkpoint of the last whole epoch, unless it is there."""
+        """Write the checkpoint of the last completed epoch, unless it exists already."""
         raise_together(self.comm, self._error)
         if self.saved != self.epoch:
             self._write(new=self._new, best=self.best.state)

@@ -85,7 +85,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
 
 
 def _look(files):
-    """Refuse now what would be refused after the graph is loaded."""
+    """Check the arguments before the graph is loaded."""
     if not Path(files.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {files.out}: cannot be written: no such folder")
     npyfile.load(files.predictions, "predictions")

@@ -22,7 +22,10 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return the launcher's variable, its number, and True if the number counts all ranks, False if only this node's."""
+    """Return the launcher's variable, its number, and a flag; None without a launcher.
+
+    The flag is True if the number counts all ranks, False if it counts only the ranks of this node.
+    """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
             return name, int(environ[name]), True

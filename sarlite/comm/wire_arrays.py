@@ -94,8 +94,9 @@ def check_received(n_bytes, expected, peer, tag):
 
 
 def digest(value):
-    """Return a 16-byte hash of arrays, bytes, and tuples, lists and dicts of them; of other objects the `repr` is
-    hashed.
+    """Return a 16-byte hash of a value, to compare values between ranks.
+
+    Arrays, bytes, and tuples, lists and dicts of them are hashed by value; of other objects the `repr` is hashed.
     """
     found = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:

@@ -78,9 +78,7 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """Ascending numbers of the rows that gradients were added to; None if all rows count, as in replicated
-        parameters.
-        """
+        """Ascending numbers of the rows that received gradients; None if any row may have, as in replicated parameters."""
         found = self._parameters[0].touched if self.ids is not None else None
         if found is None or len(found) == 1:
             return None if found is None else found[0]

@@ -104,9 +104,7 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return the text that `repr` shows between the name and the inner modules: the sizes of this module's
-        parameters.
-        """
+        """Return the text for `repr` beside the name and the inner modules: the sizes of the module's own parameters."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:

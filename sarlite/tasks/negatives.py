@@ -1,4 +1,7 @@
-"""Negatives: random pairs of nodes that are not links, keyed by counters, so that N ranks draw the same pairs as one."""
+"""Negatives: random pairs of nodes that are not links.
+
+The draws are keyed by counters, so N ranks draw the same pairs as one rank.
+"""
 
 from collections.abc import Sequence
 from copy import copy

@@ -165,7 +165,7 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, what):
-    """Return the `Shard` without a graph, and what makes a graph of options. Collective.
+    """Return the `Shard` without a graph, and a function that makes the graph from options. Collective.
 
     Of relational data features are by node type, and what is to be exchanged is found at its first use.
     """
@@ -254,7 +254,7 @@ def _measures(comm, train, n_rows, n_edges, n_cut):
 
 
 def _lockstep(comm, options, summary):
-    """Warn of parts whose blocks are uneven, where every round of the mode lasts as long as its largest block."""
+    """Warn of uneven blocks: each round of the mode lasts as long as the largest block."""
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
         return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "

@@ -54,8 +54,8 @@ class Asked(NamedTuple):
 
         If all links share the negatives, Hits@K is the share of links above the K-th highest score of the negatives. If
         each link has its own negatives, MRR is the mean reciprocal rank of a link among them, where ties count half,
-        and Hits@K is the share of ranks up to K. A NaN counts as the lowest score. Metrics that need more negatives
-        than there are, are left out.
+        and Hits@K is the share of ranks up to K. A NaN counts against the link. Hits@K is left out if there are fewer
+        than K shared negatives.
         """
         n_own = np.count_nonzero(self.places < self.n)  # places ascend
         links, others = np.split(scores.astype(np.float64), [n_own])
