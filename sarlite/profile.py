@@ -62,8 +62,10 @@ class Profile:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count everything inside under `name`, of all threads; on another thread than the profile's, of that thread
-        alone. So a batch that is sampled ahead changes no phase of the step.
+        """Return a context in which all bytes are counted under `name`.
+
+        On the profile's own thread it applies to all threads; on another thread only to that thread, so that sampling
+        ahead does not change the phase of a step.
         """
         holder = self if threading.get_ident() == self._thread else self._own
         before = getattr(holder, "_phase", None)
@@ -196,7 +198,7 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator inside a Counted, which counts nothing, for a thread that counts by itself."""
+    """Return the communicator inside a Counted, for a thread that counts its bytes itself."""
     return comm._comm if isinstance(comm, Counted) else comm
 
 

@@ -1,4 +1,4 @@
-"""Charts as SVG, whose colours are the page's variables: lines, bars and a timeline."""
+"""SVG charts that use the colour variables of the page: lines, bars and a timeline."""
 
 import html
 import math

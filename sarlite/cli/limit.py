@@ -13,7 +13,7 @@ from sarlite.train.load import Shard
 
 
 class MemoryLimit:
-    """The most memory that this rank may take, Python and its libraries included.
+    """Largest memory that this rank may use, including Python and its libraries.
 
     Parameters
     ----------

@@ -146,9 +146,7 @@ class LinkOptions:
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
-        """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective; raise as
-        `edge_labels.read`.
-        """
+        """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective."""
         comm = linked.graph.comm
         told: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0])
         own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)

@@ -96,13 +96,13 @@ class ModelOptions:
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
     def spec(self, cls: Any = None) -> ModelSpec:
-        """Return the model to make; `cls` is its class, if that is known already."""
+        """Return the `ModelSpec` of the run; `cls` is the model's class, if it is known already."""
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a model is trained and judged."""
+    """Options of training and of its evaluation."""
 
     task: str | None = fixed_option(None, "what the labels must be: one class, several of 0 or 1, or numbers; link: "
                                     "edges are predicted, and labels are ignored", choices=tuple(TASKS), common=True,

@@ -283,8 +283,11 @@ def _as_trained(values, meta):
 
 
 def _check_links(config, run, meta, told, several):
-    """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
-    have other relations, which the decoder's rows are of."""
+    """Raise a CheckpointError if the links do not fit the training.
+
+    The splits must be those of training, because test edges would pass messages otherwise. The data must have the
+    relations of the decoder.
+    """
     there, here = meta["data"].get("relations"), ", ".join(several) if several else None
     if there != here:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
@@ -313,7 +316,7 @@ def _check_data(config, run, meta, part, n_train):
 
 
 def _computed(comm, config, run, part, tensors, meta):
-    """The model, and this rank's rows, (n_local, ...): outputs, a layer's rows or, for --top and --rank, the encoder's.
+    """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
 
     Collective.
     """

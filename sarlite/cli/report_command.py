@@ -252,7 +252,7 @@ def _score(value):
 
 
 def _options(runs):
-    """The options of each run; of several those alone that differ come first."""
+    """Return the options of each run; for several runs the options that differ come first."""
     names = [*dict.fromkeys(name for run in runs for name in run.options)]
     differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
     order = differ + [name for name in names if name not in differ]

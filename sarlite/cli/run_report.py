@@ -218,7 +218,7 @@ def _links(counts):
 
 
 def _minibatches(batches, size, counted):
-    """The rows of a run on minibatches, of their steps and their caches; none of another run."""
+    """Yield the table rows of a minibatch run: its steps and its caches; none for another run."""
     if not batches:
         return
     uneven = ""
@@ -254,7 +254,7 @@ _PATIENT = "; none better for {}, so they ended"
 
 
 def _scores(scores, task):
-    """The metric of each split."""
+    """Return the metric of each split."""
     found = {name: scores[f"{split}_{task.key}"]
              for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
     return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"

@@ -59,7 +59,7 @@ class Ending:
         self._reserve = bytes(RESERVE_BYTES)
 
     def close(self):
-        """Give back what was made for the end."""
+        """Free the resources that were reserved for the end."""
         self._file.close()
         self._reserve = None
 

@@ -22,7 +22,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return the launcher's variable, its number, and a flag; None without a launcher.
+    """Return the launcher's variable, its number, and a flag; (None, None, True) without a launcher.
 
     The flag is True if the number counts all ranks, False if it counts only the ranks of this node.
     """
@@ -213,7 +213,7 @@ def _read_quota(folder):
 
 
 def default_threads(comm: Communicator) -> int:
-    """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
+    """Return the number of threads, at least 1, that this rank may use without oversubscribing its cores. Collective.
 
     A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank that is bound to
     cores of its own uses all of these. The ranks in a control group, such as a container, share its CPU quota evenly.

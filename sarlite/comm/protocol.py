@@ -171,7 +171,7 @@ class Communicator(Protocol):
         """Return once every rank has called it."""
 
     def dup(self) -> "Communicator":
-        """Return a communicator of the same ranks whose messages never meet this one's."""
+        """Return a communicator of the same ranks with a separate space of messages."""
 
     def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are many."""

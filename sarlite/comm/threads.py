@@ -142,7 +142,7 @@ class _End(_Request):
 
 
 def _copy(send, receive):
-    """Make the one copy of a message, not under the lock, so that other messages go on."""
+    """Make the one copy of a message, without holding the lock."""
     sizes = send.data.size, receive.data.size
     if sizes[0] == sizes[1]:
         np.copyto(receive.data, send.data)

@@ -25,7 +25,7 @@ MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
 
 
 class Alarm:
-    """Naps that a signal or another thread ends.
+    """Sleep that a signal or another thread can end.
 
     Python's C-level signal handler writes to the pipe, so a signal is seen even while the main thread is in C.
     """

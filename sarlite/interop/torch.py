@@ -1,4 +1,4 @@
-"""PyTorch beside sarlite: sarlite's modules as torch modules, and the other way round. Memory is shared both ways."""
+"""Interoperation with PyTorch: sarlite modules as torch modules, and torch modules in sarlite. Memory is shared."""
 
 from typing import Any
 

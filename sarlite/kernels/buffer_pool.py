@@ -38,7 +38,10 @@ _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", defa
 
 
 def outside_buffers(function, *args, **options):
-    """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
+    """Call a function without any active `Buffers`.
+
+    It is meant for arrays that outlive a step and would leave gaps between the step's arrays.
+    """
     return contextvars.Context().run(function, *args, **options)
 
 

@@ -80,7 +80,7 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
-        """Take the sources that are new into the batch, and overwrite each source with its number.
+        """Add the new sources to the batch, and overwrite each source with its number in the batch.
 
         Parameters
         ----------

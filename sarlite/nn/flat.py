@@ -1,4 +1,4 @@
-"""The arrays behind a module's parameters, in groups: replicated, or owned by rows."""
+"""The arrays that hold a module's parameters, in groups: replicated parameters, and parameters owned by rows."""
 
 import itertools
 import weakref
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """Ascending numbers of the rows that received gradients; None if any row may have, as in replicated parameters."""
+        """Ascending numbers of the rows that received gradients; None if all rows count, as if replicated."""
         found = self._parameters[0].touched if self.ids is not None else None
         if found is None or len(found) == 1:
             return None if found is None else found[0]

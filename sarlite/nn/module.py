@@ -104,11 +104,11 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return the text for `repr` beside the name and the inner modules: the sizes of the module's own parameters."""
+        """Return the sizes of the module's own parameters, as text for `repr`."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
-        """Tell the sizes of this module and of all modules in it, one a line."""
+        """Return the sizes of this module and of all modules in it, one per line."""
         dtypes = sorted({f", {p.dtype}" for _, p in self._members(Parameter) if p.dtype != np.float32})
         head = f"{type(self).__name__}({self.describe()}{''.join(dtypes)}"
         inner = [f"{name}: {module!r}" for name, module in self._members(Module)]

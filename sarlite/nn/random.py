@@ -51,7 +51,7 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return the next layer number; a layer asks once, when it is built."""
+        """Return the next layer number; each layer calls this once, in its constructor."""
         self._n_layers += 1
         return self._n_layers - 1
 

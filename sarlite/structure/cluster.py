@@ -12,7 +12,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges, most, *, tell=lambda text: None):
-    """Assign every node to the cluster that most of its in-neighbours are in, as long as it has less than `most` nodes.
+    """Assign every node to the cluster of most of its in-neighbours, unless the cluster has `most` nodes already.
 
     Every node begins as a cluster of its own. Nodes are taken by the thousand, as `fennel.fennel` takes them. Where
     more of them want a cluster than it has room for, the first ones enter. A hash, another one each pass, chooses among
@@ -34,7 +34,8 @@ def clusters(edges, most, *, tell=lambda text: None):
     -----
     Memory: 8 bytes a node, and about 150 MiB for a block of a million edges. Source: Raghavan, Albert and Kumara 2007,
     "Near linear time algorithm to detect community structures in large-scale networks"; sizes bounded as by Meyerhenke,
-    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering". """
+    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering".
+    """
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
     for turn in range(PASSES):
         tell(f"stream {turn + 1}")
@@ -45,7 +46,7 @@ def clusters(edges, most, *, tell=lambda text: None):
 
 
 def _place(labels, sizes, most, turn, first, last, degrees, sources):
-    """Place the nodes of a block anew; returns how many moved."""
+    """Assign the nodes of a block again; return the number of nodes that moved."""
     own = labels[first:last].astype(np.int64)
     best = _wanted(labels, sizes, most, turn, own, degrees, sources)
     moving = np.flatnonzero(best != own)

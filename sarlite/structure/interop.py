@@ -1,4 +1,4 @@
-"""Graphs of other libraries as edges with weights: SciPy's sparse arrays, torch's CSR tensors, networkx's graphs.
+"""Conversion of other libraries' graphs to edges and weights: SciPy sparse arrays, torch CSR tensors, networkx graphs.
 
 None of these libraries is imported: an object's methods tell what it is.
 """

@@ -43,7 +43,7 @@ class PairTask(Task):
 
 
 def linked_of(run: Any, part: Any) -> Linked:
-    """Return the edges that a run's options call links. Collective."""
+    """Return the edges that are links according to a run's options. Collective."""
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 

@@ -81,7 +81,7 @@ def files(folder):
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Put back what `write` wrote, where it fits; return in words why caches start empty, or None. Collective.
+    """Restore what `write` wrote if it fits; return the reason if caches start empty, else None. Collective.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From a data set to this rank's rows and graph, of one node type or of several."""
+"""Loading of a data set: this rank's rows and graph, with one node type or several."""
 
 import gc
 import sys
@@ -254,7 +254,10 @@ def _measures(comm, train, n_rows, n_edges, n_cut):
 
 
 def _lockstep(comm, options, summary):
-    """Warn of uneven blocks: each round of the mode lasts as long as the largest block."""
+    """Return a warning if the division gives uneven blocks in a mode with rounds, else None.
+
+    Each round of such a mode lasts as long as its largest block.
+    """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
         return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "

@@ -76,7 +76,7 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows):
-        """(low, high, sizes) of each piece: which of this rank's ids, ascending, it has, and how many of each rank."""
+        """Return (low, high, sizes) of each piece: its range of this rank's ascending ids, and each rank's count."""
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
         if step not in self._kept:
@@ -95,7 +95,7 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in pieces on rank 0, None as often elsewhere."""
+        """Yield the rows of all ranks by ascending id, in pieces on rank 0; other ranks yield None as often."""
         for low, high, sizes in self._pieces(rows):
             ids = self._collect(self._ascending[low:high], sizes)
             found = self._collect(rows[self._order[low:high]], sizes)

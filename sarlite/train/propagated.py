@@ -93,7 +93,7 @@ def _joined(hops, x, powers):
 
 
 def _keep(comm, folder, facts, graph, x, powers):
-    """Write the powers into a private folder, which then takes the name. Collective; where it fails nothing is left."""
+    """Write the powers into a private folder and then rename it; a failure leaves nothing behind. Collective."""
     with contextlib.ExitStack() as held:
         made = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
         for k, h in _hops(graph, x, powers):

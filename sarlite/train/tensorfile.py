@@ -154,13 +154,13 @@ class Stored:
         self.dtype, self.shape, self._file, self._begin = np.dtype(dtype), shape, file, begin
 
     def rows(self, begin: int, end: int) -> Array:
-        """Return the rows `begin` .. `end` that there are, as a new array; CheckpointError where it cannot be read."""
+        """Return the existing rows among `begin` .. `end` as a new array; raise CheckpointError on failure."""
         end = min(end, self.shape[0])
         return self._read((max(end - begin, 0), *self.shape[1:]),
                           begin * self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def whole(self) -> Array:
-        """Return all of it, as a new array; raises as `rows`."""
+        """Return the whole tensor as a new array; raise as `rows`."""
         return self._read(self.shape, 0)
 
     def _read(self, shape, at):
