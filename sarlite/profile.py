@@ -62,7 +62,7 @@ class Profile:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Return a context in which all bytes are counted under `name`.
+        """Return a context that counts all bytes under `name`.
 
         On the profile's own thread it applies to all threads; on another thread only to that thread, so that sampling
         ahead does not change the phase of a step.

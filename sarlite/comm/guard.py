@@ -35,7 +35,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog):
-    """Return a context in which dead threads, SIGINT and SIGTERM end all ranks."""
+    """Return a context that makes dead threads, SIGINT and SIGTERM end all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"

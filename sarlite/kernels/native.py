@@ -90,7 +90,7 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return a dict in the form in which `call` passes it, to be used in several calls.
+    """Return a dict as a C struct that `call` accepts, to be used in several calls.
 
     Fields go by their names in C; missing ones are NULL or 0.
     """

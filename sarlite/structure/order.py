@@ -1,4 +1,4 @@
-"""Order of a rank's rows, in which nodes with common neighbours are close together.
+"""Order of a rank's rows that places nodes with common neighbours close together.
 
 So rows that were gathered for one node are in the cache for the next.
 """
