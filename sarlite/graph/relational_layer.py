@@ -62,7 +62,7 @@ class RelationalLayer:
             the destinations' own rows.
         evaluation : {"inside", "first"}, optional
             Evaluation order of the weights of `fn.linear`: inside the message, or sums first and products after. The
-            results are equal up to rounding. By default each relation takes the cheaper order; see
+            results are equal up to rounding. By default each relation takes the order that moves fewer bytes; see
             `operators.evaluation`, and `evaluations` for the chosen orders.
 
         Returns
