@@ -48,7 +48,7 @@ class APPNP(nn.Module):
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.linears[0]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:

@@ -100,7 +100,7 @@ class GAT(Layered):
                               dropout=dropout, rng=rng, dtype=dtype)
 
     def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
-        """Make the layers, of what `conv` makes one."""
+        """Make the layers; `conv` is the function that makes one layer."""
         self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         heads, out_heads = nn.whole("heads", heads, 1), nn.whole("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:

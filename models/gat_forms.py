@@ -47,7 +47,7 @@ class PaperGATConv(AttentionConv):
         return joined(self, graph.aggregate(message, "sum"), own)
 
     def _by_head(self, a):
-        """(n_heads * n_feat, n_heads): a head's vector in its column, else 0: a product is each head's a . z."""
+        """Return a matrix (n_heads * n_feat, n_heads) whose product computes a . z of each head."""
         return a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0)
 
 

@@ -1,4 +1,4 @@
-"""What layers of attention have in common: the weights of their heads, and how the heads' outputs are joined."""
+"""Base class of attention layers: the weights of the heads, and the combination of the heads' outputs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from sarlite.nn import Linear, Parameter, glorot
 
 
 class AttentionConv(nn.Module):
-    """Weights W, a_src and a_dst of a layer of attention by head, its residual and its bias.
+    """Weights W, a_src and a_dst of an attention layer with several heads, and its residual and bias.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Layers one behind another, and what stands between two of them."""
+"""Models of consecutive layers, with normalisation, activation and dropout between them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,11 +50,11 @@ class Layered(nn.Module):
         self.convs = [conv(a, b, bias=k == layers - 1) for k, (a, b) in enumerate(zip(widths, widths[1:]))]
 
     def make_activations(self, width: int, kind: str, **options: Any) -> None:
-        """Make what stands behind each layer but the last; options are those of `Activation`."""
+        """Make the activation after each layer except the last; see `Activation` for the options."""
         self.activations = [Activation(width, kind, **options) for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:

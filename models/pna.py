@@ -59,7 +59,7 @@ def _scalers(graph, dtype):
 
 
 def _delta(graph):
-    """The mean of log(d + 1) over the rows of all ranks, 1 where no row has an in-edge. Collective.
+    """Return the mean of log(d + 1) over the rows of all ranks, 1 if no row has an in-edge. Collective.
 
     Rows are counted by degree, so that the sum is the same on any number of ranks, in every bit.
     """

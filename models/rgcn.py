@@ -121,7 +121,7 @@ class RGCN(nn.Module):
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
@@ -135,7 +135,7 @@ class RGCN(nn.Module):
 
 
 class Inputs(nn.Module):
-    """What a relational model starts from: features, and learned rows for the types without.
+    """Input rows of a relational model: features, and learned rows for node types without features.
 
     Attributes
     ----------
@@ -159,7 +159,10 @@ class Inputs(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-        """Return each type's rows, all or those of a batch: which learned ones, `rows` says by type."""
+        """Return the input rows of each type, from features or embeddings.
+
+        `rows` has, by type, the numbers of the embedding rows to use, for a batch; None for all rows.
+        """
         missing = [name for name in self.widths if name not in self.embeddings and name not in x]
         if missing:
             raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")

@@ -77,7 +77,7 @@ class SIGN(nn.Module):
                             for width in widths]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return what stands before the second layer."""
+        """Return the modules that precede the second layer."""
         return [self.inception, self.activations[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:

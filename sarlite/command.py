@@ -39,7 +39,7 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.
 
 
 def byte_size(value: Any) -> int:
-    """Read a number of bytes: of an option, as its `type`, or of a file.
+    """Read a number of bytes, from an option (as its `type`) or from a file.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def every(value: Any) -> Any:
 
 
 def seconds(every: Any) -> float | None:
-    """Return the time that `every` gave, in seconds; None of a number of epochs."""
+    """Return the time that `every` specifies, in seconds; None if it is a number of epochs."""
     found = _EVERY.fullmatch(str(every))
     return int(found[1]) * _SECONDS[found[2]] if found and found[2] else None
 
@@ -133,7 +133,7 @@ def fanouts(value: Any) -> list[int]:
 
 
 def readable(n_bytes: float, base: int = 1024) -> str:
-    """Return a number of bytes for people: 1536 is "1.5 KiB", and with the base 1000 "1.536 kB"."""
+    """Return a number of bytes as readable text: 1536 is "1.5 KiB", and with base 1000 "1.536 kB"."""
     *units, last = ("B", "KiB", "MiB", "GiB", "TiB") if base == 1024 else ("B", "kB", "MB", "GB", "TB")
     for unit in units:
         if n_bytes < base:
@@ -143,13 +143,13 @@ def readable(n_bytes: float, base: int = 1024) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
-    """Return the cells of a table as text, a line a row, with columns aligned to the left "<" or to the right ">"."""
+    """Return the cells of a table as text, one line per row; columns align to the left ("<") or right (">")."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of whole option names. What it refuses is a ConfigError of one line.
+    """An ArgumentParser without abbreviated options, whose errors are ConfigErrors of one line.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class CheckpointError(SarliteError):
 
 
 class PeerError(SarliteError):
-    """Another rank failed, so this one cannot go on."""
+    """Another rank failed, so this rank cannot continue."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -238,7 +238,7 @@ def number(name: str, value: Any, below: float = math.inf, *, positive: bool = F
 
 
 def _told(error):
-    """(class, text, name of the built-in class, arguments) of an error: what every rank can unpickle."""
+    """Return (class, text, name of the built-in class, arguments) of an error, which every rank can unpickle."""
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
     module = __name__ if isinstance(error, SarliteError) else "builtins"

@@ -78,7 +78,7 @@ def _regular(path):
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """A private file beside `path`, open and locked. At the end it is removed, unless it was renamed."""
+    """Return a context with a private file beside `path`, open and locked; it is removed unless it was renamed."""
     folder, name = os.path.split(path)
     _remove_left(folder, name)
     temporary, file = _private(folder, name)

@@ -20,7 +20,7 @@ def splitmix64(x: Any) -> Any:
 
 
 def word(text: str) -> int:
-    """Return a name as 64 bits that are the same everywhere: the first 8 bytes of its BLAKE2b, little-endian."""
+    """Return a 64-bit hash of a name, the same on every machine: the first 8 bytes of its BLAKE2b, little-endian."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -32,7 +32,7 @@ class _Package(ModuleType):
 
 
 def names(package: str, homes: Mapping[str, str]) -> None:
-    """Let a package find public names in other modules, as `from home import name` would.
+    """Make public names of other modules available in a package, as `from home import name` would.
 
     Parameters
     ----------

@@ -135,7 +135,7 @@ def _decayed(grad, decay, data):
 
 
 class SGD(Optimizer):
-    """Step down the gradient: v = momentum * v + g, w -= lr * v, where g includes weight_decay * w.
+    """Stochastic gradient descent: v = momentum * v + g, w -= lr * v, where g includes weight_decay * w.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class Profile:
-    """What one rank counts while it runs.
+    """Counters and spans of one rank.
 
     Attributes
     ----------
@@ -62,8 +62,10 @@ class Profile:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count everything inside under `name`, of all threads; on another thread than the profile's, of that thread
-        alone. So a batch that is sampled ahead changes no phase of the step.
+        """Return a context that counts all bytes under `name`.
+
+        On the profile's own thread it applies to all threads; on another thread only to that thread, so that sampling
+        ahead does not change the phase of a step.
         """
         holder = self if threading.get_ident() == self._thread else self._own
         before = getattr(holder, "_phase", None)
@@ -136,10 +138,11 @@ _NO_SPAN = Span(None)
 
 
 class Counted:
-    """A communicator whose collectives of arrays, and those of its channels, are counted in a Profile.
+    """A communicator that counts the bytes of its collectives of arrays, also on its channels, in a Profile.
 
-    A rank counts the bytes that it contributes: of an alltoall what it sends to others, of a broadcast the root's array
-    once. Spans of a channel "sample", which a thread of its own may use, lie on that track. """
+    A rank counts the bytes that it contributes: for an alltoall the bytes that it sends to others, for a broadcast the
+    root's array once. Spans of a channel "sample", which a separate thread may use, are on the track "sample".
+    """
 
     def __init__(self, comm: Any, profile: Profile, track: str = "compute") -> None:
         self._comm, self._profile, self._track = comm, profile, track
@@ -195,7 +198,7 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator inside a Counted, which counts nothing, for a thread that counts by itself."""
+    """Return the communicator inside a Counted, for a thread that counts its bytes itself."""
     return comm._comm if isinstance(comm, Counted) else comm
 
 

@@ -1,4 +1,4 @@
-"""`Progress`: what long work tells on standard error while it lasts, how far it is and how long it still takes."""
+"""`Progress`: reports on standard error how far long work is and how long it will still take."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ class Step:
         self._doing = f", {doing}"
 
     def line(self) -> str:
-        """Return how far it is: "write d: 40 %, 12 s, 18 s left", or with nothing to count "METIS: 12 s"."""
+        """Return the progress as text: "write d: 40 %, 12 s, 18 s left", or without a total "METIS: 12 s"."""
         seconds, done, total, text = time.monotonic() - self._begun, self.done, self.total, self.text + self._doing
         if self._reads and not total:
             name, done, total = _position(self._reads)
@@ -70,7 +70,7 @@ class Step:
 
 
 class Progress:
-    """Tells of steps: by a line that changes on a terminal (tqdm), else by a new line every few seconds.
+    """Reports steps: by a progress bar on a terminal (tqdm), else by a new line every few seconds.
 
     A step that takes less has no line.
 

@@ -1,4 +1,4 @@
-"""Charts as SVG, whose colours are the page's variables: lines, bars and a timeline."""
+"""SVG charts that use the colour variables of the page: lines, bars and a timeline."""
 
 import html
 import math
@@ -14,7 +14,7 @@ MOST_SPANS = 4000
 
 
 def colour(number: int) -> str:
-    """Return the page's colour of a series; those beyond the last have one colour together."""
+    """Return the colour of a series; all series beyond the last colour share one."""
     return f"var(--c{number})" if number < COLOURS else "var(--dim)"
 
 
@@ -101,7 +101,7 @@ class Lines(Chart):
 
 
 class Bars(Chart):
-    """Horizontal bars, those of several runs in groups.
+    """Horizontal bar chart that groups the bars of several runs by name.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class Matrix(Chart):
 
 
 class Timeline(Chart):
-    """What threads of the ranks did when: a row a thread, of spans inside spans the innermost on top.
+    """Timeline of the ranks' threads: one row per thread, with inner spans drawn over outer spans.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`--dry-run`: the run's own trainer takes two steps and one evaluation, and what they took is printed."""
+"""`--dry-run`: the run's own trainer takes two steps and one evaluation, and their measurements are printed."""
 
 import json
 import math

@@ -22,29 +22,30 @@ MARK = "# options of a run of sarlite.train\n"
 
 
 class Folder:
-    """The folder in which a run leaves `FILES`. Construction is collective.
+    """Folder for a run's `FILES`. Construction is collective.
 
-    A new run takes a folder without any of them; a run that is resumed from the checkpoint of its own folder goes on in
-    it. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with the new
-    folders above it.
+    A new run needs a folder without any of these files. A run that is resumed from the checkpoint in its own folder
+    continues there. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with its new
+    parent folders.
 
     Parameters
     ----------
     comm : Communicator
     run_dir : path or None
-        None is a new folder runs/TIME-NAME, or the checkpoint's.
+        Folder to use; None for a new folder runs/TIME-NAME, or for the folder of the checkpoint.
     resume : path or None
-        The checkpoint that the run goes on from.
+        Checkpoint that the run continues from.
     name : str
+        NAME in the path of a new folder.
 
     Attributes
     ----------
     path : Path
-        The same on every rank.
+        Path of the folder, the same on every rank.
     continues : bool
-        Whether the run goes on in the folder of its checkpoint.
+        True if the run continues in the folder of its checkpoint.
     metrics : text file
-        On rank 0, from `begin` on.
+        Open metrics file on rank 0, from `begin` on.
 
     Raises
     ------
@@ -80,7 +81,7 @@ class Folder:
         return path
 
     def _make_parents(self, path):
-        """Make the folders above `path`, and note those that were made."""
+        """Make the folders above `path`, and record the new ones."""
         self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -123,7 +124,7 @@ class Folder:
             write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
 
     def close(self):
-        """Close what is open; remove a folder that nothing was written to."""
+        """Close open files, and remove the folder if nothing was written to it."""
         if self.metrics is not None:
             with contextlib.suppress(OSError):
                 self.metrics.close()
@@ -168,7 +169,7 @@ def _same(one, other):
 
 
 def _lock(path):
-    """Hold the folder for this process, where the file system can."""
+    """Lock the folder for this process, if the file system supports locks."""
     handle = os.open(path, os.O_RDONLY)
     try:
         import fcntl
@@ -209,7 +210,7 @@ _OURS = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
 
 
 def _epoch(line):
-    """The epoch of a line of metrics; None of anything else."""
+    """Return the epoch of a line of metrics; None if the line is not valid."""
     try:
         epoch = json.loads(line)["epoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -218,7 +219,7 @@ def _epoch(line):
 
 
 def _lines_until(path, epoch):
-    """The lines of epochs up to `epoch`, as far as they are whole: a killed run may end in the middle of one."""
+    """Return the complete lines of epochs up to `epoch`; a killed run may end in the middle of a line."""
     kept, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         found = _epoch(line)

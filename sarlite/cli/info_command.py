@@ -1,4 +1,4 @@
-"""`python -m sarlite.info`: what sarlite runs on here. `--json` prints it as one object."""
+"""`python -m sarlite.info`: versions and capabilities of sarlite on this machine. `--json` prints one object."""
 
 import importlib.metadata
 import importlib.util
@@ -76,7 +76,10 @@ def _mpi():
 
 
 def _compiler():
-    """What the compiler wrote about itself into the compiled module; its flags too where that has debug information."""
+    """Return the compiler's identification string in the compiled module, or None.
+
+    With debug information the string includes the compiler flags.
+    """
     data = Path(importlib.util.find_spec("sarlite._native").origin).read_bytes()
     found = (re.search(pattern, data) for pattern in _COMPILERS)
     return next((match[0].decode(errors="replace") for match in found if match), None)
@@ -99,7 +102,7 @@ def _sysconf(name):
 
 
 def _huge_pages():
-    """The setting of Linux's transparent huge pages: the word in brackets."""
+    """Return Linux's setting of transparent huge pages, the word in brackets."""
     match = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
     return match and match[1]
 

@@ -13,7 +13,7 @@ from sarlite.train.load import Shard
 
 
 class MemoryLimit:
-    """The most memory that this rank may take, Python and its libraries included.
+    """Largest memory that this rank may use, including Python and its libraries.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def of_run(comm: Communicator, part: Shard, given: float | None, n_sharing: int)
 
 
 def check_estimate(comm: Communicator, limit: MemoryLimit, run: Settings, part: Shard) -> None:
-    """Refuse a full-batch run whose estimated memory exceeds the limit. Collective.
+    """Raise an error if the estimated memory of a full-batch run exceeds the limit. Collective.
 
     Other runs have no formula; the measured peak is checked for them, too.
     """

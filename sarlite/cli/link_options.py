@@ -1,4 +1,4 @@
-"""What a run makes of links: whose they are, splits, negatives and labels of them, and the decoder."""
+"""Options for links: the linked node types, splits, negatives, labels, and the decoder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,14 +141,12 @@ class LinkOptions:
                            filtered=self.filtered, seed=seed)
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the links that are labelled, of what `read_labels` returned. Collective."""
+        """Return the labelled links from the result of `read_labels`. Collective."""
         relation: Any = linked.relation
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
-        """Return the labels that the table tells; all pairs on rank 0, and on others none. Collective; raises as
-        `edge_labels.read`.
-        """
+        """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective."""
         comm = linked.graph.comm
         told: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0])
         own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)
@@ -166,7 +164,7 @@ class LinkOptions:
 
 
 def _by_relation(linked, given):
-    """The links of a file by relation, on rank 0; what is no file are none."""
+    """Return the links in a file by relation, read on rank 0; no links if `given` is not the name of a file."""
     found = np.empty((0, 3), np.int64)
     if isinstance(given, str) and not linked.graph.comm.rank:
         found = read_links(given, linked)

@@ -186,7 +186,7 @@ def by_name(sections: Sequence[type]) -> dict[str, Option]:
 
 
 def _check_text(shown, value):
-    """Raise a ConfigError if a text cannot be a file's name: options that are text are paths, or may be."""
+    """Raise a ConfigError if a text cannot be a file name, because text options may be paths."""
     if len(value) > 4096:
         raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too long for a path")
     if "\0" in value:

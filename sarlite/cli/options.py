@@ -1,4 +1,4 @@
-"""The options of a training run: a dataclass for each thing that a run is made of.
+"""The options of a training run, in one dataclass for each part of a run.
 
 An option is declared once, as a field. `config` reads the fields from the command line and from TOML, and `help`
 prints them.
@@ -35,7 +35,7 @@ from sarlite.train.model_loading import ModelSpec, first_layer, model_class
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which data a run reads, and what it uses of them."""
+    """Options for the data set and for the parts of it that a run uses."""
 
     data: str = option("sbm:", "native directory, edges:FILE, tables:FILE.toml, planetoid:PATH/cora, npz:FILE, "
                        "ogb:DIR, sbm:nodes=10000,... or rmat:...; sets of graphs: tu:DIR or ogbg:DIR; relational "
@@ -55,7 +55,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model. An option that is None has the default of the model's class."""
+    """Options of the model. An option that is None has the default of the model's class."""
 
     model: str = fixed_option("sage", "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; for relational data "
                               "rgcn, rgat; or path/to/file.py:Class", metavar="MODEL", common=True, see="#models")
@@ -96,13 +96,13 @@ class ModelOptions:
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
     def spec(self, cls: Any = None) -> ModelSpec:
-        """Return the model to make; `cls` is its class, if that is known already."""
+        """Return the `ModelSpec` of the run; `cls` is the model's class, if it is known already."""
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a model is trained and judged."""
+    """Options of training and of its evaluation."""
 
     task: str | None = fixed_option(None, "what the labels must be: one class, several of 0 or 1, or numbers; link: "
                                     "edges are predicted, and labels are ignored", choices=tuple(TASKS), common=True,
@@ -237,7 +237,7 @@ class MinibatchOptions:
                                             otherwise="exactly, on the full graph", **_BATCHES)
 
     def at_remote(self) -> str | HEC:
-        """Return how a batch meets remote neighbours, as `NeighborLoader` takes it; raises as `HEC`."""
+        """Return the treatment of remote neighbours as `NeighborLoader` takes it; raise as `HEC`."""
         if self.remote != "hec":
             return self.remote
         return HEC(self.hec_lines, self.hec_life, self.hec_limit, self.hec_delay, self.on_miss, self.push,
@@ -246,7 +246,7 @@ class MinibatchOptions:
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How the nodes are divided among the ranks, and in which order a rank keeps its nodes."""
+    """Options for dividing the nodes among ranks, and for the order of a rank's nodes."""
 
     partition: str = option("stored", "metis, fennel (less memory), random, contiguous, or a file with the part of "
                             "each node; stored: the division of the data if there is one, else metis", metavar="METHOD",
@@ -260,7 +260,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How rows of other ranks travel."""
+    """Options for the transfer of other ranks' rows."""
 
     mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose", choices=tuple(MODES),
                        common=True, see="which-mode.md")
@@ -280,7 +280,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """The ranks of a run, and what they may use of the machine."""
+    """Options for the ranks of a run and for the resources they may use."""
 
     ranks: int = option(1, "ranks as threads of this process, without MPI", least=1, most=1024, common=True)
     threads: int = option(0, "threads of each rank; 0 divides the host's cores among its ranks", least=0,
@@ -297,7 +297,7 @@ class MachineOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What a run starts from, leaves and shows."""
+    """Options for a run's configuration file, its output files and its display."""
 
     config: str | None = option(None, "TOML file with these options", metavar="FILE.toml", common=True,
                                 on_resume="forget")

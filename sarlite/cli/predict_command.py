@@ -44,7 +44,7 @@ from sarlite.train.trainer_arguments import check_output
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What is predicted, and where it is written."""
+    """Options of the command that predicts: the objects to predict and the output files."""
 
     checkpoint: str = option(None, "checkpoint of a run of sarlite.train, with the model and all options",
                              metavar="FILE")
@@ -188,7 +188,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
 
 
 def _check_several(config, of):
-    """Raise a ConfigError where something is asked of several relations that is not done yet."""
+    """Raise a ConfigError if a request is not supported for several relations."""
     if of.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations is a table")
     sources = {own[0].node_type for own in of.ends}
@@ -198,14 +198,17 @@ def _check_several(config, of):
 
 
 def _by_relation(decoder, of):
-    """What scores pairs of each relation: of several the decoder is told which."""
+    """Return a scoring function for each relation.
+
+    A decoder of several relations also receives the index of the relation.
+    """
     if not of.several:
         return [decoder]
     return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]
 
 
 def _ranks(graph, decoder, h, pairs, of, known):
-    """What `ranks` returns of pairs, within each one's relation. Collective."""
+    """Return the result of `ranks` for pairs, each ranked within its relation, (n_pairs, 2). Collective."""
     heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for at, one in enumerate(_by_relation(decoder, of)):
         rows = pairs.relations == at if of.several else slice(None)
@@ -214,7 +217,7 @@ def _ranks(graph, decoder, h, pairs, of, known):
 
 
 def _top(graph, decoder, h, wanted, of, known, config):
-    """The likeliest destinations, relation after relation. Collective."""
+    """Return the likeliest destinations, relation after relation. Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
         if table:
@@ -236,7 +239,7 @@ def _scored(comm, config, pairs, arrays):
 
 
 def _tell_ranks(comm, found):
-    """Print on rank 0 what all ranks found. Collective."""
+    """Print the results of all ranks on rank 0. Collective."""
     sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
     *sums, n = comm.allreduce(sums).tolist()
     _tell(comm, "all nodes", {name: one / max(n, 1) for name, one in zip(("mrr", "hits@1", "hits@10"), sums)})
@@ -249,7 +252,7 @@ def _tell(comm, among, numbers):
 
 
 def _options(config, meta):
-    """The options of the run that wrote the checkpoint, under those of the command line."""
+    """Return the options of the run that wrote the checkpoint, overridden by the options of the command line."""
     resume.check_run(config.checkpoint, meta)
     before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
     model = config.given.get("model", before.get("model"))
@@ -272,7 +275,7 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Which edge values are used: values that training did not use are refused, unless this command's flags say."""
+    """Return `values` with arrays that training did not use refused, unless the command line requests them."""
     reason = "training used none" if "used" in meta else \
         "the checkpoint does not say whether training used any, so it is taken that it did not"
     own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
@@ -280,8 +283,11 @@ def _as_trained(values, meta):
 
 
 def _check_links(config, run, meta, told, several):
-    """Raise a CheckpointError where splits of links are not training's, as test edges would bring messages, or the data
-    have other relations, which the decoder's rows are of."""
+    """Raise a CheckpointError if the links do not fit the training.
+
+    The splits must be those of training, because test edges would pass messages otherwise. The data must have the
+    relations of the decoder.
+    """
     there, here = meta["data"].get("relations"), ", ".join(several) if several else None
     if there != here:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
@@ -292,7 +298,7 @@ def _check_links(config, run, meta, told, several):
 
 
 def _check_data(config, run, meta, part, n_train):
-    """Raise where the model does not fit the data; data without labels fit any number of classes."""
+    """Raise an error if the model does not fit the data. Data without labels fit any number of classes."""
     if run.training.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
@@ -310,7 +316,7 @@ def _check_data(config, run, meta, part, n_train):
 
 
 def _computed(comm, config, run, part, tensors, meta):
-    """The model, and this rank's rows, (n_local, ...): outputs, a layer's rows or, for --top and --rank, the encoder's.
+    """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
 
     Collective.
     """
@@ -344,7 +350,7 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """A graph that keeps what the layer after one gets, which is what that one made."""
+    """A graph wrapper that keeps the input of one layer, which is the output of the layer before."""
 
     def __init__(self, graph, layer):
         self._graph, self._layer, self._entered, self._kept = graph, layer, 0, None
@@ -370,7 +376,7 @@ class _Layers:
 
 
 def _arrays(config, form, found):
-    """What goes into each of `predictions.paths`."""
+    """Return the array for each file of `predictions.paths`."""
     if form == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or form == "regress":

@@ -38,18 +38,18 @@ code, pre { font-size: 13px; white-space: pre-wrap; } .key { white-space: nowrap
 
 
 class RunFiles(NamedTuple):
-    """What stands in a run's folder.
+    """Contents of a run's folder.
 
     Attributes
     ----------
     name : str
-        The folder's, as it was given.
+        Name of the folder as given.
     options : dict
-        Of config.toml.
+        Options in config.toml.
     epochs : list of dict
-        The lines of metrics.jsonl.
+        Lines of metrics.jsonl.
     summary : dict
-        Of summary.json; empty where the run has not ended.
+        Contents of summary.json; empty if the run has not ended.
     """
 
     name: str
@@ -139,7 +139,7 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
 
 
 def _curves(runs):
-    """A chart for each number that metrics.jsonl has of an epoch; splits of one metric share a chart."""
+    """Return a chart for each number in metrics.jsonl; the splits of one metric share a chart."""
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record if key != "epoch"):
@@ -152,7 +152,7 @@ def _curves(runs):
 
 
 def _chart_of(key):
-    """The chart and the series of a number: "val_loss" is of the chart "loss", the series "val"."""
+    """Return the chart and the series of a number: "val_loss" belongs to the chart "loss", series "val"."""
     split, _, rest = key.partition("_")
     if split in ("train", "val", "test") and rest:
         return rest.replace("_", " "), split
@@ -191,7 +191,7 @@ def _pairs(runs):
 
 
 def _square(values):
-    """Rows of as many numbers as there are rows."""
+    """Return a square matrix as rows of numbers; raise a ValueError if it is not square."""
     found = [[_number(value) for value in row] for row in values]
     if not found or {*map(len, found)} != {len(found)}:
         raise ValueError("a matrix is not square")
@@ -199,7 +199,7 @@ def _square(values):
 
 
 def _outcome(run, several):
-    """A confusion matrix, or a histogram, for each split."""
+    """Return a confusion matrix, or a histogram, for each split."""
     found = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         for split, values in found["splits"].items():
@@ -228,7 +228,7 @@ def _seconds(run):
 
 
 def _results(runs):
-    """A row for each run: where it ran and what it reached."""
+    """Return a table with a row for each run: its data, model, ranks and scores."""
     heads = ("run", "data", "model", "ranks", "mode", "epochs", "best epoch", "train", "validation", "test", "metric")
     rows = []
     for run in runs:
@@ -252,7 +252,7 @@ def _score(value):
 
 
 def _options(runs):
-    """The options of each run; of several those alone that differ come first."""
+    """Return the options of each run; for several runs the options that differ come first."""
     names = [*dict.fromkeys(name for run in runs for name in run.options)]
     differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
     order = differ + [name for name in names if name not in differ]

@@ -60,7 +60,7 @@ _NEEDED = ("epoch", "best", "options", "data")
 
 
 def check_run(path, metadata):
-    """Raise a CheckpointError where metadata are not those of a run: a field is missing, or its value cannot be."""
+    """Raise a CheckpointError if `metadata` are not from a run: a field is missing or has an invalid value."""
     missing = [name for name in _NEEDED if name not in metadata]
     if missing:
         raise CheckpointError(f"checkpoint {path} is not of a run: it has no {missing[0]}")
@@ -97,7 +97,7 @@ def check_options(options: RunOptions, metadata: Mapping[str, Any]) -> None:
 
 
 def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError where the data are not those of the run before; `here` is their `identity`."""
+    """Raise a CheckpointError if the data differ from the checkpoint's data; `here` is the `identity` of the data."""
     found = difference(metadata["data"], here)
     if found:
         there = metadata["options"].get("data")
@@ -106,7 +106,7 @@ def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[s
 
 
 def same_class(there, here):
-    """Whether two models are the same class of a file, which may have moved."""
+    """Return True if two model specifications name the same class of a file, which may have moved."""
     names = [spec.rpartition(":") for spec in (str(there), str(here))]
     return all(colon for _, colon, _ in names) and len({(os.path.basename(path), name) for path, _, name in names}) == 1
 

@@ -1,4 +1,4 @@
-"""One whole run on one rank: options, what they mean, data, graph, model, trainer, fit, save, report."""
+"""One whole run on one rank: options, data, graph, model, trainer, training, checkpoint and report."""
 
 import sys
 import time
@@ -174,7 +174,7 @@ def _task(run, part):
 
 
 def _fit(run, trainer, saving, tick, memory):
-    """Train to the last epoch or a signal, and save. Collective.
+    """Train until the last epoch or a signal, and save. Collective.
 
     Returns
     -------
@@ -245,7 +245,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
 
 
 def _used(run, graph):
-    """By option, what training uses of the data beside features and edges, and what it does not."""
+    """Return by option whether training uses an optional part of the data, such as edge weights."""
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}
 

@@ -1,4 +1,4 @@
-"""What a run shows and leaves: progress, metrics.jsonl, the table and the line of JSON."""
+"""Output of a run: progress, metrics.jsonl, the final table and the line of JSON."""
 
 import json
 import math
@@ -25,14 +25,14 @@ def write_metrics(file, record):
 
 
 def events(folder, check=False):
-    """Return what writes an epoch's record to a folder as TensorBoard reads it; without a folder what does nothing.
+    """Return a function that writes an epoch's record to `folder` for TensorBoard.
 
-    Where it is only to `check` nothing is made.
+    Without a folder the function does nothing. With `check` the package is looked for, and nothing is made.
 
     Raises
     ------
     ConfigError
-        The package that writes is not there, or the folder cannot be made.
+        The package for writing is not installed, or the folder cannot be made.
     """
     if folder is None:
         return lambda record: None
@@ -67,13 +67,13 @@ class Progress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Tell of a step within an epoch: `done` are its steps so far."""
+        """Report a step within an epoch; `done` is the number of steps so far."""
         if done < self.steps:  # the last one is told with the epoch
             self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
                        self.epoch + done / self.steps, [f"loss {loss:.4f}"])
 
     def update(self, record):
-        """Tell of an epoch that is done."""
+        """Report a completed epoch."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
         parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
@@ -101,7 +101,7 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Return what all ranks counted. Collective."""
+    """Return the counts of all ranks. Collective."""
     profile = graph.profile
     own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
     ranks = comm.allgather(own)
@@ -146,13 +146,13 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Of a relational graph, which way the relations' weights were evaluated, and what either way costs."""
+    """Return the evaluation orders of a relational graph's weights, with their costs; {} for other graphs."""
     nodes = _nodes(graph)
     return {"relations": [found._asdict() for found in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
 
 
 def _nodes(graph):
-    """What the model's layers compute on: of links and of sets of graphs their nodes."""
+    """Return the graph that the model's layers compute on; for links and sets of graphs, the graph of their nodes."""
     return getattr(graph, "nodes", graph)
 
 
@@ -218,7 +218,7 @@ def _links(counts):
 
 
 def _minibatches(batches, size, counted):
-    """The rows of a run on minibatches, of their steps and their caches; none of another run."""
+    """Yield the table rows of a minibatch run: its steps and its caches; none for another run."""
     if not batches:
         return
     uneven = ""
@@ -232,7 +232,7 @@ def _minibatches(batches, size, counted):
 
 
 def _message_flow(counted):
-    """A row for each layer of a run on message-flow graphs: what it computes, of what the graph has."""
+    """Yield a table row for each layer of a message-flow run: the rows and edges it uses, out of the graph's."""
     if "message_flow" not in counted:
         return
     full = counted["message_flow"]["graph"]
@@ -254,7 +254,7 @@ _PATIENT = "; none better for {}, so they ended"
 
 
 def _scores(scores, task):
-    """The metric of each split."""
+    """Return the metric of each split."""
     found = {name: scores[f"{split}_{task.key}"]
              for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
     return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"
@@ -278,7 +278,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Each rank's, or of many what tells of them all."""
+    """Return each rank's peak memory; for many ranks a summary."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:
@@ -305,7 +305,7 @@ def summary(run, size, data, counted, best, times):
 
 
 def _finite(value):
-    """The same, with null for a number that is not finite."""
+    """Return the value with null in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {str(name): _finite(found) for name, found in value.items()}
     if isinstance(value, list | tuple):

@@ -22,10 +22,10 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """What a run leaves after each epoch. Every method but `votes` is collective.
+    """Writes a run's files after each epoch, and stops the run on a signal. Every method except `votes` is collective.
 
-    The ranks agree on signals, on the time for a checkpoint and on rank 0's troubles by votes that travel with the loss
-    (`step.Votes`), so on the epoch at which they stop, too.
+    The ranks agree on signals, on the time for a checkpoint and on write errors of rank 0 by votes that travel with the
+    loss (`step.PiggybackReduce`). So all ranks stop at the same epoch.
 
     Parameters
     ----------
@@ -34,22 +34,22 @@ class Saving:
     best : Best
     stopping : Stopping
     about : dict
-        What the checkpoint's metadata say beside the epoch and the best one.
+        Entries of the checkpoint's metadata beside the epoch and the best epoch.
     toml : str
-        The options, for the folder.
+        Text of the options file for the folder.
     run : Settings
     start : int
-        The epoch that the run goes on from.
+        Epoch that the run continues from.
     interrupts : Interrupts
     one_process : bool
-        Whether ranks are threads of this process.
+        True if ranks are threads of this process.
 
     Attributes
     ----------
     epoch, saved : int
-        The last whole epoch, and the one that the folder's checkpoint is of.
+        Last completed epoch, and the epoch of the folder's checkpoint.
     signum : int
-        The signal that training was stopped by; 0 without one.
+        Number of the signal that stopped training; 0 without one.
     """
 
     def __init__(self, folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=False):
@@ -63,18 +63,18 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """This rank's votes: a signal each; of rank 0 that a checkpoint is due, and that a file cannot be written."""
+        """Return this rank's votes: one for each signal, and on rank 0 for a due checkpoint and for a write error."""
         root = self.comm.rank == 0
         every = self._output.every_seconds
         due = root and every is not None and time.monotonic() - self._due >= every
         return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
-        """Refuse now what there is no room for: write a checkpoint of the full size and remove it again."""
+        """Raise an error if the disk is too full: write a checkpoint of full size and remove it again."""
         self._write(trial=True, best=self.trainer.model.state_arrays())
 
     def on_epoch(self, record):
-        """Write the epoch's line, and a checkpoint where one is due; return whether training stops."""
+        """Write the epoch's line, and a checkpoint if one is due; return True if training stops."""
         self.epoch = record["epoch"]
         if self.epoch == self.start + 1:
             checkpoint.check_finite(self.trainer)
@@ -98,7 +98,7 @@ class Saving:
         return bool(self.signum)
 
     def save(self):
-        """Write the checkpoint of the last whole epoch, unless it is there."""
+        """Write the checkpoint of the last completed epoch, unless it exists already."""
         raise_together(self.comm, self._error)
         if self.saved != self.epoch:
             self._write(new=self._new, best=self.best.state)
@@ -142,7 +142,7 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None):
-    """Put a checkpoint's state into a trainer and `stopping`. Collective.
+    """Restore a checkpoint's state in a trainer and `stopping`. Collective.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Put back the caches of embeddings where they fit; else tell why they start empty."""
+    """Restore the embedding caches if they fit; else report the reason why they start empty."""
     told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)

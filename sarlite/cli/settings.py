@@ -1,4 +1,4 @@
-"""The values that a run is made with, derived from its options and from the class of its model."""
+"""Values that a run is made with, derived from its options and from the class of its model."""
 
 from typing import Any, NamedTuple
 

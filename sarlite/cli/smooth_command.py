@@ -85,14 +85,14 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
 
 
 def _look(files):
-    """Refuse now what would be refused after the graph is loaded."""
+    """Check the arguments before the graph is loaded."""
     if not Path(files.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {files.out}: cannot be written: no such folder")
     npyfile.load(files.predictions, "predictions")
 
 
 def _probabilities(files, graph, n_classes):
-    """This rank's rows of the predictions."""
+    """Return this rank's rows of the predictions."""
     path = files.predictions
     z = node_rows.read(path, "predictions", graph.dst_ids, graph.n_nodes, n_classes)
     check_probabilities(z, graph.dst_ids, f"{path}: predictions")

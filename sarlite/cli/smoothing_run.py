@@ -1,4 +1,4 @@
-"""Correct and Smooth after training: what a run makes of its best model's output."""
+"""Correct and Smooth after training, applied to the best model's output."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ranks do together: an action that fails on every rank where it fails on one, and values that must be alike."""
+"""Functions that keep ranks in agreement: actions that fail on all ranks together, and checks of equal values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: Any, what: str) -> bytes:
-    """Raise DataError on every rank unless all ranks hold the same value. Collective; 16 bytes a rank travel.
+    """Raise DataError on every rank unless all ranks hold equal values. Collective; sends 16 bytes per rank.
 
     Parameters
     ----------

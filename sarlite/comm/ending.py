@@ -1,4 +1,4 @@
-"""How a process says its last words and ends every rank, from any thread and whatever its other threads do.
+"""Ending of a process: print a last message and end every rank, from any thread, whatever other threads do.
 
 What the end needs is made at the start, since a process may end because it has no memory or no threads left.
 """
@@ -22,16 +22,17 @@ RESERVE_BYTES = 1 << 22
 
 
 def tell(text):
-    """Print to stderr in one write, which the words of other ranks do not split."""
+    """Print to stderr in a single write, so that the output of other ranks cannot split it."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def end_within(seconds):
-    """End this process after so many seconds, with a status that is not 0, unless it ends by itself.
+    """End this process after `seconds` with a nonzero exit status, unless it ends by itself.
 
-    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call takes the
-    place of an earlier one; infinite `seconds` call that off. """
+    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call replaces an
+    earlier call; infinite `seconds` cancel it.
+    """
     call_off()
     if seconds == float("inf"):
         return
@@ -42,12 +43,12 @@ def end_within(seconds):
 
 
 def call_off():
-    """Forget what `end_within` has set."""
+    """Cancel `end_within`."""
     faulthandler.cancel_dump_traceback_later()
 
 
 class Ending:
-    """The end of a rank, which happens once: the first cause is the one that is told."""
+    """The end of a rank. It happens once, and the first cause is reported."""
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()
@@ -58,7 +59,7 @@ class Ending:
         self._reserve = bytes(RESERVE_BYTES)
 
     def close(self):
-        """Give back what was made for the end."""
+        """Free the resources that were reserved for the end."""
         self._file.close()
         self._reserve = None
 
@@ -83,11 +84,11 @@ class Ending:
         self._end(lambda: self.say(head + _words(cause)))
 
     def end_with_stacks(self, text):
-        """As `end`, with the stacks of this rank's threads."""
+        """Print the stacks of this rank's threads with `text`, then end as `end` does."""
         self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """As `end_with_stacks`, but give the other ranks a second to print theirs before `last_words`."""
+        """Print this rank's stacks, wait a second for the stacks of other ranks, print `last_words`, then end."""
         def speak():
             self.say_stacks(text)
             time.sleep(1.0)
@@ -118,7 +119,7 @@ def _words(cause):
 
 
 def _try(action):
-    """Whether `action()` worked: at the end nothing may stop the end."""
+    """Run `action()` and return True if it raised nothing. At the end of a process no error may stop the end."""
     with contextlib.suppress(BaseException):
         action()
         return True
@@ -126,6 +127,6 @@ def _try(action):
 
 
 def _speak_shortly():
-    """Say so and print the stacks, where memory is too short for words of Python."""
+    """Print a short message and the stacks if memory is too low to format one in Python."""
     os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
     faulthandler.dump_traceback(2, all_threads=True)

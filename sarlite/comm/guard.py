@@ -1,4 +1,4 @@
-"""The command line's guard: a rank that fails ends every rank, and a stall is found.
+"""Guard of the command line: a failing rank ends every rank, and stalls are detected.
 
 Embedding sarlite installs none of this.
 """
@@ -35,7 +35,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog):
-    """Let dead threads, SIGINT and SIGTERM end all ranks."""
+    """Return a context that makes dead threads, SIGINT and SIGTERM end all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -88,7 +88,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """As `_settle`, but whatever else is raised there, such as a second Ctrl-C, ends the process."""
+    """Call `_settle`; any other exception that is raised there, such as a second Ctrl-C, ends the process."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:

@@ -16,15 +16,15 @@ SAME_SECONDS = 1.0
 
 
 class Interrupts:
-    """What a process does with SIGINT and SIGTERM: raise Interrupted in the main thread, or postpone that.
+    """Handling of SIGINT and SIGTERM: raise Interrupted in the main thread, or postpone the signal.
 
     Attributes
     ----------
     noted : int
-        The signal that came while signals were postponed; 0 without one. The code that postpones looks at it, and ends
-        in good order.
+        Signal that arrived while signals were postponed; 0 without one. The code that postpones signals checks it and
+        ends in good order.
     answer : str
-        This is written to stderr as a signal is noted.
+        Text that is written to stderr when a signal is noted.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """Only note the first signal that comes inside; a second one ends the process as outside. Any thread."""
+        """Return a context that only notes the first signal; a second signal ends the process.
+
+        Any thread may enter it.
+        """
         for number in self._taken:
             # a C library that took the signal over and gave it back leaves waits that no signal ends
             signal.siginterrupt(number, True)
@@ -48,9 +51,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals over, in the main thread.
+        """Return a context that handles the signals in the main thread.
 
-        A signal that is ignored, as SIGINT in a background job, stays so.
+        A signal that is ignored before, as SIGINT in a background job, stays ignored.
         """
         self._taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._handle) for number in self._taken}
@@ -71,9 +74,9 @@ class Interrupts:
         raise Interrupted(signum)
 
     def met(self, seconds: float) -> bool:
-        """Whether the main thread meets the signal that just came within so many seconds, or may take its time.
+        """Return True if the main thread handles the signal that just arrived within `seconds`, or has postponed it.
 
-        For another thread to call.
+        To be called by another thread.
         """
         came = time.monotonic()
         if self._holders:

@@ -1,4 +1,4 @@
-"""Which communicator a program runs on, how its start is guarded, and how many threads a rank may use."""
+"""Start of a program: its communicator, a guard for the start-up time, and the number of threads per rank."""
 
 import atexit
 import ctypes
@@ -22,7 +22,10 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """The variable that tells of a launcher, its number, and whether this counts every rank or this node's alone."""
+    """Return the launcher's variable, its number, and a flag; (None, None, True) without a launcher.
+
+    The flag is True if the number counts all ranks, False if it counts only the ranks of this node.
+    """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
             return name, int(environ[name]), True
@@ -36,7 +39,7 @@ def _launch(environ):
 
 
 def _is_number(text):
-    """Whether a launcher wrote it: up to nine of the digits 0 to 9."""
+    """Return True if `text` is a number as launchers write it: one to nine of the digits 0 to 9."""
     return text is not None and len(text) <= 9 and text.isascii() and text.isdecimal()
 
 
@@ -161,7 +164,7 @@ def _mismatch(name, n_ranks, size):
 
 
 def host():
-    """The name of this machine and its boot: containers may share a host name, and machines an image."""
+    """Return a name for this machine and its boot, because containers may share a host name, and machines an image."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return socket.gethostname(), file.read().strip()
@@ -170,14 +173,14 @@ def host():
 
 
 def _cores():
-    """The cores that this process may run on."""
+    """Return the set of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
-    """The tightest CPU quota of this process's control groups: the group's folder, and how many cores' time it has."""
+    """Return the tightest CPU quota of this process's control groups: the group's folder and its number of cores."""
     try:
         groups = [line.split(":", 2)[1:] for line in own.read_text().splitlines()]
     except OSError:
@@ -198,7 +201,7 @@ def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
 
 
 def _read_quota(folder):
-    """How many cores' time a control group, of version 2 or 1, may take; None where it has no limit."""
+    """Return the CPU quota of a control group (version 2 or 1) in cores; None if it has no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()
@@ -210,7 +213,7 @@ def _read_quota(folder):
 
 
 def default_threads(comm: Communicator) -> int:
-    """Return how many threads this rank may use without oversubscribing its cores, at least 1. Collective.
+    """Return the number of threads, at least 1, that this rank may use without oversubscribing its cores. Collective.
 
     A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank that is bound to
     cores of its own uses all of these. The ranks in a control group, such as a container, share its CPU quota evenly.

@@ -44,7 +44,7 @@ class _Collective(Request):
 
 
 class MpiCommunicator(Communicator):
-    """Ranks of an MPI communicator; see `sarlite.comm.Communicator` for what the methods promise.
+    """Ranks of an MPI communicator; see `sarlite.comm.Communicator` for the contract of the methods.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _key(call, error):
 
 
 def _keyval():
-    """The key under which an mpi4py communicator keeps its MpiCommunicator."""
+    """Return the MPI attribute key of an mpi4py communicator's MpiCommunicator."""
     if not hasattr(_keyval, "kept"):
         _keyval.kept = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, kept: kept.free())
     return _keyval.kept

@@ -40,7 +40,7 @@ def errors_named():
 
 
 def pieces(array, piece_bytes=PIECE_BYTES):
-    """The parts of a flat array that travel one by one.
+    """Return the parts of a flat array that are sent one by one.
 
     The last one is always shorter than `piece_bytes`, and may be empty.
     """
@@ -49,9 +49,9 @@ def pieces(array, piece_bytes=PIECE_BYTES):
 
 
 class Traffic:
-    """What one communicator has sent and received: messages by peer, and the transfers that are not done.
+    """Counts of messages that one communicator has sent to and received from each peer, and its open transfers.
 
-    So messages that were sent and never received are known, also while they are still on their way.
+    The counts reveal messages that were sent and never received, even while they are in transit.
     """
 
     def __init__(self, size):
@@ -86,7 +86,7 @@ class Traffic:
             transfer.cancel()
 
     def close(self):
-        """Tell that nothing will be sent or received any more."""
+        """Declare that nothing more will be sent or received."""
         _TRAFFIC.discard(self)
 
     def drain(self, comm):
@@ -285,6 +285,6 @@ def _leave():
 
 
 def _elsewhere_inside():
-    """The names of other threads that are inside MPI."""
+    """Return the names of other threads that are in an MPI call."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [names[ident] for ident in list(_INSIDE) if ident in names and ident != threading.get_ident()]

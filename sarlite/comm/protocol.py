@@ -72,7 +72,7 @@ class Communicator(Protocol):
     max_tag: int
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to send a C-contiguous array (any dtype, any size, 2 GiB and more too) to `peer`.
+        """Start to send a C-contiguous array of any dtype and size, also above 2 GiB, to `peer`.
 
         The array is borrowed until the request is done. The request may wait for the peer's receive, so start every
         receive before waiting for a send.
@@ -89,7 +89,7 @@ class Communicator(Protocol):
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        """Give every rank its own rows.
+        """Send each rank its rows, and return the rows received from each rank.
 
         Parameters
         ----------
@@ -171,7 +171,7 @@ class Communicator(Protocol):
         """Return once every rank has called it."""
 
     def dup(self) -> "Communicator":
-        """Return a communicator of the same ranks whose messages never meet this one's."""
+        """Return a communicator of the same ranks with a separate space of messages."""
 
     def channel(self, name: str) -> "Communicator":
         """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are many."""
@@ -200,7 +200,7 @@ class Communicator(Protocol):
         self.drain()
 
     def drain_channels(self) -> None:
-        """Drain every channel, so that threads which wait for messages there come out of MPI."""
+        """Drain every channel, so that threads waiting for messages there leave MPI."""
         for channel in self.__dict__.get("_channels", {}).values():
             channel.drain()
             if channel is not self:  # a `Solo` is its own channel

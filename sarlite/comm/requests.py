@@ -1,4 +1,4 @@
-"""Requests that are the same for every communicator."""
+"""Requests that all communicators share."""
 
 import threading
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Arr
 
 
 def _sent(comm, rank, rows):
-    """In which order rows go, and what every rank sent here."""
+    """Return the order for sending this rank's rows, and the rows received from each rank. Collective."""
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))
     return order, comm.alltoall([np.ascontiguousarray(own) for own in np.split(rows[order], ends)])

@@ -36,11 +36,11 @@ INTERRUPTED_SECONDS = 5.0
 
 
 class _Woken(PeerError):
-    """Raised where a rank waits while another one fails: a consequence, never the cause."""
+    """Raised on a rank that waits when another rank fails; it is never the cause of the failure."""
 
 
 class _World:
-    """What the ranks of one `run` share, under one lock."""
+    """State that the ranks of one `run` share, protected by one lock."""
 
     def __init__(self, size):
         self.size = size
@@ -66,7 +66,7 @@ class _World:
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise, with the lock held, once a rank has failed, or one of the peers that `rank` waits for has returned."""
+        """Raise if a rank has failed, or if a peer that `rank` waits for has returned. The caller holds the lock."""
         if self.failure is not None:
             raise _Woken(self.failure)
         gone = self.left.intersection(peers)
@@ -74,7 +74,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Forget, with the lock held, an end that has no partner."""
+        """Remove an end without a partner from its mailbox. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -142,7 +142,7 @@ class _End(_Request):
 
 
 def _copy(send, receive):
-    """Make the one copy of a message, not under the lock, so that other messages go on."""
+    """Make the one copy of a message, without holding the lock."""
     sizes = send.data.size, receive.data.size
     if sizes[0] == sizes[1]:
         np.copyto(receive.data, send.data)
@@ -179,7 +179,7 @@ class _Meeting(_Request):
 
 
 class ThreadCommunicator(Communicator):
-    """One rank of `run`; see `sarlite.comm.Communicator` for what the methods promise.
+    """One rank of `run`; see `sarlite.comm.Communicator` for the contract of the methods.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.
     """
@@ -291,7 +291,7 @@ class ThreadCommunicator(Communicator):
 
 
 def _is_consequence(error):
-    """Whether an exception came from another rank's failure."""
+    """Return True if an exception was caused by another rank's failure."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, _Woken):

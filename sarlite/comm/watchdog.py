@@ -25,7 +25,7 @@ MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
 
 
 class Alarm:
-    """Naps that a signal or another thread ends.
+    """Sleep that a signal or another thread can end.
 
     Python's C-level signal handler writes to the pipe, so a signal is seen even while the main thread is in C.
     """
@@ -80,7 +80,7 @@ class Watchdog:
         self._thread.start()
 
     def tick(self):
-        """Say that this rank has made progress: once per epoch, fetched block or the like. Any thread may call it."""
+        """Report progress of this rank: once per epoch, fetched block or similar step. Any thread may call it."""
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
@@ -125,7 +125,7 @@ class Watchdog:
         return self._mine
 
     def _gather(self, seconds=None):
-        """Every rank's row, or None where the rows are not there after so many seconds."""
+        """Return every rank's row, or None if the rows have not arrived within `seconds`."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
@@ -142,7 +142,7 @@ class Watchdog:
             self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):
-        """Whether this rank's own counter has not moved for so long."""
+        """Return True if this rank's own counter has not changed for `seconds`."""
         if self._ticks != self._seen_own:
             self._seen_own, self._moved = self._ticks, time.monotonic()
         return time.monotonic() - self._moved > seconds

@@ -38,7 +38,10 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Return the words of an allreduce, which must be the same on every rank; a ShapeError where it cannot be done."""
+    """Check the arguments of an allreduce; return its description, which must be equal on all ranks.
+
+    Raise a ShapeError if the arguments are not valid.
+    """
     as_bytes(array, writable=True)
     if op not in REDUCTIONS:
         raise ShapeError(f"op is {op!r}, not one of {', '.join(REDUCTIONS)}")
@@ -46,7 +49,7 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """As `reduction_call`, of a broadcast."""
+    """Check the arguments of a broadcast; return its description, which must be equal on all ranks."""
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -54,7 +57,7 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """As `reduction_call`, of an alltoall."""
+    """Check the arguments of an alltoall; return its description, which must be equal on all ranks."""
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:
@@ -91,7 +94,10 @@ def check_received(n_bytes, expected, peer, tag):
 
 
 def digest(value):
-    """Return 16 bytes that tell values apart: arrays, bytes, tuples, lists and dicts of these; else the `repr`."""
+    """Return a 16-byte hash of a value, to compare values between ranks.
+
+    Arrays, bytes, and tuples, lists and dicts of them are hashed by value; of other objects the `repr` is hashed.
+    """
     found = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         found.update(f"array {value.dtype} {value.shape}".encode())

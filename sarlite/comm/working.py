@@ -1,4 +1,4 @@
-"""Progress of work that has no steps to count: processor time, outside of waiting for other ranks."""
+"""Progress of work without countable steps: processor time that is not spent waiting for other ranks."""
 
 import contextlib
 import os
@@ -76,7 +76,7 @@ def _of_python(path):
 
 
 def _children_seconds():
-    """The processor time of the children that live."""
+    """Return the processor time of running child processes, in seconds."""
     total = 0
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Tables and graphs of other libraries: read edges whose nodes have ids of any kind, and write edges.
+"""Tables and graphs of other libraries: functions that read edges between nodes with any ids, and that write edges.
 
 No library is imported to read a table: `table[name]` is a column.
 """
@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 
 class TableEdges(NamedTuple):
-    """The edges of a table.
+    """Edges read from a table.
 
     Attributes
     ----------

@@ -219,8 +219,7 @@ class Graph(LayerGraph):
         ----------
         edges : table
             A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays. Columns are read as `edges[name]`. A
-            row is
-            an edge; equal rows are parallel edges.
+            row is an edge; equal rows are parallel edges.
         src, dst : str
             Columns with the ids of each edge's source and destination: whole numbers or words, none missing.
         weight : str, optional
@@ -229,8 +228,7 @@ class Graph(LayerGraph):
             Columns of numbers that become `edge_features`.
         nodes : table, optional
             One row for each node, in the graph's order, including nodes without edges. By default the nodes are the ids
-            of
-            the edges in ascending order.
+            of the edges in ascending order.
         id : str
             Column of `nodes` with their ids, each once.
         undirected : bool

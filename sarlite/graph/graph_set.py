@@ -108,8 +108,7 @@ class GraphSet:
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return the set of graphs `rows` of this rank, and the rows of its nodes in this set, graph by graph.
-        Collective.
+        """Return the set of the graphs `rows`, and the rows of its nodes in this set, graph by graph. Collective.
 
         Parameters
         ----------
@@ -140,9 +139,7 @@ class GraphSet:
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
-        """Raise a ConfigError on every rank if a graph is split between ranks or a node is not in one graph.
-        Collective.
-        """
+        """Raise a ConfigError on every rank unless each node is in one graph and no graph is split. Collective."""
         first, members, edges = self._local()
         rows, sources = members.indices - first, edges.indices - first
         inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
@@ -151,7 +148,10 @@ class GraphSet:
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return this rank's first row number, and its edges to graphs and between nodes. The first call is collective."""
+        """Return this rank's first row number, its edges to graphs, and its edges between nodes.
+
+        The first call is collective.
+        """
         if self._local_edges is None:  # no cached_property, whose lock ranks as threads share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
             self._local_edges = first, self.members.in_edges(), self.nodes.in_edges()

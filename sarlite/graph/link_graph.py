@@ -23,8 +23,7 @@ Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with t
 
 
 class LinkGraph:
-    """Rows of candidate links: row i has c candidates, each a pair of a head and a tail node. Construction is
-    collective.
+    """Rows of candidate links; each row has c candidates, a head and a tail node each. Construction is collective.
 
     The last layer of a model scores the candidates: its output has one row for each row of the `LinkGraph` and one
     column for each candidate. In training the first candidate is a link of the data, and the other candidates are

@@ -56,8 +56,7 @@ class RelationalLayer:
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
             Reducer within each relation; see `Graph.aggregate`. `copy_src` supports all but "softmax"; `linear` "sum",
             "mean" and "sym"; `mul_edge` "sum", "mean", "max" and "min"; `attend` and `attend_linear` "sum"; a function
-            all
-            but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the relation.
+            all but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the relation.
         own : dict of str to (x, weight), optional
             Products x W, (n_dst, n_in) by (n_in, n_out), that are added to the sums of a type: a layer's transform of
             the destinations' own rows.

@@ -1,4 +1,4 @@
-"""Graphs and weights of PyTorch Geometric and DGL, in. No library is imported: an object's attributes tell what it is.
+"""Conversion of graphs and weights from PyTorch Geometric and DGL. Neither library is imported.
 
 `sarlite.interop.torch` has modules of both libraries inside each other; it imports PyTorch.
 """

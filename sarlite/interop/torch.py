@@ -1,4 +1,4 @@
-"""PyTorch beside sarlite: sarlite's modules as torch modules, and the other way round. Memory is shared both ways."""
+"""Interoperation with PyTorch: sarlite modules as torch modules, and torch modules in sarlite. Memory is shared."""
 
 from typing import Any
 
@@ -138,7 +138,7 @@ class FromTorch(nn.Module):
 
 
 class _Holder:
-    """A torch module and its parameters, in which sarlite sees no module."""
+    """Holder of a torch module and its parameters that sarlite does not treat as a module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.parameters = module, [*module.parameters()]

@@ -28,7 +28,7 @@ WIDENED_ROWS = 4096
 
 
 class Dropout(NamedTuple):
-    """Which attention coefficients to drop: a function of (key, global edge id, head).
+    """Dropout mask of attention coefficients, a function of (key, global edge id, head).
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
 
 
 def _fields(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check what all four kernels have in common. `at_dst` has a row a destination."""
+    """Check the arguments that all four kernels share. `at_dst` holds an array with one row per destination."""
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))

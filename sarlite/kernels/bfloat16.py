@@ -51,7 +51,7 @@ def _narrow(x, scale):
 
 
 def widen(x):
-    """Return rows of bfloat16 as float32, which is exact; return rows of another dtype as they are.
+    """Return bfloat16 rows as float32, without error; return rows of another dtype unchanged.
 
     Parameters
     ----------

@@ -38,7 +38,10 @@ _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", defa
 
 
 def outside_buffers(function, *args, **options):
-    """Call a function outside of any `Buffers`: for arrays that stay, which would leave gaps among a step's arrays."""
+    """Call a function without any active `Buffers`.
+
+    It is meant for arrays that outlive a step and would leave gaps between the step's arrays.
+    """
     return contextvars.Context().run(function, *args, **options)
 
 
@@ -82,16 +85,16 @@ class Buffers:
         _set(before)
 
     def trim(self) -> None:
-        """Give the memory that no array uses back to the system."""
+        """Return unused memory to the system."""
         lib.sar_buffers_trim(self._buffers)
 
     @property
     def n_fresh(self) -> int:
-        """How often a large array (256 KiB) took fresh memory."""
+        """Number of times that a large array (256 KiB or more) took new memory from the system."""
         return lib.sar_buffers_fresh(self._buffers)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of large arrays, in use and free."""
+        """Size of all large arrays in bytes, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)
 

@@ -11,7 +11,7 @@ _EVER = 2**63 - 1  # no row is that old
 
 
 class Lines:
-    """The lines of a cache: which row each has, when it was made, and their order by age. At first they are empty.
+    """Lines of a cache: the row in each line, the step that computed it, and the order by age. Initially empty.
 
         lines = Lines(n_lines, n_halo)
         lines.store(halo, made, rows, out)              # out (n_lines, ...) is the caller's
@@ -32,7 +32,8 @@ class Lines:
     Notes
     -----
     Memory: 24 (n_lines + 1) + 4 n_halo bytes. A direct index finds a row's line, a ring orders the lines. Only one
-    thread may be in a call at a time. """
+    thread may be in a call at a time.
+    """
 
     def __init__(self, n_lines, n_halo):
         for name, n in (("n_lines", n_lines), ("n_halo", n_halo)):
@@ -47,7 +48,7 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo, made, rows, out):
-        """Give rows a line, one after another, and copy them there.
+        """Assign lines to rows, one after another, and copy the rows there.
 
         A row keeps the line that its number has. Else it takes an empty line, or the oldest line, whose row is
         forgotten. Among the lines with the same `made` it is then the newest.
@@ -86,7 +87,7 @@ class Lines:
         call("sar_cache_write", _bytes(out), _bytes(rows), taken, len(rows), row_width(rows) * rows.itemsize)
 
     def lookup(self, halo, now, life=None):
-        """Find the lines of rows.
+        """Return the lines of rows.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ def _matrix(a, rows):
 
 
 def _at(a):
-    """The address of a matrix and the distance of its rows, in values."""
+    """Return the address of a matrix and the distance between its rows, in values."""
     return ffi.cast("void *", a.ctypes.data), a.strides[0] // a.itemsize if len(a) > 1 else a.shape[1]
 
 
@@ -94,7 +94,7 @@ def _whole(n):
 
 
 def _aligned(n, dtype):
-    """An array of n values that are not set, which begins at a cache line."""
+    """Return an uninitialized array of n values that begins at a cache line."""
     memory = np.empty(n * dtype.itemsize + 63, np.uint8)
     begin = -memory.ctypes.data % 64
     return memory[begin : begin + n * dtype.itemsize].view(dtype)

@@ -1,8 +1,8 @@
-"""Sums on a grid, whose bits depend neither on their order nor on threads and instruction set; and functions.
+"""Sums on a grid, with the same bits for any order, threads and instruction set; and elementary functions.
 
-A grid is m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52). Sums of float64 have two levels, the second
-of what the first leaves: `levels`. The caller makes grids that hold the sums (`native/exact.inc.h`).
-Source: Demmel and Nguyen 2015, Parallel reproducible summation.
+A grid is m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52). Sums of float64 have two levels (`levels`):
+the second level sums the remainders of the first. The caller chooses grids that are large enough for the sums
+(`native/exact.inc.h`). Source: Demmel and Nguyen 2015, Parallel reproducible summation.
 """
 
 import math
@@ -34,7 +34,7 @@ def levels(dtype):
 
 
 def exact_largest(x, scale=None):
-    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 where there is none.
+    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 if there is no finite value.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The one way into the compiled module, and the checks before it."""
+"""Access to the compiled module, with the checks of arguments that precede a call."""
 
 import math
 import os
@@ -90,7 +90,7 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return what `call` makes of a dict, for several calls.
+    """Return a dict as a C struct that `call` accepts, to be used in several calls.
 
     Fields go by their names in C; missing ones are NULL or 0.
     """
@@ -98,7 +98,7 @@ def struct(fields):
 
 
 def _value(a):
-    """What cffi takes in the place of an argument; it keeps the argument alive."""
+    """Return the cffi value for an argument; the value keeps the argument alive."""
     if isinstance(a, np.ndarray):
         return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
     if isinstance(a, dict):
@@ -131,7 +131,7 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optio
 
 
 def _has_rows(a):
-    """Whether each row of a matrix is contiguous, and begins behind the end of the one before."""
+    """Return True if each row of a matrix is contiguous and begins after the end of the previous row."""
     row, value = a.strides
     one = a.shape[1] == 1  # value, whose stride may be any
     return (value == a.itemsize or one) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
@@ -199,14 +199,14 @@ def check_range(name, a, n):
 
 
 def check_apart(out, /, **inputs):
-    """Check that an output shares memory with no input; an input that is None is passed over."""
+    """Check that an output shares memory with no input; inputs that are None are skipped."""
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
 
 
 def wide(dtype):
-    """Return the dtype in which rows of a dtype are summed: float32 for bfloat16, else the same."""
+    """Return the dtype for sums of rows of `dtype`: float32 for bfloat16, else `dtype`."""
     return np.dtype(np.float32) if dtype == BFLOAT16 else dtype
 
 
@@ -238,7 +238,7 @@ def threads() -> int:
 
 
 def team(work):
-    """Return the number of threads of a kernel with a private sum for each thread: 1 where there is little work."""
+    """Return the number of threads for a kernel with one private sum per thread: 1 if there is little work."""
     return threads() if work > 32768 else 1
 
 

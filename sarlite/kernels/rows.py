@@ -22,7 +22,7 @@ from sarlite.kernels.native import (
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a table, which stand for the array table[numbers].
+    """Some rows of a table, which represent the array table[numbers] without a copy.
 
     numbers (n,) are int32 or int64, and rows of the table.
     """
@@ -43,7 +43,7 @@ class Rows:
         return self.table.dtype
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return some of the rows, new."""
+        """Return some of the rows as a new array."""
         return Rows(self.table, self.numbers[rows]).array()
 
     def first(self, n: int) -> "Rows":

@@ -47,7 +47,7 @@ class Numbering:
 
     @cached_property
     def variates(self):
-        """(n_columns,) uint64: where `sample` puts the variates of "labor" when the rows have so many edges."""
+        """Buffer for the variates of "labor", (n_columns,) uint64, used if the rows have many edges."""
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
@@ -55,7 +55,7 @@ class Numbering:
         return self.add(np.empty(0, self.dtype), seeds)
 
     def add(self, rows, seeds):
-        """Put seeds behind the batch's rows.
+        """Append seeds to the batch's rows.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
-        """Take the sources that are new into the batch, and overwrite each source with its number.
+        """Add the new sources to the batch, and overwrite each source with its number in the batch.
 
         Parameters
         ----------
@@ -106,18 +106,18 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Forget these rows of the batch; they may be added again."""
+        """Remove these rows from the batch; they may be added again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
-        """Forget a batch, of which these are all rows."""
+        """Clear the numbering of a batch, given all rows of the batch."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:
             self.members[...] = 0
 
     def clear(self):
-        """Forget a batch whose rows are not known. O(n_columns)."""
+        """Clear the numbering of a batch whose rows are unknown. O(n_columns)."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
 
@@ -170,7 +170,8 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     integer below n, attempt by attempt, so that all integers are as likely. Distinct draws are Floyd's. A variate is
     words 0 and 1 of the counter (id_low, id_high, number among parallel edges, 0). The picks are the same for any
     number of threads. Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023
-    (LABOR-0). """
+    (LABOR-0).
+    """
     n, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     index = indices.dtype
     if n_edges > np.iinfo(index).max:

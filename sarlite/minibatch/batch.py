@@ -1,6 +1,6 @@
-"""Batches: the layers, the input rows, the targets, the rows that count, and their number over all ranks.
+"""Batches: layers, input rows, targets, the rows that count in the loss, and their number over all ranks.
 
-`Batch` is a sampled batch or a message-flow batch, `FullBatch` the whole part.
+`Batch` is a sampled batch or a message-flow batch; `FullBatch` is a rank's whole part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from sarlite.types import Array
 
 
 class TrainingBatch(Protocol):
-    """What one step computes.
+    """Data of one training step.
 
         loss = ops.cross_entropy(model(batch.graph, batch.x), batch.labels, batch.rows, batch.n_global)
 
     Attributes
     ----------
     graph : Graph, or another graph
-        The layers: what the model is called with. The output has its `n_dst` destination rows.
+        First argument of the model, which provides the layers. The output has its `n_dst` destination rows.
     x : Tensor, or dict of Tensor by node type
         Input rows.
     labels : (n_dst, ...) array
         Targets.
     rows : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's rows of the output that count.
+        This rank's rows of the output that count in the loss.
     n_global : int
         Number of rows that count, over all ranks.
     """
@@ -53,49 +53,50 @@ class TrainingBatch(Protocol):
 
 
 class Batch:
-    """Some rows of a graph, the seeds, and what a model needs to compute them: a graph for each layer, and the input
-    rows.
+    """Some rows of a graph, the seeds, with all that a model needs to compute them: layer graphs and input rows.
 
         loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
 
     Parameters
     ----------
     graph : Graph or NodeType
-        The part that was sampled from.
+        The part that the batch was sampled from.
     graphs : list of PickedGraph, CachedLayer or PickedRelations
-        The layers' graphs; none of a batch of rows alone, for models that need no neighbours.
+        The layers' graphs; empty for a batch of rows alone, for models that need no neighbours.
     part_rows, outputs, rows, step, n_global, lasting
         See below.
-    x : array with a row each row of the part, or of a node type a dict of such by type
-    labels : array with a row each row of `graph`, or None
+    x : (n, ...) array, or for a node type a dict of arrays by type
+        Features of all rows of the part.
+    labels : (n, ...) array, or None
+        Targets of all rows of `graph`.
     buffers : kernels.Buffers
-        What the input rows take their memory from, where they are gathered.
+        Source of the memory for gathered input rows.
 
     Attributes
     ----------
     n_src, n_dst, n_edges : int
-        Rows that the first layer reads; distinct seeds, whose rows the last layer makes; edges of all layers.
+        Number of rows that the first layer reads, of distinct seeds (the outputs), and of edges in all layers.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
-        Their global ids; without types seeds come first.
+        Global ids of the rows that the first layer reads and of the seeds. Without types the seeds come first.
     step : int
         The global step.
     x : Tensor (n_src, ...), or dict of such by node type
-        The input rows. Products and sums read float matrices where they stand, so the loader's x must not change until
-        the backward pass is over; what anything else reads is gathered at its first use. In mode "broadcast", which
-        sends all rows, they are gathered, and so they are without edges.
+        Input rows. Products and sums read the rows of float matrices in the loader's x, which must therefore not change
+        before the backward pass has ended. Other operations read a copy, which is gathered at the first use. In mode
+        "broadcast", which sends all rows, and without edges the rows are always copied.
     graph_types : tuple of types
-        Graphs that the batch's rows can be sampled from.
+        Types of graphs that a batch can be sampled from.
     labels : (n_dst, ...) array, or None
     rows : (n_seeds,) int64
-        The row of the model's output of each seed as asked: one asked for twice is there twice.
+        Row of the model's output for each requested seed; a seed that is requested twice has two entries.
     n_global : int
-        Seeds of all ranks, as asked: what the loss is divided by.
+        Number of requested seeds of all ranks, the divisor of the loss.
     lasting : bool
-        Whether it is used again: then x is a constant tensor.
+        True if the batch is used in several steps; x is then a constant tensor.
     part_rows : (n_src,) int, or dict of such by node type
-        Which rows of the part the first layer reads.
+        Rows of the part that the first layer reads.
     outputs : (n_dst,) int
-        Which rows of `graph` the model's output has.
+        Rows of `graph` that the model's output has.
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)
@@ -118,7 +119,7 @@ class Batch:
 
     @property
     def graph(self) -> "Batch":
-        """What the model is called with: this batch, which gives the model its layers."""
+        """This batch, as the argument of the model; `layers` returns the layers' graphs."""
         return self
 
     @property
@@ -142,11 +143,14 @@ class Batch:
         return Tensor(make(), constant=self.lasting)
 
     def take(self, x: Array) -> Array:
-        """Return (n_src, ...), new: of rows of the part that was sampled from, those that the first layer reads."""
+        """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array.
+
+        `x` has one row for each row of the part.
+        """
         return _take(x, self.part_rows, nullcontext())
 
     def with_input(self, x: Tensor, rows: Array, n_global: int) -> "Batch":
-        """Return this batch with other input rows, and other rows that count."""
+        """Return a copy of this batch with other input rows, `rows` and `n_global`."""
         other = copy(self)
         vars(other).update(x=x, rows=rows, n_global=n_global)
         return other
@@ -167,7 +171,7 @@ class Batch:
         return list(self.graphs)
 
     def select(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Return the rows of the types that were sampled for, (n_dst, ...), of rows by type; as of a `NodeType`."""
+        """Return the seeds' rows, (n_dst, ...), from rows by node type, joined in the order of the seeds' types."""
         found = [h[name] for name in self.node_types]
         return found[0] if len(found) == 1 else ops.concat(found)
 
@@ -180,25 +184,25 @@ class Batch:
 
 
 def _take(x, rows, buffers):
-    """x[rows], made in these buffers."""
+    """Return x[rows], with memory from `buffers`."""
     with buffers:
         return kernels.Rows(x, rows).array()
 
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The whole part as a batch: its graph, all its rows, and which of them count.
+    """The whole part as a batch: its graph, all its rows, and the rows that count in the loss.
 
     Attributes
     ----------
     graph : Graph, or NodeType
-        What the model is called with.
-    x : Tensor, or of a node type a dict of such
+        First argument of the model.
+    x : Tensor, or for a node type a dict of Tensor by type
     labels : (n_dst, ...) array
     rows : (n,) int64
-        Rows of the output that count.
+        Rows of the output that count in the loss.
     n_global : int
-        How many count on all ranks.
+        Number of rows that count, over all ranks.
     """
 
     graph: Any
@@ -210,11 +214,11 @@ class FullBatch:
     outputs: ClassVar[None] = None  # the output's rows are the part's
 
     def take(self, x: Array) -> Array:
-        """Return the rows of the part's that the model reads: all, as they are."""
+        """Return x itself, because the model reads all rows."""
         return x
 
     def with_input(self, x: Any, rows: Array, n_global: int) -> "FullBatch":
-        """As of `Batch`."""
+        """Return a copy of this batch with other input rows, `rows` and `n_global`."""
         return replace(self, x=x, rows=rows, n_global=n_global)
 
 
@@ -243,9 +247,10 @@ class FixedBatch:
         yield self.batch
 
     def counted(self, graph: Any) -> dict[str, Any]:
-        """Return what a run reports of its batches, by the name that `--json` gives it. Collective.
+        """Return statistics of the batches, keyed as in the output of `--json`. Collective.
 
-        Of a message-flow batch "message_flow": by layer "rows", "edges" and "halo_rows" of all ranks, and the graph's.
+        A message-flow batch has "message_flow": the "rows", "edges" and "halo_rows" of each layer and of the graph,
+        summed over all ranks. A full batch has no statistics.
         """
         if self.batch.graph is graph:
             return {}
@@ -256,5 +261,5 @@ class FixedBatch:
         return {"message_flow": counts}
 
     def contents(self) -> dict[str, Any]:
-        """Return {}: there is no cache."""
+        """Return {}, because there is no cache."""
         return {}

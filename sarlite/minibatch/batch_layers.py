@@ -1,6 +1,6 @@
-"""From what a sampler found to a batch: the graph of each layer, and which rows the batch has.
+"""Conversion of a sampler's result to a batch: the graph of each layer, and the rows of the batch.
 
-Rows and gradients travel by the mode of the graph, on a plan made for each layer.
+Rows and gradients travel by the mode of the graph, on a plan that is made for each layer.
 """
 
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph of a layer that `exact.make_sampler`'s sampler found, whose `rows` are the local source rows.
+    """Return the graph of a sampled layer whose local source rows are `rows`, (n_src,) columns of the part.
 
-    Of a node type it has a graph for each relation, and those out of one type are fed by one fetch.
+    For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
     joined = np.concatenate([rows, layer.halo]) if len(layer.halo) else rows
     typed, first, out_of = TypedRows(part, joined, layer.n_dst), 0, []
@@ -36,7 +36,7 @@ def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = Fals
 
 
 class BatchRows(NamedTuple):
-    """Which rows a batch has, as `Batch` takes them.
+    """Row numbers of a batch; see `Batch` for the attributes.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class BatchRows(NamedTuple):
 
 
 def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
-    """Return the rows of what was sampled; the outputs of several types stand one type after the other."""
+    """Return the rows of a batch from the sampler's result. Outputs of several types are ordered type by type."""
     n_dst = sampled.layers[-1].n_dst
     if isinstance(part.graph, Graph):
         return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
@@ -67,7 +67,7 @@ def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
 
 
 class TypedRows:
-    """The rows of a layer by type: each type's are numbered by themselves, in their order.
+    """The rows of a layer grouped by node type; the rows of each type are numbered from 0 in their order.
 
     Parameters
     ----------
@@ -102,28 +102,28 @@ class TypedRows:
         return self._counts(self._n_dst)
 
     def _counts(self, n):
-        """How many of the first n rows are of each type."""
+        """Return the number of rows of each type among the first n rows."""
         return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return the number among the rows of its type of each of these rows of the layer."""
+        """Return, for the layer's rows at `places`, their numbers among the rows of their type."""
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
-        """Return picks with the numbers of their sources among the rows of their type."""
+        """Return the picks with source numbers that count among the rows of the source's type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, kind: int, places: Any = slice(None)) -> Array:
-        """Return the part's column of each row of a type, among the rows at these places."""
+        """Return the part's columns of the rows at `places` that have the type `kind`."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
 
     def keep(self, kind: int, places: Array) -> Array:
-        """Return those of some places whose rows are of a type, by the rows' numbers."""
+        """Return the numbers, within the type `kind`, of the rows at `places` that have the type."""
         return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
 
 
 def _out_of(part, layer, typed, source, sets, lasting):
-    """The graphs of the relations out of a type, which are these sets of edges."""
+    """Return the graphs of the relations with source type `source`, whose sets of edges are `sets`."""
     picked = [typed.picked(layer.sets[k]) for k in sets]
     own, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     there = part.relations[source][0].schedule
@@ -148,7 +148,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
 
 
 def _needs(part, layer, typed, source, picked, rows, halo, lasting):
-    """What the mode lays out of the rows of a type."""
+    """Return the `Needs` of the layer's source rows of one type, for the mode to plan with."""
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
     src_ids[rank] = part.ids_of(rows)
@@ -164,7 +164,7 @@ def _needs(part, layer, typed, source, picked, rows, halo, lasting):
 
 
 def _by_owner(picked, first, rank, size, lasting):
-    """The picks by the owners of their sources, whose columns begin at `first`."""
+    """Divide picks by the owners of their sources; `first` has the first column of each owner's rows."""
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(size))
     order = np.argsort(owner, kind="stable")  # a radix sort of such small integers

@@ -1,5 +1,6 @@
-"""Cooperative minibatches: owners expand and compute what other ranks' picks need; the batch is one rank's on the union
-of the seeds.
+"""Cooperative minibatches: owners sample and compute the rows that other ranks need.
+
+The result equals the batch of one rank for the seeds of all ranks.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from sarlite.types import Array
 
 
 class HaloExchange(NamedTuple):
-    """How the halo rows of a layer travel.
+    """Exchange of the halo rows of a layer.
 
     Attributes
     ----------
@@ -33,7 +34,7 @@ class HaloExchange(NamedTuple):
 
 
 class Cooperative(Sampler):
-    """A sampler whose halo rows their owners expand. Calling it is collective.
+    """A sampler that lets the owners of halo rows pick their in-edges. Calling it is collective.
 
     Parameters
     ----------

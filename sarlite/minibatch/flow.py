@@ -1,4 +1,4 @@
-"""Message-flow graphs: at each layer only the rows that reach some chosen ones (SAR appendix B, Figure 9)."""
+"""Message-flow graphs, whose layers have only the rows that reach some chosen rows (SAR appendix B, Figure 9)."""
 
 from typing import Any
 
@@ -16,25 +16,25 @@ from sarlite.tape.tensor import as_array
 
 
 def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:
-    """Return the message-flow graph of some rows: a layer computes only what reaches them. Collective.
+    """Return the message-flow graph of some rows; each layer computes only the rows that reach them. Collective.
 
         flow = message_flow(graph, train, 3, x, labels)
         loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
 
-    It is a batch of all in-edges, made once and used in each epoch: the rows' outputs, and the gradients of what is
-    computed from them, are the whole graph's, but for what is taken over all rows, as the statistics of a batch norm.
+    The result is a batch with all in-edges, made once and used in each epoch. Outputs and gradients equal those of the
+    whole graph, except for values that depend on all rows, such as the statistics of a batch norm.
 
     Parameters
     ----------
     graph : Graph or NodeType
-        Whole, or this rank's part; not bipartite. Of a `HeteroGraph` the node type of the rows, `graph.of(type)`.
+        Whole graph or this rank's part, not bipartite; for a `HeteroGraph` the node type of the rows, `graph.of(type)`.
     rows : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's rows whose outputs are wanted, maybe none; `Batch.rows` has the place of each, also where one is
-        there twice.
+        This rank's rows whose outputs are wanted, maybe none. `Batch.rows` has the output row of each, also for a row
+        that is given twice.
     n_layers : int
-        Of the model.
-    x : (n_src, ...) array, or of a node type a dict of such by type
-        Features of this rank's rows. Those that are needed are copied, as a constant tensor.
+        Number of layers of the model.
+    x : (n_src, ...) array, or for a node type a dict of arrays by type
+        Features of this rank's rows. The needed rows are copied, as a constant tensor.
     labels : (n_dst, ...) array, optional
 
     Returns
@@ -44,14 +44,14 @@ def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labe
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, or fetches gradients; n_layers not
-        above 0, x or labels without the graph's rows, rows that are none.
+        On every rank: the graph is bipartite or fetches gradients, n_layers is below 1, x or labels do not have the
+        graph's rows, or rows are not valid.
 
     Notes
     -----
-    Rows and gradients travel by the graph's mode. Bytes sent while it is made, counted as "setup": 8 a halo row of the
-    graph, 12 of each layer's.
-    Memory: about 12 bytes an edge of each layer, 4 of the graph, and the rows of x that are read.
+    Rows and gradients travel by the graph's mode. Bytes sent during construction, counted as "setup": 8 per halo row of
+    the graph, and 12 per halo row of each layer. Memory: about 12 bytes per edge of each layer, 4 per edge of the
+    graph, and the rows of x that are read.
     """
     check_graph(graph, "message-flow graphs")
     comm = graph.comm
@@ -66,7 +66,7 @@ def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labe
 
 
 def _layers(graph, rows, n_layers):
-    """The batch's rows, and the layers' graphs, of all in-edges."""
+    """Return the rows of the batch, and the layers' graphs with all in-edges."""
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
     graphs = [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
@@ -81,11 +81,11 @@ def _checked(graph, rows, n_layers, labels):
 
 
 class _Asked(Exception):
-    """The model has asked for its layers' graphs."""
+    """Raised to stop a model once it has asked for its layers' graphs."""
 
 
 class _Asks:
-    """A graph that tells how many layers a model asks for, and ends it there."""
+    """Stand-in for a graph that reports the number of layers a model asks for, by raising `_Asked`."""
 
     def __init__(self, graph):
         self._graph = graph
@@ -102,12 +102,12 @@ class _Asks:
 
 
 def count_layers(model: Any, graph: Graph, x: Any) -> int:
-    """Return for how many layers a model asks `graph.layers(n)`. It is called, and ended where it asks.
+    """Return the n for which the model calls `graph.layers(n)`. The model is run only up to that call.
 
     Raises
     ------
     ConfigError
-        It aggregates without asking, or never asks.
+        The model aggregates over the graph itself, or never calls `graph.layers`.
     """
     try:
         model(_Asks(graph), x)

@@ -17,7 +17,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Some graphs of a set, all their nodes and edges.
+    """Some graphs of a set, with all their nodes and edges.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class GraphBatch:
 
 
 class GraphLoader(Loader):
-    """Makes batches of graphs; iterating over it is an epoch, and the next time the next one.
+    """Makes batches of graphs; each iteration over the loader is one epoch.
 
     Construction is collective, and so is an epoch.
 

@@ -1,4 +1,4 @@
-"""Loaders: which seeds each step has, and the batches of an epoch."""
+"""Loaders, which yield the batches of an epoch."""
 
 import operator
 import warnings
@@ -32,23 +32,25 @@ from sarlite.types import Array
 
 
 class Loader(ABC):
-    """What loaders share: the rows of a graph, an epoch's seeds, and an iteration over an epoch's batches.
+    """Base class of loaders: rows of a graph, the seeds of each step, and an iteration over an epoch's batches.
 
     Attributes
     ----------
     graph : Graph, NodeType or GraphSet
-    x : array with a row each source row of the graph, or of a node type a dict of such by type
-    labels : array with a row each destination row of the graph, or None
+    x : (n_src, ...) array, or for a node type a dict of arrays by type
+        Features of all source rows of the graph.
+    labels : (n_dst, ...) array, or None
+        Targets of all destination rows of the graph.
     step : int
-        The global step of the next batch.
+        Global step of the next batch.
     sampled : bool
-        Whether each step has a batch of its own.
+        True if each step has its own batch.
     fresh : bool
-        Whether all rows of a batch are made in its step: none was made before, or comes from a cache.
+        True if all rows of a batch are computed in its step, and none comes from a cache or was computed before.
     divided : str
-        What makes steps depend on how rows are divided among ranks, as arguments; empty where nothing does.
+        Argument by which steps depend on how rows are divided among ranks; "" if they do not. See `depends_on`.
     graph_types : tuple of types
-        Graphs whose rows have the labels.
+        Types of graphs that the loader accepts.
     """
 
     sampled, fresh, divided = True, True, ""
@@ -74,11 +76,11 @@ class Loader(ABC):
         """Yield the batches of the global steps from `start` to `end`."""
 
     def __len__(self) -> int:
-        """Steps an epoch, the same on every rank."""
+        """Return the number of steps per epoch, the same on every rank."""
         return self._seeds.n_steps
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of the epoch that `step` is in, from that step on. Collective."""
+        """Yield the remaining batches of the current epoch, from `step` on. Collective."""
         with closing(self._batches(self._step, (self._step // len(self) + 1) * len(self))) as batches:
             for batch in batches:
                 self._counts["steps"] += 1
@@ -100,49 +102,50 @@ class Loader(ABC):
         return dict(self._counts)
 
     def seeds(self, step: int) -> Array:
-        """Return this rank's training rows of a step, (k,) int64. Collective, and not while an epoch goes on."""
+        """Return this rank's training rows of a step, (k,) int64. Collective; not to be called during an epoch."""
         return self.train[self._seeds(step)]
 
     def counted(self, graph: Graph) -> dict[str, Any]:
-        """Return what a run tells of its batches, by the name that `--json` gives it. Collective."""
+        """Return statistics of the batches, keyed as in the output of `--json`. Collective."""
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return what this rank's caches hold, as arrays by name, copied; empty without caches.
+        """Return copies of the contents of this rank's caches, as arrays by name; empty without caches.
 
-        With `step` it is what a run goes on from.
+        A resumed run restores the loader from this state and `step`.
         """
         return {name: array.whole() for name, array in self.contents().items()}
 
     def contents(self) -> dict[str, Ordered]:
-        """Return what `state` copies, in place, until the next batch."""
+        """Return the arrays that `state` copies; valid until the next batch."""
         return {}
 
 
 class RowLoader(Loader):
-    """Makes batches of rows alone, for models that need no neighbours: their features were propagated before.
+    """Makes batches of rows without edges, for models whose features were propagated beforehand.
 
-    Iterating over it is an epoch. Construction is collective; an epoch sends what dividing its seeds does.
+    An iteration over the loader is an epoch. Construction is collective; an epoch communicates only to divide its
+    seeds.
 
     Parameters
     ----------
     graph : Graph
-        This rank's part, for the rows' ids.
+        This rank's part, used for the rows' ids.
     x, labels, train, batch_size, seed
-        As of `NeighborLoader`.
+        See `NeighborLoader`.
     batches : {"global", "balanced"}
-        "global": a step's seeds are the same for any number of ranks, and so, to rounding, is the training.
+        "global": a step's seeds are the same for any number of ranks, and so is the training up to rounding.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a batch_size that is not above 0; x or labels have not the graph's rows; train is none, or empty
-        on all ranks.
+        On every rank: batch_size is below 1, x or labels do not have the graph's rows, or train is not valid or is
+        empty on all ranks.
 
     Notes
     -----
-    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: one batch's
-    rows.
+    Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: the rows of
+    one batch.
     """
 
     fresh = False
@@ -163,71 +166,71 @@ class RowLoader(Loader):
 
 
 class NeighborLoader(Loader):
-    """Makes the batches of a training run; iterating over it is an epoch, and the next time the next one::
+    """Makes batches with sampled neighbours; each iteration over the loader is one epoch::
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
         for batch in loader:
             loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
 
-    Construction is collective, and so is an epoch: every rank takes part in every step, also where it has no seeds.
+    Construction and epochs are collective: every rank takes part in every step, even without seeds.
 
     Parameters
     ----------
     graph : Graph or NodeType
-        Whole, or this rank's part; not bipartite. Of a `HeteroGraph` the node type of the seeds, `graph.of(type)`.
-    x : (n_src, ...) array, or of a node type a dict of such by type
-        Features of this rank's rows. Borrowed, but for an `HEC` that keeps those of halo rows: then they are copied.
+        Whole graph or this rank's part, not bipartite; for a `HeteroGraph` the node type of the seeds,
+        `graph.of(type)`.
+    x : (n_src, ...) array, or for a node type a dict of arrays by type
+        Features of this rank's rows. Borrowed; copied only if an `HEC` keeps the features of halo rows.
     labels : (n_dst, ...) array, or None
     train : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's seeds of an epoch, maybe none; a row number may be there more than once, and counts as often.
+        This rank's seeds of an epoch, maybe none. A repeated row number counts as often as it occurs.
     fanouts : sequence of int
-        In-edges picked a row, and of a node type a row and relation, one entry a layer, the first layer's first; -1
-        takes all.
+        Number of in-edges picked per row, for a node type per row and relation; one entry per layer, the first layer
+        first. -1 takes all.
     batch_size : int
-        Seeds a step, of all ranks. The last step of an epoch has what is left.
+        Number of seeds per step, over all ranks. The last step of an epoch has the rest.
     seed : int
-        Of the order and of the picks.
+        Seed of the order and of the picks.
     sampler : {"uniform", "replace", "full", "labor"}
         See `Sampler`.
     remote : {"exact", "local"} or HEC
-        What becomes of neighbours that other ranks own. "exact": the owners expand and compute them, so that the batch
-        is that of one rank on the seeds of all (`exact.Cooperative`). "local": edges that cross parts are left out.
-        `HEC`: a cache has them, or not.
+        Treatment of neighbours that other ranks own. "exact": the owners sample and compute them, so that the batch
+        equals the batch of one rank for the seeds of all ranks (`Cooperative`). "local": edges between parts are left
+        out. `HEC`: their rows come from a cache.
     batches : {"global", "balanced"}, optional
-        "global", the default on one rank and with "exact": all ranks' seeds in one order, cut every `batch_size`.
-        "balanced", the default else: each rank's seeds, cut into parts that differ by at most one; so do the steps.
+        "global", the default on one rank and with "exact": the seeds of all ranks in one order, cut every `batch_size`.
+        "balanced", the default otherwise: each rank's seeds, cut into parts whose sizes differ by at most one.
     sample_ahead : int
-        Batches that a thread samples ahead of the one in use; 0 samples when they are asked for.
+        Number of batches that a thread samples ahead of the batch in use; with 0 batches are sampled when requested.
     one_variate : bool
         See `Sampler`.
 
     Attributes
     ----------
     x : (n_src, ...) array
-        The features that batches read: `x` as given or, where it was copied, the copy, so that a program may let go of
-        its own.
+        Features that batches read: the argument `x`, or its copy, so that a program may free its own array.
     step : int
-        The global step of the next batch. Set it to go on from there; within an epoch, with what is left of it. Set
-        back it empties the caches of an `HEC`, whose rows would be of steps that come again, and is collective.
+        Global step of the next batch. Setting it continues from there, within an epoch with the rest of the epoch.
+        Setting it back empties the caches of an `HEC` and is collective then.
     caches : Caches or None
-        With an `HEC` on several ranks.
+        Caches of an `HEC` on several ranks.
     counts : dict
-        Of this rank, since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by
-        layer, "bytes_pushed".
+        Counts of this rank since the start: "steps", "seeds"; with an `HEC` also "lookups", "hits" and "rows_pushed" by
+        layer, and "bytes_pushed".
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: a graph that is bipartite, or fetches gradients; a node type with an `HEC`,
-        which has no cache by type; what `Sampler` and `HEC` refuse; a batch_size that is not above 0, a sample_ahead
-        below 0; x or labels have not the graph's rows; train is none of the above, or empty on all ranks.
+        On every rank: the graph is bipartite or fetches gradients; a node type with an `HEC`, which has no cache by
+        type; an error of `Sampler` or `HEC`; batch_size is below 1 or sample_ahead below 0; x or labels do not have the
+        graph's rows; train is not valid or is empty on all ranks.
 
     Notes
     -----
-    An epoch's seeds stand in the order of a variate of (seed, epoch, global id); with "global" a step's seeds are the
-    same for any N, and a step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of `PartEdges`,
-    the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE what needs peers is sampled
-    when it is asked for. Several loaders of one communicator may be in use at once.
+    An epoch's seeds are ordered by a hash of (seed, epoch, global id). With "global" a step's seeds are the same for
+    any number of ranks. A step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of
+    `PartEdges`, of the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE batches that
+    need peers are sampled when requested. Several loaders of one communicator may be in use at once.
     """
 
     def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int],
@@ -292,9 +295,9 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, Any]:
-        """Return with caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", of all ranks and steps.
+        """Return statistics of the caches over all ranks and steps; empty without caches. Collective.
 
-        Collective.
+        The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed".
         """
         if self.caches is None:
             return {}
@@ -321,28 +324,28 @@ class NeighborLoader(Loader):
             self.drain()
 
     def drain(self) -> None:
-        """Take rows that peers have pushed and that are under way. Collective; done at the end of an epoch.
+        """Receive the pushed rows that are in transit. Collective; an epoch calls it at its end.
 
-        A program that leaves an epoch early, and its ranks, call it before they end: until then peers wait for rows of
-        each other.
+        A program that leaves an epoch early must call it on all ranks before it ends; until then peers wait for each
+        other's rows.
         """
         if self.caches:
             self.caches.drain()
 
     def batch(self, seeds: Any, step: int = 0) -> Batch:
-        """Return a batch of any rows, such as for a prediction. Collective. From a cache it reads, and pushes nothing.
+        """Return a batch of any rows, for example for a prediction. Collective. It reads caches but pushes no rows.
 
         Parameters
         ----------
         seeds : (k,) int array
-            This rank's rows of the graph; `Batch.rows` has a place for each, also where one is there twice.
+            This rank's rows of the graph. `Batch.rows` has an entry for each, also for a row that is given twice.
         step : int
-            The global step, which the picks and the ages of cached rows go by.
+            Global step, which determines the picks and the ages of cached rows.
 
         Raises
         ------
         ShapeError, DataError
-            Seeds that are no row numbers.
+            Seeds are not valid row numbers.
         """
         if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
@@ -354,16 +357,16 @@ class NeighborLoader(Loader):
         return self.caches.contents() if self.caches else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Take over what `state` returned on the same rank of the same division."""
+        """Restore the caches from the result of `state` on the same rank of the same division."""
         if self.caches:
             self.caches.load_state(state)
 
     def _seed_ids(self):
-        """What a seed's place in an epoch goes by, (n_train,) int64."""
+        """Return the ids whose hash orders the seeds of an epoch, (n_train,) int64."""
         return self.graph.dst_ids[self.train]
 
     def _make(self, step):
-        """What the thread ahead does: make a step's batch, and tell peers what it will need of them."""
+        """Make the batch of a step and request the rows that it needs from peers; runs in the sampling thread."""
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             sampled = self.sampler(self.seeds(step), step)
             batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
@@ -384,7 +387,10 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: Any = "exact") -> str:
-    """Return what makes steps depend on how rows are divided among ranks, as arguments."""
+    """Return the argument that makes batches depend on how rows are divided among ranks, as text.
+
+    Return "" if batches do not depend on the division.
+    """
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 

@@ -1,4 +1,4 @@
-"""A part's in-edges as minibatches see them: by columns, which are the local rows and then those of the halo."""
+"""A part's in-edges as minibatches use them, by column: local rows have the first columns, then halo rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from sarlite.types import Array
 
 
 def check_graph(graph: Any, what: str) -> None:
-    """Raise a ConfigError where batches, which the error calls `what`, cannot be made of a graph."""
+    """Raise a ConfigError if batches cannot be made from a graph; `what` names the batches in the error."""
     if not isinstance(graph, (Graph, NodeType)):
         raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
                           f"but graph is a {type(graph).__name__}")
@@ -33,7 +33,12 @@ def check_graph(graph: Any, what: str) -> None:
 
 
 def input_rows(graph: Any, x: Any) -> Any:
-    """Return x as an array that lies in one piece, or of a node type a dict of such by type, once its rows are checked.
+    """Return x as a contiguous array, or for a node type a dict of arrays by type, after a check of its rows.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        x is not a dict although the graph has types, or names an unknown type, or does not have the graph's rows.
 
     Raises
     ------
@@ -55,49 +60,50 @@ def _checked_rows(name, x, n):
 
 
 class PartEdges:
-    """The in-edges of a part's rows, in a set for each relation; a `Graph` has one set.
+    """The in-edges of a part's rows, in one set for each relation; a `Graph` has one set. Construction is collective.
 
-    A column is a source: first the local rows, type after type; then the halo rows, owner after owner, of an owner type
-    after type, and of a type by ascending row number of the whole graph. Construction is collective.
+    A column is a source row. The local rows come first, type by type. The halo rows follow, owner by owner, within an
+    owner type by type, and within a type in ascending order of row numbers of the whole graph.
 
     Parameters
     ----------
     graph : Graph or NodeType
-        Not bipartite.
+        Graph that is not bipartite.
     local : bool
-        Leave out the edges that cross parts: the columns are the local rows, and degrees count the other edges alone.
+        True to leave out edges between parts. The columns are then the local rows, and degrees count the other edges.
 
     Attributes
     ----------
     sets : list of RelationEdges
     types : tuple of str
-        Of a `Graph` one, without a name.
+        Node types; a `Graph` has one type, "".
     first : (n_types + 1,) int64
-        The first local row of each type.
+        First local row of each type.
     targets : (n,) int, or None
-        The local row of each row of `graph`; None: the same number.
+        Local row of each row of `graph`; None if the numbers are equal.
     n_local, n_halo : int
+        Numbers of local rows and of halo rows.
     cut : bool
-        Whether edges that cross parts are left out.
+        True if edges between parts are left out.
     peerless : bool
-        Whether no part has halo rows.
+        True if no part has halo rows.
     ids : (n_local + n_halo,) int64
-        Global ids of the columns; each type counts from 0.
+        Global ids of the columns; the ids of each type start at 0.
     halo_starts : (size + 1,) int64
-        The first halo row of each owner.
+        First halo row of each owner.
     asked : list by rank of (n,) int64
-        Local rows that it has as halo, in the order of its columns.
+        Local rows that the rank has as halo, in the order of its columns.
     has_loops : bool
-        Whether any rank has added loops.
+        True if any rank has added loops.
     graph : Graph or NodeType
     alone : Transport
-        Of layers that have no peers: ranks need not aggregate over them equally often, as over the graph.
+        Transport of layers without peers, over which ranks may aggregate a different number of times.
 
     Notes
     -----
-    Bytes received: 8 a halo row, and of a `Graph` 8 more, for degrees. Memory: 16 bytes a column; on several ranks, and
-    of several types, an index an edge, and where rows had to be put in order another one; 24 bytes an edge while that
-    is done.
+    Bytes received: 8 per halo row, and for a `Graph` 8 more, for degrees. Memory: 16 bytes per column. On several
+    ranks, and with several types, also one index per edge, and a second one if rows had to be sorted; 24 bytes per edge
+    during the sort.
     """
 
     def __init__(self, graph: Graph | NodeType, local: bool = False) -> None:
@@ -136,12 +142,12 @@ class PartEdges:
 
     @property
     def edges(self) -> "RelationEdges":
-        """The edges of a part that has one set of them."""
+        """The edges of a part with a single set of edges."""
         (edges,) = self.sets
         return edges
 
     def type_of(self, columns: Array) -> Array:
-        """Return the number of each column's type, (n,) int."""
+        """Return the index of each column's type, (n,) int."""
         n = len(self.types)
         if n == 1:
             return np.zeros(len(columns), np.int64)
@@ -151,9 +157,9 @@ class PartEdges:
         return found
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Return (n_local + n_halo, ...): of values of the local rows of a type, those of the type's columns.
+        """Return values for the columns of one type, (n_local + n_halo, ...), from the local rows' values. Collective.
 
-        Collective. Other types' columns are not set.
+        The columns of other types are uninitialized.
         """
         out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
         out[self.first[source] : self.first[source + 1]] = values
@@ -166,21 +172,24 @@ class PartEdges:
         return out
 
     def _put(self, out, source, block, values):
-        """Put what a block's columns have in the order of the columns here; the local ones are there."""
+        """Copy values of a block's halo columns to the positions of these columns in `out`."""
         for other, start, place in self._halo(source):
             if other is block:
                 out[start : start + place.stop - place.start] = values[place]
 
     def ids_of(self, rows: Array) -> Array:
-        """Return (n,) int64: the global ids of columns."""
+        """Return the global ids of columns, (n,) int64."""
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return (size + 1,): where each owner's begin among ascending halo rows, which count from 0."""
+        """Return the start of each owner's rows among ascending halo rows, (size + 1,); halo rows count from 0."""
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return by owner the slots of ascending halo rows: their places in the owner's `asked`, (m,) int32."""
+        """Return, for each owner, the slots of ascending halo rows, (m,) int32.
+
+        A slot is the position of a row in the owner's `asked`.
+        """
         shares = share(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
 
@@ -200,7 +209,10 @@ class PartEdges:
             starts[owner] += place.stop - place.start
 
     def _csr(self, graph, source):
-        """(indptr, indices) of a relation's edges; where there are no peers, and one type, the graph's own arrays."""
+        """Return (indptr, indices) of a relation's edges.
+
+        With one type and without peers they are the graph's own arrays.
+        """
         indptr, first = np.concatenate([[0], np.cumsum(graph.in_degrees)]), self._dtype.type(self.first[source])
         if graph.plan.single_block:
             indices = graph.blocks[0].indices.astype(self._dtype, copy=False)
@@ -216,30 +228,31 @@ class PartEdges:
 
 
 class RelationEdges(EdgeSet):
-    """A part's in-edges of one relation, or all of a `Graph`'s, each row's in ascending order of their sources' global
-    ids, whatever the division and the order.
+    """A part's in-edges of one relation, or all in-edges of a `Graph`.
+
+    The edges of each row are in ascending order of the sources' global ids, for any division and order of the rows.
 
     Parameters
     ----------
     part : PartEdges
     graph : LayerGraph
-        The whole part's, of the relation.
+        Graph of the relation over the whole part.
     source : int
-        The number of the sources' type.
+        Index of the source type.
     indptr, indices
-        A CSR of columns, in the order of the part's edges. Edges from halo rows that the part leaves out are left out.
+        CSR of columns, in the order of the part's edges. If the part is cut, edges from halo rows are removed.
 
     Attributes
     ----------
     edges : InEdges
-        Its indices are columns; equal edges stand in the order of the part's.
+        Edges whose indices are columns; equal edges keep the order of the part.
     to : int
-        The number of the destinations' type.
+        Index of the destination type.
     degrees : (n,) int64
-        In-degrees in the whole graph, without the edges that were left out: of the relation's destinations, or of all
-        columns of a `Graph`.
+        In-degrees in the whole graph without removed edges: for the relation's destinations, or for all columns of a
+        `Graph`.
     weighted_degrees : (n,) float64, or None
-        Likewise, of a graph with edge weights of 0 or more.
+        Weighted in-degrees of the same rows, if the graph has non-negative edge weights.
     """
 
     weighted_degrees: Array | None = None
@@ -259,7 +272,7 @@ class RelationEdges(EdgeSet):
         super().__init__(edges, int(part.first[self.to]), *names)
 
     def count(self) -> None:
-        """Find degrees, of a `Graph` those of all columns, as "sym" multiplies sources by theirs. Collective."""
+        """Compute the degrees; for a `Graph` also of halo columns, because "sym" scales sources by them. Collective."""
         part, graph = self.part, self.graph
         alone = bool(self.relation) or part.cut or part.peerless
         self.degrees = np.diff(self.edges.indptr) if alone else part.of_columns(graph.in_degrees)
@@ -269,8 +282,10 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = own if alone else part.of_columns(own)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """1 / sqrt(d), of degrees or of weighted degrees, of which 0 counts as 1: of each row with its in-degree; of
-        each column, of a relation with its out-degree. (n,) float64 both. Collective at first.
+        """Return 1 / sqrt(degree) of each destination and of each column, (n,) float64 both.
+
+        The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
+        a relation the columns have out-degrees.
         """
         if weighted:
             self.graph.edge_values.check_degrees()
@@ -293,15 +308,15 @@ class RelationEdges(EdgeSet):
 
     @property
     def inverse_weighted(self) -> Array:
-        """(n,) float64: 1 / the weighted degree, of which 0 counts as 1."""
+        """1 / weighted degree, (n,) float64; a degree of 0 counts as 1."""
         self.graph.edge_values.check_degrees()
         weighted: Any = self.weighted_degrees
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Any) -> Array:
-        """Return the rows of the part's edge values, which are in its order, of edges by their place here.
+        """Return the rows of `values`, which are in the order of the part's edge values, for edges at `positions`.
 
-        `positions` are an array, or a slice.
+        `positions` is an array of positions in `edges`, or a slice.
         """
         places = positions if self._places is None else self._places[positions]
         numbers = self._numbers
@@ -312,8 +327,10 @@ class RelationEdges(EdgeSet):
         return self.graph.edges_of(self.graph.plan.local).numbers
 
     def find(self, rows: Array, ids: Array) -> Array:
-        """Return where the edges stand here, ascending, (n,) int64, that go into local rows from sources of these
-        global ids: row by row none, one, or several edges. Rows count from the type's first.
+        """Return the ascending positions of all edges from the sources `ids` into the local `rows`, (n,) int64.
+
+        `rows` and `ids` are pairs; each pair may match no edge, one or several. Rows count from the first row of the
+        type.
         """
         indptr, columns = self.edges.indptr, self.edges.indices
         starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))
@@ -321,7 +338,7 @@ class RelationEdges(EdgeSet):
         return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
 
     def _first(self, low, high, columns, ids):
-        """By bisection, the first place from `low` to `high` whose source's id is not below `ids`."""
+        """Return by bisection the first position between `low` and `high` whose source id is at least `ids`."""
         while (open_ := low < high).any():
             middle = (low + high) // 2
             below = np.zeros(len(low), bool)
@@ -330,14 +347,14 @@ class RelationEdges(EdgeSet):
         return low
 
     def edge_ids(self, positions: Array) -> Array:
-        """Return (n,) int64: of edges by their place here, the index into the whole graph's edge values."""
+        """Return the index into the whole graph's edge values of the edges at `positions`, (n,) int64."""
         places = positions if self._places is None else self._places[positions]
         ids, numbers = self.graph.explicit_edge_ids, self._numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 
     def _in_order(self, edges):
-        """Put each row's edges in the order of their sources' global ids, from that of columns, or of row numbers."""
+        """Sort the edges of each row by the sources' global ids."""
         part = self.part
         if (part.cut or part.peerless) and len(part.types) == 1 and (np.diff(part.ids[: part.n_local]) > 0).all():
             return edges
@@ -354,7 +371,7 @@ class RelationEdges(EdgeSet):
 
 
 def _by_type(graph):
-    """The types, the global ids of each type's local rows, and the graphs of the relations out of each. Collective."""
+    """Return the types, the ids of each type's local rows, and the graphs of the relations out of each. Collective."""
     if isinstance(graph, NodeType):
         of = graph.graph
         return of.node_types, [of.node_ids[name] for name in of.node_types], [of.out_of(name) for name in of.node_types]
@@ -362,7 +379,7 @@ def _by_type(graph):
 
 
 def _targets(graph, types, first):
-    """The local row of each row of the graph; None where the numbers are the same."""
+    """Return the local row of each row of the graph; None if the numbers are equal."""
     if isinstance(graph, Graph):
         return None
     of = [types.index(name) for name in graph.node_types]
@@ -371,5 +388,5 @@ def _targets(graph, types, first):
 
 
 def share(of: Any, starts: Array) -> list[Array]:
-    """Cut an array into each rank's: from starts[q] to starts[q + 1]."""
+    """Split an array among ranks: rank q gets the rows from starts[q] to starts[q + 1]."""
     return [np.ascontiguousarray(of[a:b]) for a, b in zip(starts, starts[1:])]

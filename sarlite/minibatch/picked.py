@@ -1,4 +1,4 @@
-"""The graph that one layer of a batch computes on: picked in-edges, and what the picks count in sums."""
+"""The graph that one layer of a batch computes on: picked in-edges, and their factors in sums."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -24,14 +24,14 @@ from sarlite.types import Array, DType
 
 
 class Picks:
-    """The picked in-edges of a layer, all or those of one relation: whose edges they are, by global ids.
+    """The picked in-edges of a layer, or of one relation in a layer, with their global ids.
 
     Attributes
     ----------
     edges : RelationEdges
-        What was picked from.
+        Edges that the picks were taken from.
     picked : Picked
-        Columns are numbers of the graph's source rows.
+        Picks whose columns are numbers of the graph's source rows.
     rows : (n_src,) int
         The part's column of each source row.
     dst_rows : (n_dst,) int
@@ -45,39 +45,40 @@ class Picks:
 
     @cached_property
     def src_ids(self) -> Array:
-        """(n_src,) int64: the sources' global ids."""
+        """Global ids of the sources, (n_src,) int64."""
         return self.edges.part.ids_of(self.rows)
 
     @cached_property
     def dst_ids(self) -> Array:
-        """(n_dst,) int64: the destinations' global ids."""
+        """Global ids of the destinations, (n_dst,) int64."""
         return self.edges.part.ids_of(self.dst_rows) if self.edges.relation else self.src_ids[: self.n_dst]
 
     @cached_property
     def edge_ids(self) -> Array:
-        """(n_edges,) int64: where each pick stands in the whole graph's edge values."""
+        """Index of each pick into the whole graph's edge values, (n_edges,) int64."""
         return self.edges.edge_ids(self.picked.positions)
 
 
 class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
-    """A layer's graph: picked in-edges of its destinations, which without relations are its first rows. Its sums are
-    estimates; see `Estimate`.
+    """The graph of a layer: the picked in-edges of its destinations. Its sums are estimates; see `Estimate`.
+
+    Without relations the destinations are the first source rows.
 
     Parameters
     ----------
     edges, picked, rows, dst_rows
-        As of `Picks`.
+        See `Picks`.
     schedule : Schedule, optional
-        Of the blocks; by default one block of all edges, and no peers.
+        Schedule of the blocks; by default one block of all edges, without peers.
     relation_index : int
         Index of the relation among those that one fetch serves.
     halo, brought : (n_halo,) int
-        The part's columns of the halo rows: in the order of their numbers; and in the order of the blocks.
+        The part's columns of the halo rows, in the order of their numbers and in the order of the blocks.
     sizes : (n_src, n_dst, n_edges), optional
-        Of all ranks, where peers' rows come.
+        Sums over all ranks, if peers' rows arrive.
     lasting : bool
-        Whether it is used again, so that what its blocks keep is not of a step's memory. It then has all in-edges of
-        its destinations.
+        True if the graph is used in several steps. Its blocks then keep arrays outside a step's memory, and the graph
+        must have all in-edges of its destinations.
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
@@ -103,7 +104,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @property
     def all_blocks(self) -> list[Edges]:
-        """The sets of edges of all blocks."""
+        """The plan's blocks."""
         return list(self.plan.blocks)
 
     def dst(self, h: Any) -> Any:
@@ -112,16 +113,16 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return super().dst(h)
 
     def most_edges(self) -> int:
-        """Return the edges of all ranks: no row has more, and nothing is sent to tell."""
+        """Return the number of edges of all ranks, an upper bound of every degree that needs no communication."""
         return self.sizes[2]
 
     @property
     def in_degrees(self) -> Array:  # type: ignore[override]
-        """(n_dst,) int64: how many picks each destination has."""
+        """Number of picks of each destination, (n_dst,) int64."""
         return self.estimate.in_degrees
 
     def layers(self, n: int) -> list[LayerGraph]:
-        """Return the graphs of `n` layers: of one, this.
+        """Return [this graph], the graph of a single layer.
 
         Raises
         ------
@@ -138,12 +139,12 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @cached_property
     def edge_weight(self) -> Array | None:
-        """(n_edges,) float: the picks' weights in the graph that was sampled from, if that has weights."""
+        """Weights of the picks in the sampled graph, (n_edges,) float, or None."""
         return self._of_edges(self.edges.graph.edge_weight)
 
     @cached_property
     def edge_features(self) -> Array | None:
-        """(n_edges, n_edge_features) float: the picks' features in the graph that was sampled from, if it has some."""
+        """Features of the picks in the sampled graph, (n_edges, n_edge_features) float, or None."""
         return self._of_edges(self.edges.graph.edge_features)
 
     def _of_edges(self, values):
@@ -166,39 +167,39 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
 
 class Estimate:
-    """What picks count in sums, so that a sum over picks is an unbiased estimate of the whole graph's.
+    """Factors of picks in sums, chosen so that a sum over picks is an unbiased estimate of the whole graph's sum.
 
-    Of k picks from d in-edges a sum is d / k times the picks', a mean the picks' mean, and "sym" a sum with the whole
-    graph's degrees.
-    An added self loop is always there, so it counts once, and a mean over d in-edges and a loop is (d / k sum of picks
-    + loop) / (d + 1).
-    With all in-edges the sums are the whole graph's. max, min and softmax are over the picks.
-    With edge weights each pick's message counts its weight, and degrees are the whole graph's weighted ones: a mean is
-    d / k times the picks' weighted sum over the node's weighted degree.
+    With k picks from d in-edges, a sum is d / k times the sum of the picks, and a mean is the mean of the picks. "sym"
+    is a sum with the whole graph's degrees. An added self loop is always picked and counts once. A mean over d in-edges
+    and a loop is therefore (d / k * sum of picks + loop) / (d + 1). With all in-edges the sums equal the whole graph's.
+    max, min and softmax are over the picks.
+
+    With edge weights each message is multiplied by its weight, and degrees are the whole graph's weighted degrees. A
+    mean is then d / k times the weighted sum of the picks, divided by the weighted degree.
 
     Parameters
     ----------
     edges : RelationEdges
-        What was picked from.
+        Edges that the picks were taken from.
     picked : Picked
     dst_rows : (n_dst,) int
         The part's row of each destination.
     sources, columns : (n_columns,) int
-        The part's column of each source, by number; and of each column of the graph's blocks.
+        The part's column of each source, by number, and of each column of the graph's blocks.
     loops : (n_dst,) bool, or None
-        Which destinations have an added self loop.
+        True for each destination with an added self loop.
     exact : bool
-        Whether the picks are all in-edges.
+        True if the picks are all in-edges.
     alone : bool
-        Whether no rows of peers come.
+        True if no rows of peers arrive.
 
     Attributes
     ----------
     in_degrees : (n_dst,) int64
-        How many picks each destination has.
+        Number of picks of each destination.
     uneven : bool
-        Whether picks of one row count differently, as they do beside an added loop; ranks that exchange rows decide
-        alike. `counts` then says what each pick counts, and `scales` nothing.
+        True if picks of one row have different factors, as beside an added loop. `counts` then returns all factors, and
+        `scales` none. Ranks that exchange rows agree on the value.
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, dst_rows: Array, sources: Array, columns: Array,
@@ -223,7 +224,7 @@ class Estimate:
         return rank_invariant(alone, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return what a sum multiplies destinations and sources by, each (n,) float64 or None."""
+        """Return the factors of destinations and of sources in a sum, each (n,) float64, or None."""
         if self.uneven:
             return None, None
         if reducer == "mean":
@@ -234,7 +235,7 @@ class Estimate:
         return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
-        """Return (n_edges,) float64: what each pick's message counts, with the picks' weights or without. Kept."""
+        """Return the factor of each pick's message, (n_edges,) float64, with or without the picks' weights. Kept."""
         key = reducer, weight is not None
         if key not in self._counts:
             self._counts[key] = self._counted(reducer, weight)
@@ -256,8 +257,10 @@ class Estimate:
 
     @cached_property
     def _share(self):
-        """(n_dst,) float64: d / k, which a pick stands for; added loops count in neither, edges left out in both. None
-        where all are 1."""
+        """d / k, the number of edges that a pick stands for, (n_dst,) float64; None if all are 1.
+
+        Added loops count neither in d nor in k; edges that are left out count in both.
+        """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
         picks = self.in_degrees - loops + (0 if self._picked.n_left_out is None else self._picked.n_left_out)
         share = np.where(picks > 0, (self._full - loops) / np.maximum(picks, 1), 1.0)
@@ -265,12 +268,12 @@ class Estimate:
 
     @cached_property
     def _full(self):
-        """(n_dst,) in-degrees in the whole graph."""
+        """In-degrees in the whole graph, (n_dst,)."""
         return self._edges.degrees[self._rows]
 
     @cached_property
     def _rest(self):
-        """(n_dst,) in-degrees in the whole graph without the edges that are left out."""
+        """In-degrees in the whole graph without the edges that are left out, (n_dst,)."""
         if self._picked.without is None:
             return self._full
         ends = self._edges.edges.indptr
@@ -279,7 +282,7 @@ class Estimate:
 
     @cached_property
     def _weighted_rest(self):
-        """(n_dst,) weighted in-degrees in the whole graph without the edges that are left out."""
+        """Weighted in-degrees in the whole graph without the edges that are left out, (n_dst,)."""
         edges, without = self._edges, self._picked.without
         full = 1 / edges.inverse_weighted[self._rows]
         if without is None or not len(without):
@@ -295,20 +298,22 @@ class Estimate:
 
 
 class PickedRelations(RelationalLayer):
-    """A layer's picked in-edges of several relations: a `PickedGraph` for each, those out of one type fed by one fetch.
+    """A layer's picked in-edges of several relations, a `PickedGraph` for each.
+
+    One fetch serves the relations with the same source type.
 
     Parameters
     ----------
     part : PartEdges
     out_of : list of list of PickedGraph
-        By source type.
+        Graphs of the relations out of each source type.
     src_ids, dst_ids : dict of str to (n,) int64
         Global ids of the local rows by type; each type's destinations are its first rows.
 
     Attributes
     ----------
     n_src, n_dst, n_edges : int
-        Of all types and relations.
+        Sums over all types and relations.
     """
 
     def __init__(self, part: PartEdges, out_of: Sequence[Sequence[PickedGraph]], src_ids: dict[str, Array],
@@ -324,7 +329,7 @@ class PickedRelations(RelationalLayer):
 
     @property
     def n_halo(self) -> int:
-        """How many peers' rows this rank needs, of all types."""
+        """Number of peers' rows of all types that this rank needs."""
         return sum(graphs[0].n_halo for graphs in self._out_of)
 
     def by_source(self, chosen: Any) -> list[dict[Relation, LayerGraph]]:
@@ -347,7 +352,7 @@ class PickedRelations(RelationalLayer):
 
 
 class TypeRows:
-    """The destinations of one type in a layer, as `nn.Activation` and `nn.BatchNorm` see them.
+    """The destinations of one type in a layer, in the form that `nn.Activation` and `nn.BatchNorm` use.
 
     Attributes
     ----------
@@ -362,14 +367,14 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan of picks from local rows alone: one block, and no peers."""
+    """Return the plan for picks from local rows alone: one block, without peers."""
     blocks = [_OneBlock(own, part, rows, lasting) for own in picked]
     pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)
     return Plan(len(rows), pieces, pieces)
 
 
 class _OneBlock(Edges):
-    """All picks of a set of edges as one block. Its columns' ids are looked up when they are asked for."""
+    """All picks of a set of edges as one block. The global ids of its columns are looked up at each access."""
 
     rows = positions = None
     offset = source = 0

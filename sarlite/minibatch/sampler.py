@@ -1,4 +1,4 @@
-"""The sampler: the picked in-edges of a batch, layer by layer from the last to the first, and the rows they need."""
+"""The sampler: picks the in-edges of a batch, from the last layer to the first, and finds the rows they need."""
 
 import operator
 import threading
@@ -17,24 +17,24 @@ KINDS = ("uniform", "replace", "full", "labor")
 
 
 class EdgeSet:
-    """A set of in-edges that is picked from: all edges of a graph, or those of one relation.
+    """A set of in-edges to pick from: all edges of a graph, or the edges of one relation.
 
     Attributes
     ----------
     edges : InEdges
-        Its indices are columns; each row's stand in ascending order of their global ids.
+        Edges whose indices are columns. The columns of each row are in ascending order of their global ids.
     first : int
-        The local row of the set's first destination.
+        Local row of the set's first destination.
     relation, source : str
-        The relation, which picks go by; and the type of its sources, which the variates of "labor" go by. Both are
-        empty where all rows are of one type.
+        The relation, by which picks are keyed, and the type of its sources, by which the variates of "labor" are keyed.
+        Both are empty if there is only one node type.
     """
 
     def __init__(self, edges: InEdges, first: int = 0, relation: str = "", source: str = "") -> None:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return which of some local rows are destinations of the set."""
+        """Return the positions of the local rows in `rows` that are destinations of the set."""
         if not self.relation:
             return slice(None)
         return np.flatnonzero((rows >= self.first) & (rows < self.first + self.edges.n_dst))
@@ -46,15 +46,15 @@ class Picked(NamedTuple):
     Attributes
     ----------
     indptr : (n_dst + 1,) int64
-        Of the layer's destinations that are the set's.
+        CSR pointer over the layer's destinations that belong to the set.
     columns : (n_picks,) int
-        Number of each pick's source in the batch; of halo rows n_src + the place in `Layer.halo`.
+        Number of each pick's source row in the batch; a halo row has n_src + its position in `Layer.halo`.
     positions : (n_picks,) int
-        Where each pick stands among the set's edges, ascending in a row.
+        Position of each pick among the set's edges, ascending within a row.
     without : (n,) int, or None
-        Where the edges that were left out stand among the set's edges, ascending.
+        Positions of the edges that are left out, ascending.
     n_left_out : (n_dst,) int64, or None
-        How many picks of each row were left out, with `without`.
+        Number of picks of each row that were left out because of `without`.
     """
 
     indptr: Array
@@ -65,21 +65,22 @@ class Picked(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The picked in-edges of one layer. Its destinations are the first n_dst rows of the batch, its sources the first
-    n_src and halo rows.
+    """The picked in-edges of one layer.
+
+    Its destinations are the first n_dst rows of the batch. Its sources are the first n_src rows and the halo rows.
 
     Attributes
     ----------
     n_src, n_dst : int
-        Local rows.
+        Numbers of local source and destination rows.
     sets : list of Picked
-        One for each set of edges.
+        Picks of each set of edges.
     halo : (n_halo,) int
-        The columns that are no local rows, ascending.
+        Columns of the picked halo rows, ascending.
     number : int
-        The layer's, from 0.
-    exchange : object, or None
-        What `exact.Cooperative` found for them.
+        Index of the layer, from 0.
+    exchange : HaloExchange, or None
+        Exchange of the halo rows, from `cooperative.Cooperative`.
     """
 
     n_src: int
@@ -97,16 +98,16 @@ class Layer(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What `Sampler` found for some seeds.
+    """Rows and layers that a `Sampler` returns for some seeds.
 
     Attributes
     ----------
     rows : (n,) int
         The part's row of each row of the batch: the distinct seeds, then each layer's new rows, ascending.
     numbers : (n_seeds,) int64
-        Of each seed, as asked, its number in the batch.
+        Row in the batch of each requested seed.
     layers : list of Layer
-        In the order of the model's.
+        Layers in the order of the model.
     """
 
     rows: Array
@@ -115,26 +116,26 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Picks in-edges for some rows, and for their sources, as many layers deep as a model has.
+    """Picks in-edges for some rows, and for their sources, once for each layer of a model.
 
     Parameters
     ----------
     edges : InEdges, or sequence of EdgeSet
-        The indices are columns: local rows first; further ones are never expanded. Each row's stand in ascending order
-        of `src_ids`. Of several sets each row's picks are so many of every set that the row is a destination of.
+        Edges whose indices are columns: local rows first, then halo rows, whose in-edges are never picked. The columns
+        of each row are in ascending order of global ids. With several sets the fan-out applies to each set.
     fanouts : sequence of int
-        Picks a row; the first entry is the first layer's. -1 takes all.
+        Number of picks per row; the first entry is for the first layer. -1 takes all in-edges.
     kind : {"uniform", "replace", "full", "labor"}
-        min(k, degree) distinct in-edges, each as likely; k draws, none where there is no edge; all; those of the k
-        smallest variates of the sources, which the rows of a layer share, so that they share sources (LABOR-0). With
-        "full" every fan-out is -1.
+        "uniform": min(k, degree) distinct in-edges with equal probability. "replace": k draws with replacement, none
+        for a row without edges. "full": all in-edges; every fan-out is -1. "labor": the in-edges with the k smallest
+        random variates of their sources. All rows of a layer use the same variates, so they share sources (LABOR-0).
     seed : int
     ids : (n_columns,) int64, optional
-        Global ids of the columns, which picks go by; by default their numbers.
+        Global ids of the columns, by which picks are keyed; by default the column numbers.
     n_local, n_columns : int, optional
-        Local rows, by default the destinations of the one set; and columns, by default as many.
+        Number of local rows, by default the destinations of the first set; number of columns, by default `n_local`.
     targets : (n,) int, optional
-        The local row of each row that may be a seed; by default all local rows may be.
+        Local row of each row that may be a seed; by default all local rows may be seeds.
     one_variate : bool
         For "labor": a source has one variate in all layers of a step. Batches get smaller, but the layers are no longer
         independent, so estimates over several layers are biased.
@@ -146,11 +147,11 @@ class Sampler:
 
     Notes
     -----
-    A pick depends on the seed, the step, the layer, the relation and the destination's global id (for "labor" its
-    sources' type and ids) alone: neither on ranks or threads, nor on the other rows of the batch. An added self loop is
-    always kept and does not count.
-    Memory: about 5 bytes a column, for "labor" 13. Time: O(picks) a batch, for "labor" O(edges of its rows).
-    One batch at a time: a lock sees to it.
+    A pick depends only on the seed, the step, the layer, the relation and the destination's global id (for "labor" on
+    its sources' type and ids). It does not depend on ranks, threads or other rows of the batch. An added self loop is
+    always picked and does not count.
+    Memory: about 5 bytes per column, for "labor" 13. Time: O(picks) per batch, for "labor" O(edges of its rows).
+    A lock ensures that one batch is sampled at a time.
     Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
     """
 
@@ -168,7 +169,7 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: Any, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Sample for seeds.
+        """Sample the layers for `seeds`.
 
         Parameters
         ----------
@@ -206,7 +207,7 @@ class Sampler:
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows, layer, step, without):
-        """Pick for `rows`; return the batch's rows with the new local ones, and the layer."""
+        """Pick for `rows`; return the batch's rows including the new local rows, and the layer."""
         n_dst = len(rows)
         found = [self._picked(own, rows, layer, step, left) for own, left in
                  zip(self.sets, without or [None] * len(self.sets))]
@@ -222,7 +223,7 @@ class Sampler:
         return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:], layer)
 
     def _picked(self, own, rows, layer, step, without):
-        """The picks of a set for those of `rows` that are its destinations; columns are not numbered yet."""
+        """Return the picks for the rows that are destinations of the set `own`; their columns are not numbered yet."""
         rows = rows[own.places(rows)]
         rows = rows - rows.dtype.type(own.first) if own.first else rows
         indptr, columns, positions = self._pick(own, rows, layer, step)
@@ -261,7 +262,7 @@ class Sampler:
 
 
 def _left_out(edges, rows, indptr, positions, without):
-    """Which picks are of edges that are left out; only the picks of such edges' rows are looked at."""
+    """Return the indices of the picks whose edges are in `without`; only rows with such edges are searched."""
     concerned = np.zeros(edges.n_dst, bool)
     concerned[np.searchsorted(edges.indptr, without, side="right") - 1] = True
     at = np.flatnonzero(concerned[rows])
@@ -271,7 +272,7 @@ def _left_out(edges, rows, indptr, positions, without):
 
 
 def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
-    """Return fan-outs as a tuple of int, once they and the kind are some; see `Sampler`."""
+    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the kind are not valid. See `Sampler`."""
     if kind not in KINDS:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
     given = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None
@@ -287,7 +288,7 @@ def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
 
 
 def _unless_numbers(ids):
-    """Ids, but None where each is its place."""
+    """Return the ids, or None if they are 0, 1, 2, ..."""
     if ids is None or not len(ids):
         return None
     if ids[0] == 0 and ids[-1] == len(ids) - 1 and np.array_equal(ids, np.arange(len(ids))):

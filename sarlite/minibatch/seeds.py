@@ -1,4 +1,4 @@
-"""Which seeds each step of an epoch has, of all ranks' training rows."""
+"""Division of an epoch's seeds, the training rows of all ranks, into steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,28 +13,28 @@ from sarlite.types import Array
 
 
 class Seeds:
-    """Cuts an epoch's seeds into steps. Construction is collective.
+    """Divides an epoch's seeds into steps. Construction is collective.
 
     Parameters
     ----------
     comm : Communicator
     ids : (n,) int64
-        Global ids of this rank's training rows; what is there twice counts twice.
+        Global ids of this rank's training rows; a repeated id counts as often as it occurs.
     batch_size : int
-        Seeds a step, of all ranks.
+        Number of seeds per step, over all ranks.
     seed : int
 
     Attributes
     ----------
     n_steps : int
-        Steps an epoch, the same on every rank.
+        Number of steps per epoch, the same on every rank.
     count : callable
-        Step -> number of its seeds of all ranks.
+        Maps a step to the number of its seeds over all ranks.
 
     Raises
     ------
     DataError
-        On every rank: none has a training row.
+        On every rank: no rank has a training row.
     """
 
     count: Callable[[int], int]
@@ -49,9 +49,9 @@ class Seeds:
         self._epoch: tuple[int, list[Array]] = -1, []
 
     def __call__(self, step: int) -> Array:
-        """Return the places among this rank's training rows of a global step's seeds, (k,) int64.
+        """Return the seeds of a global step as positions among this rank's training rows, (k,) int64.
 
-        Collective once an epoch.
+        The first call of each epoch is collective.
         """
         epoch, place = divmod(step, self.n_steps)
         if self._epoch[0] != epoch:
@@ -60,13 +60,14 @@ class Seeds:
 
 
 class Global(Seeds):
-    """All ranks' seeds in the order of a variate of (seed, epoch, global id), cut every `batch_size`: a step has the
-    same seeds whatever N.
+    """All ranks' seeds in one random order, cut every `batch_size`.
+
+    The order is by a hash of (seed, epoch, global id), so a step has the same seeds for any number of ranks.
 
     Notes
     -----
-    A rank receives the variates of a range, which it orders: 16 bytes a training row travel once an epoch, and nothing
-    is O(all rows).
+    Each rank sorts one range of the hashes. 16 bytes per training row travel once per epoch, and nothing is O(all
+    rows).
     """
 
     def count(self, step: int) -> int:
@@ -78,7 +79,7 @@ class Global(Seeds):
         return np.split(order, np.searchsorted(step, np.arange(1, self.n_steps)))
 
     def _positions(self, variates):
-        """The place of each of these variates, which ascend, among those of all ranks."""
+        """Return the rank of each of these ascending hashes in the order over all MPI ranks."""
         comm = self._comm
         if comm.size == 1:
             return np.arange(len(variates))
@@ -92,10 +93,11 @@ class Global(Seeds):
 
 
 class Balanced(Seeds):
-    """Each rank's seeds in the order of the variate, cut into parts that differ by at most one seed; so do the steps.
+    """Each rank's seeds in a random order, cut into steps whose sizes differ by at most one.
 
-    What a rank has beyond an equal number a step stands in steps that follow each other, a seed in each. They follow
-    those of the rank before, so that no step has more than one such seed above another.
+    The same holds for the total over ranks. If a rank's seeds do not divide evenly, consecutive steps get one extra
+    seed each. They continue after the extra seeds of the previous rank, so the extra seeds of all ranks are spread
+    evenly.
     """
 
     def count(self, step: int) -> int:
@@ -106,7 +108,7 @@ class Balanced(Seeds):
         return np.split(np.argsort(variates, kind="stable"), np.cumsum(self._sizes())[:-1])
 
     def _sizes(self):
-        """How many of this rank's seeds each step has, (n_steps,) int."""
+        """Return the number of this rank's seeds in each step, (n_steps,) int."""
         rank, steps = self._comm.rank, np.arange(self.n_steps)
         each, more = divmod(self._counts[rank], self.n_steps)
         return each + ((steps - sum(self._counts[:rank])) % self.n_steps < more)
@@ -116,7 +118,7 @@ BATCHES = {"global": Global, "balanced": Balanced}
 
 
 def divide(how: Any, *args: Any) -> Seeds:
-    """Return the division of that name."""
+    """Return the division named `how`, made with `args`; see `Seeds`."""
     if how not in BATCHES:
         raise ConfigError(f"batches {how!r} is not one of {', '.join(BATCHES)}")
     return BATCHES[how](*args)

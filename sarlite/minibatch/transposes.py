@@ -1,4 +1,4 @@
-"""The transposes that backward asks for, learned from batches that were used and made ahead for later ones."""
+"""Transposes of blocks that backward needs, recorded from used batches and computed ahead for later ones."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from sarlite.structure.block import TRANSPOSES, Edges
 
 
 class _Place(NamedTuple):
-    """Of a transpose: the layer, the block, which of the block's halves or 0 for all of it, and what is made."""
+    """Identity of a transpose: layer, block, part (0 for the block, else one of its halves), and attribute name."""
 
     layer: int
     block: int
@@ -17,18 +17,18 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Knows which transposes a model's backward pass asks for, which may differ by layer: that of constant features
-    mostly asks for none.
+    """Record of the transposes that a model's backward pass uses, by layer.
 
-    A transpose is the same whoever makes it, so this decides nothing but which thread does. A cached layer's graph is
-    made as it is entered, so of those nothing is made ahead.
+    The set differs by layer: for constant features backward usually needs no transpose. The record only decides which
+    thread computes a transpose, never its values. The graph of a cached layer is made when it is entered, so its
+    transposes are never computed ahead.
     """
 
     def __init__(self) -> None:
         self._used: frozenset[_Place] = frozenset()
 
     def learn(self, graphs: Sequence[Any]) -> None:
-        """Note what there is of a batch that was used; what was made for nothing is made again for later ones."""
+        """Record the transposes that exist in a used batch. A recorded transpose is computed for all later batches."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
                   if isinstance(graph, (PickedGraph, PickedRelations))
                   for block, edges in enumerate(graph.all_blocks))
@@ -36,12 +36,12 @@ class Transposes:
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[Any]) -> None:
-        """Make what was asked for of earlier batches."""
+        """Compute the recorded transposes of a new batch."""
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)
 
 
 def _parts(edges: Edges) -> tuple[Edges, ...]:
-    """A block, and its halves where they were asked for."""
+    """Return a block, and its halves if they were used."""
     return (edges, *vars(edges).get("halves", ()))

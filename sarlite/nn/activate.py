@@ -27,7 +27,7 @@ class Statistics(NamedTuple):
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
-    """Return f(y) * k, where k is dropout's factor.
+    """Return f(y) * k, where k is the factor of dropout.
 
     y = (x - mean) * inv_std * gamma + beta with `statistics`, else x + beta or x.
 
@@ -46,7 +46,8 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
     Notes
     -----
     Kept for backward: the result for relu (which the next layer keeps too); x for elu and with statistics; nothing else
-    of x's size. Source: DistGNN-MB 3.3. """
+    of x's size. Source: DistGNN-MB 3.3.
+    """
     ids, key, p = mask or (None, 0, 0.0)
     out = apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p,
                 overwrite=overwrite)

@@ -10,7 +10,7 @@ from sarlite.types import DType
 
 
 def share(name: str, value: Any) -> float:
-    """Return `value` where it is in [0, 1); ConfigError names it."""
+    """Return `value` if it is in [0, 1); else raise a ConfigError that names it."""
     return number(name, value, below=1)
 
 
@@ -23,7 +23,7 @@ def floating(dtype: DType) -> np.dtype[Any]:
 
 
 def source(rng: Any) -> Random:
-    """Return `rng`; ConfigError where it is no `Random`, such as one of NumPy's generators."""
+    """Return `rng`; raise a ConfigError if it is not a `Random`, for example a NumPy generator."""
     if not isinstance(rng, Random):
         raise ConfigError(f"rng is a {type(rng).__name__}, but must be an nn.Random, such as nn.Random(seed=0)")
     return rng

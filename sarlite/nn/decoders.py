@@ -137,7 +137,7 @@ class MLP(Module):
 
 
 def _by_row(layer, x):
-    """A layer's output of (n, c, width), by one product."""
+    """Apply a layer to the last axis of an (n, c, width) tensor, as a single product."""
     found = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
     return found.reshape(*x.shape[:2], found.shape[1])
 

@@ -1,4 +1,4 @@
-"""The arrays behind a module's parameters, in groups: replicated, or owned by rows."""
+"""The arrays that hold a module's parameters, in groups: replicated parameters, and parameters owned by rows."""
 
 import itertools
 import weakref
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """The rows that gradients were added to, ascending; None: any rows, as in replicated parameters."""
+        """Ascending numbers of the rows that received gradients; None if all rows count, as if replicated."""
         found = self._parameters[0].touched if self.ids is not None else None
         if found is None or len(found) == 1:
             return None if found is None else found[0]
@@ -157,7 +157,7 @@ class Flat:
             group.zero_grad()
 
     def start_allreduce(self, comm: Communicator) -> Request:
-        """Start to sum the gradients of replicated parameters over ranks: the one place that does it. Collective.
+        """Start the sum of replicated parameters' gradients over ranks; no other code sums them. Collective.
 
         The gradients are the sums once the request is done. Until then nothing else collective may be called on `comm`:
         give it a channel.

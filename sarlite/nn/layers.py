@@ -1,4 +1,4 @@
-"""Linear, Embedding, Dropout, and Activation, which stands between two layers.
+"""Modules Linear, Embedding and Dropout, and Activation, which follows a layer.
 
 Activation functions alone are in `sarlite.tape.ops`.
 """
@@ -149,7 +149,7 @@ class Dropout(Module):
         return f"p={self.p:g}"
 
     def coin(self, node_type: str = "") -> tuple[float, int]:
-        """Return (p, key) for a kernel that drops by itself, such as `fn.attend`'s; (0.0, 0) outside of training."""
+        """Return (p, key) for a kernel that applies dropout itself, such as `fn.attend`; (0.0, 0) outside training."""
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
 

@@ -14,7 +14,7 @@ M = TypeVar("M", bound="Module")
 
 
 class Parameter(Tensor):
-    """A tensor that is learned: replicated, the same on every rank, or owned by rows, each rank having rows of its own.
+    """A tensor that is learned. It is replicated, with equal values on every rank, or each rank owns some of its rows.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _checked_ids(ids, shape):
 
 
 class Module:
-    """A part of a model. Parameters and modules are attributes, or stand in attributes that are lists, tuples or dicts.
+    """A part of a model. Its attributes hold parameters and modules, also within lists, tuples and dicts.
 
     Attributes
     ----------
@@ -104,11 +104,11 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return what `repr` says of this module beside its name and inner modules: the sizes of its own parameters."""
+        """Return the sizes of the module's own parameters, as text for `repr`."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
-        """Tell the sizes of this module and of all modules in it, one a line."""
+        """Return the sizes of this module and of all modules in it, one per line."""
         dtypes = sorted({f", {p.dtype}" for _, p in self._members(Parameter) if p.dtype != np.float32})
         head = f"{type(self).__name__}({self.describe()}{''.join(dtypes)}"
         inner = [f"{name}: {module!r}" for name, module in self._members(Module)]
@@ -153,7 +153,7 @@ class Module:
 
     @property
     def n_parameters(self) -> int:
-        """The number of learned values on this rank."""
+        """Number of learned values on this rank."""
         return sum(p.data.size for p in self.parameters())
 
     def train(self: M, training: bool = True) -> M:
@@ -163,7 +163,7 @@ class Module:
         return self
 
     def eval(self: M) -> M:
-        """Leave training: no dropout, running statistics in the norms."""
+        """Switch to evaluation: no dropout, running statistics in the norms."""
         return self.train(False)
 
     def state_arrays(self) -> dict[str, Array]:

@@ -75,22 +75,23 @@ def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
 class BatchNorm(Module):
     """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each column over all rows of all ranks.
 
-    In training the variance is the biased one, M2 / n. Running averages of the mean and of the unbiased variance,
-    M2 / (n - 1), are kept as buffers in float64, new = (1 - momentum) * old + momentum * batch, and used in `eval`.
+    In training the variance is the biased variance, M2 / n. Running averages of the mean and of the unbiased variance,
+    M2 / (n - 1), are kept as float64 buffers and used in `eval`. They are updated as new = (1 - momentum) * old +
+    momentum * batch.
 
     Parameters
     ----------
     n_feat : int
     momentum, eps : float
     dtype : float32 or float64
-        Of gamma and beta; the moments are always float64.
+        Dtype of gamma and beta; the moments are always float64.
 
     Notes
     -----
-    In training a call is collective (one allreduce of n_ranks * (2 * n_feat + 1) float64), and so is its backward pass
-    where x needs a gradient (one of 2 * n_feat). In `eval` nothing is communicated. Ranks without rows take part. The
-    gradients of gamma and beta are this rank's sums: summed over ranks, as all parameters' are, they are exact.
-    Kept for the backward pass: x itself, and the moments.
+    In training a call is collective: one allreduce of n_ranks * (2 * n_feat + 1) float64. Its backward pass is
+    collective if x needs a gradient: one allreduce of 2 * n_feat. In `eval` nothing is communicated. Ranks without rows
+    take part. The gradients of gamma and beta are this rank's sums; their sum over ranks is the gradient. Kept for the
+    backward pass: x itself, and the moments.
     """
 
     buffers = ("running_mean", "running_var")
@@ -103,7 +104,7 @@ class BatchNorm(Module):
         self.momentum, self.eps = momentum, eps
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
-        """Normalise.
+        """Return x normalised.
 
         Parameters
         ----------
@@ -114,7 +115,7 @@ class BatchNorm(Module):
         return self.then(x, comm)
 
     def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
-        """Normalise, activate and drop in one pass; `activation` are the further arguments of `activate`."""
+        """Normalise, activate and apply dropout in one pass; `activation` are further arguments of `activate`."""
         rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
@@ -140,7 +141,7 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _moments(self, x, comm):
-        """(count, mean, M2) of all ranks' own rows."""
+        """Return (count, mean, M2) of the rows of all ranks."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         return batch_moments(as_array(x), comm)

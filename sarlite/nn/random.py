@@ -1,4 +1,4 @@
-"""The one explicit source of randomness, independent of the number of ranks."""
+"""Seeds and keys for all random numbers, independent of the number of ranks."""
 
 import operator
 from typing import Any
@@ -15,7 +15,7 @@ _CHUNK = 1 << 18
 
 
 class Random:
-    """Seeds for initialisation, keys for dropout. Every rank builds its own, from the same seed.
+    """Seeds for initialisation and keys for dropout. Each rank makes its own object from the same seed.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return the next layer number; a layer asks once, when it is built."""
+        """Return the next layer number; each layer calls this once, in its constructor."""
         self._n_layers += 1
         return self._n_layers - 1
 

@@ -104,7 +104,7 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Return the context in which a node's vjp runs: sums are over all ranks unless the node is replicated."""
+        """Return the context for a node's vjp: sums are over all ranks unless the node is replicated."""
         before, self.across = self.across, not node.replicated
         try:
             with using(self):

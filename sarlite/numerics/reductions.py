@@ -21,7 +21,7 @@ def axes_of(axis, ndim):
 
 
 def wide(x, axis):
-    """Return the dtype in which a sum of x over `axis` accumulates; None for x's own dtype.
+    """Return the dtype for accumulating a sum of x over `axis`; None for x's own dtype.
 
     A float32 sum over axis 0 accumulates in float64: such sums are long, and partitioning reorders them.
     """

@@ -130,7 +130,7 @@ def choices(*ways: str) -> tuple[str, ...]:
 
 
 def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
-    """Raise a ConfigError if `evaluation` is neither None nor one of `ways`."""
+    """Raise a ConfigError unless `evaluation` is None or one of `ways`."""
     if evaluation not in (None, *ways):
         raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(ways)}")
 

@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[tuple[Any, tuple[int, ...], Any]]) -> "Layout":
-        """Lay out outputs, (key, shape, dtype) each; raise a ShapeError if two outputs of one key differ in shape."""
+        """Lay out outputs, (key, shape, dtype) each; raise a ShapeError if shapes of a key or dtypes differ."""
         if len({dtype for *_, dtype in outputs}) > 1 or outputs[0][2].kind != "f":
             listed = ", ".join(sorted({f"{dtype} into {key}" for key, _, dtype in outputs}))
             raise ShapeError(f"relations that are added up: {listed}: one float dtype is needed, as by astype")

@@ -1,4 +1,4 @@
-"""Row formats: the dtype in which rows that edges gather are stored and sent, a value of the schedule."""
+"""Row formats, values of the schedule: the dtype of rows that are stored and sent for edges to gather."""
 
 from typing import NamedTuple
 

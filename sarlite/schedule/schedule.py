@@ -27,8 +27,7 @@ class Schedule(NamedTuple):
     mode : Mode
     reverse : Schedule, or None
         Schedule of the reversed edges, from destination to source rows, if gradients of linear messages are computed
-        over
-        them.
+        over them.
     reverses_attention : bool
         True if the gradients of attention are also computed over the reversed edges.
     row_format : RowFormat
@@ -92,8 +91,7 @@ class Schedule(NamedTuple):
             Rows of each block that `run` returned, used instead of fetched rows.
         on_block : callable
             Called with a block, its rows and the gradients to add to. Without `block_rows` a block may hold a part of
-            the
-            rows or columns of a block of `run`.
+            the rows or columns of a block of `run`.
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None for a gradient that is not wanted.
         phase : str

@@ -1,7 +1,8 @@
-"""Parts made even.
+"""Balancing of parts.
 
 METIS balances one weight a node. This file says which counts the weight mixes, and moves and swaps nodes where METIS
-leaves a count uneven. """
+leaves a count uneven.
+"""
 
 import numpy as np
 
@@ -20,7 +21,7 @@ _NODES_SHARE = 0.05
 
 
 def check(balance):
-    """Return the counts to balance as a tuple, or None where the degrees decide; raise a ConfigError for other words.
+    """Return the counts to balance as a tuple, or None if the degrees decide; raise a ConfigError for unknown names.
 
     Parameters
     ----------
@@ -52,12 +53,13 @@ def by_degrees(mean, deviation):
 
 
 def weights(degrees, balance):
-    """Return METIS's weight of each node, int64, or None for ones.
+    """Return METIS's weight of each node, int64, or None if all are 1.
 
     A node weighs as much as its in-edges and a twentieth of the mean degree. METIS then leaves the number of nodes
     uneven, mostly of nodes of low degree, which `even_nodes` moves at little cost. Were a node as heavy as the mean
     degree, neither count would be even. R-MAT of 200,000 nodes and 4 million edges in 8 parts, largest over mean: nodes
-    1.95 and edges 1.62 so, 1.00 and 1.02 with a twentieth, with as many cut edges. """
+    1.95 and edges 1.62 so, 1.00 and 1.02 with a twentieth, with as many cut edges.
+    """
     if "edges" not in balance:
         return None
     each = degrees / max(degrees.mean(), 1e-300) + (_NODES_SHARE if "nodes" in balance else 0)

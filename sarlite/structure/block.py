@@ -17,7 +17,7 @@ LONG = 1 << 14
 
 
 class Edges:
-    """Some edges of a part, as CSR over destination rows, and by column. The base of `Block` and of parts of a block.
+    """Some edges of a part as a CSR over destination rows and by column; base class of `Block` and of parts of a block.
 
     Attributes
     ----------
@@ -55,29 +55,29 @@ class Edges:
 
     @cached_property
     def eid(self):
-        """(n_edges,) index of each edge into the part's edge values; None where it counts up from 0."""
+        """Index of each edge into the part's edge values, (n_edges,); None if it is 0, 1, 2, ..."""
         if self.numbers is None or self.positions is None:
             return self.positions if self.numbers is None else self.numbers
         return self.numbers[self.positions]
 
     @cached_property
     def labels(self):
-        """(n_edges,) `eid` as an array, also where `eid` is None."""
+        """`eid` as an array, (n_edges,), also if `eid` is None."""
         return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
 
     @cached_property
     def transpose(self):
-        """(indptr, indices): the same edges by column; indices are destination rows."""
+        """The same edges by column as (indptr, indices); the indices are destination rows."""
         return self._transposed(rows=self.rows, position=False)[:2]
 
     @cached_property
     def transpose_position(self):
-        """(n_edges,) the position in `indices` of each edge of the transpose; only edge values need it."""
+        """Position in `indices` of each edge of the transpose, (n_edges,). Only edge values need it."""
         return self._transposed()[2]
 
     @cached_property
     def edges_by_column(self):
-        """(indptr, positions): the edges of each column, as positions in `indices`."""
+        """The edges of each column as (indptr, positions), with positions in `indices`."""
         t_indptr, _, position = self._transposed()
         return t_indptr, position
 
@@ -89,12 +89,12 @@ class Edges:
 
     @cached_property
     def transpose_eid(self):
-        """(n_edges,) `eid` of each edge of the transpose."""
+        """`eid` of each edge of the transpose, (n_edges,)."""
         return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
 
     @property
     def whole_indptr(self):
-        """(n_dst + 1,) indptr of a CSR with all destination rows; made anew at each call where `rows` is not None."""
+        """Row pointer over all destination rows, (n_dst + 1,); if `rows` is not None each access makes a new array."""
         if self.rows is None:
             return self.indptr
         ends = np.zeros(self.n_dst + 1, np.int64)
@@ -103,12 +103,12 @@ class Edges:
 
     @property
     def dst(self):
-        """(n_edges,) the destination row of each edge; made anew at each call."""
+        """Destination row of each edge, (n_edges,). Each access makes a new array."""
         rows = np.arange(len(self.indptr) - 1, dtype=self.indices.dtype) if self.rows is None else self.rows
         return np.repeat(rows, np.diff(self.indptr))
 
     def between(self, a, b):
-        """The edges of rows a .. b of the CSR."""
+        """Return the edges of the CSR's rows from a to b."""
         return RowRange(self, a, b)
 
     def columns(self, a, b):
@@ -133,7 +133,7 @@ class Edges:
 
     @cached_property
     def halves(self):
-        """The edges of the first rows, and the edges of the other rows: about as many each."""
+        """The edges of the first rows, and the edges of the remaining rows, about equally many."""
         middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
         return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
 
@@ -186,22 +186,23 @@ class Block(Edges):
 
 
 class EdgeOrder:
-    """Where the edges of each of a part's blocks stand among all of the part's edges in source order.
+    """Positions of the edges of each block among all of a part's edges in source order.
 
-    A row's edges from one part follow each other there, after its edges from the parts before. So the blocks' own
-    `indptr` tell the places, and nothing is kept an edge.
+    In source order a row's edges from one part follow its edges from the parts before. The positions therefore follow
+    from the blocks' `indptr`, and no array of the size of the edges is kept.
 
     Parameters
     ----------
     n_dst : int
-    blocks : list of (rows or None, indptr), in the order of their sources
+    blocks : list of (rows or None, indptr)
+        Blocks in the order of their sources.
     """
 
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members, dtype):
-        """Return (n_edges,) the place of each edge of some blocks, ascending for several blocks."""
+        """Return the position of each edge of some blocks, (n_edges,), ascending if there are several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
@@ -213,7 +214,7 @@ class EdgeOrder:
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield for each block the place of the first edge of each of its rows."""
+        """Yield for each block the position of the first edge of each of its rows."""
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)

@@ -167,7 +167,7 @@ def _inside(rng, groups, nodes, chunk):
 
 
 def _excess(counts, groups):
-    """What phase 1 leaves, in expectation, of each node's degree; nodes by ascending degree."""
+    """Return the expected part of each node's degree that phase 1 leaves; nodes are sorted by ascending degree."""
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
     of_block = np.repeat(groups.rho * (groups.sizes - 1), groups.sizes)
     degrees[degrees.size - of_block.size :] -= of_block

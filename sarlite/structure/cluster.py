@@ -12,7 +12,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges, most, *, tell=lambda text: None):
-    """Assign every node to the cluster that most of its in-neighbours are in, as long as it has less than `most` nodes.
+    """Assign every node to the cluster of most of its in-neighbours, unless the cluster has `most` nodes already.
 
     Every node begins as a cluster of its own. Nodes are taken by the thousand, as `fennel.fennel` takes them. Where
     more of them want a cluster than it has room for, the first ones enter. A hash, another one each pass, chooses among
@@ -34,7 +34,8 @@ def clusters(edges, most, *, tell=lambda text: None):
     -----
     Memory: 8 bytes a node, and about 150 MiB for a block of a million edges. Source: Raghavan, Albert and Kumara 2007,
     "Near linear time algorithm to detect community structures in large-scale networks"; sizes bounded as by Meyerhenke,
-    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering". """
+    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering".
+    """
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
     for turn in range(PASSES):
         tell(f"stream {turn + 1}")
@@ -45,7 +46,7 @@ def clusters(edges, most, *, tell=lambda text: None):
 
 
 def _place(labels, sizes, most, turn, first, last, degrees, sources):
-    """Place the nodes of a block anew; returns how many moved."""
+    """Assign the nodes of a block again; return the number of nodes that moved."""
     own = labels[first:last].astype(np.int64)
     best = _wanted(labels, sizes, most, turn, own, degrees, sources)
     moving = np.flatnonzero(best != own)
@@ -59,7 +60,10 @@ def _place(labels, sizes, most, turn, first, last, degrees, sources):
 
 
 def _wanted(labels, sizes, most, turn, own, degrees, sources):
-    """The cluster with room in which each node has the most in-neighbours; the node's own where no other has room."""
+    """Return for each node the cluster with room that contains most of its in-neighbours.
+
+    It is the node's own cluster if no other cluster has room.
+    """
     keys = np.repeat(np.arange(own.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] ^ np.uint64(1)) != 0)

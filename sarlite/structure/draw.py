@@ -1,4 +1,4 @@
-"""What the generators of graphs draw with: nodes in proportion to weights, and distinct pairs of nodes."""
+"""Random draws for graph generators: nodes in proportion to weights, and distinct pairs of nodes."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def require(holds, name, value, expected):
 
 
 def require_room(nodes, edges, features):
-    """Raise a ConfigError where a graph would not fit into memory, before anything is drawn."""
+    """Raise a ConfigError before anything is drawn if a graph would not fit into memory."""
     require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
     needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
     room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"

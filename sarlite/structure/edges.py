@@ -65,7 +65,7 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
 
 
 def add_self_loops(indptr, indices, first_row):
-    """Insert the self loops that are missing, each at its place among the ascending sources.
+    """Insert the missing self loops, each at its position among the ascending sources.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def add_self_loops(indptr, indices, first_row):
 
 
 def with_added_loops(values, indptr, indices, added, first_row, fill):
-    """Return one value or row an edge for the edges that `add_self_loops` gave: `fill` at each loop that was added."""
+    """Extend edge values to the edges that `add_self_loops` returned, with `fill` for each added loop."""
     places = []
     for low, high in row_chunks(indptr, CHUNK):
         rows = destinations(indptr[low : high + 1])
@@ -125,13 +125,14 @@ def chunk_edges(n_nodes):
 
 
 def ascending(lengths, columns, n_nodes):
-    """Return the stable order in which the columns of each row ascend.
+    """Return the stable permutation that sorts the columns of each row.
 
     Parameters
     ----------
     lengths : (n_rows,) int
-        The number of columns of each row; rows stand one after the other in `columns`.
-    columns : (n_edges,) int, at least 0 and below `n_nodes`
+        Number of columns of each row; the rows follow each other in `columns`.
+    columns : (n_edges,) int
+        Column numbers, at least 0 and below `n_nodes`.
 
     Returns
     -------
@@ -150,12 +151,12 @@ def ascending(lengths, columns, n_nodes):
 
 
 def id_bits(n_nodes):
-    """Return how many bits a node id takes."""
+    """Return the number of bits of a node id."""
     return max(1, int(n_nodes - 1).bit_length())
 
 
 def index_dtype(n):
-    """Return the dtype of numbers below `n`: int32, or int64 where int32 is too small."""
+    """Return the dtype for numbers below `n`: int32, or int64 if int32 is too small."""
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
@@ -165,7 +166,7 @@ def destinations(indptr, dtype=np.int64):
 
 
 def is_symmetric(indptr, indices):
-    """Tell whether every edge's reverse is an edge too, as many times. Memory: 24 bytes an edge."""
+    """Return True if each edge occurs as often as its reverse. Memory: 24 bytes per edge."""
     n_nodes, dst = indptr.size - 1, destinations(indptr)
     forward = dst * n_nodes + indices
     forward.sort()
@@ -224,7 +225,7 @@ def _decode(keys, n_nodes, bits, chunk):
 
 
 def _all_edges(one, other, loops, undirected):
-    """One end of all edges: of the given edges, of their reverses, of the added self loops."""
+    """Return one end of all edges: given edges, their reverses, and added self loops."""
     return np.concatenate([one, other, loops] if undirected else [one, loops], dtype=np.uint32, casting="unsafe")
 
 

@@ -1,4 +1,4 @@
-"""Fennel: a partition made by streaming over the nodes' in-edges, some times, with one number a node in memory."""
+"""Fennel: a partition from several streaming passes over the nodes' in-edges, with one number per node in memory."""
 
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class ReadableEdges(Protocol):
     n_edges: int
 
     def indptr(self, first, last):
-        """Return where the edges into each of the nodes first .. last begin, and where the last node's edges end.
+        """Return the start of the in-edges of each of the nodes first .. last, and the end of the last node's in-edges.
 
         (last - first + 1,) int; the first node's edges may begin at any number.
         """

@@ -1,4 +1,4 @@
-"""Seeded graphs: a data set on which a graph network has something to gain, and graphs of a given size and shape."""
+"""Seeded random graphs: a data set on which a graph network has an advantage, and graphs of a given size and shape."""
 
 from typing import NamedTuple
 

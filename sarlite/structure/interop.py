@@ -1,4 +1,4 @@
-"""Graphs of other libraries as edges with weights: SciPy's sparse arrays, torch's CSR tensors, networkx's graphs.
+"""Conversion of other libraries' graphs to edges and weights: SciPy sparse arrays, torch CSR tensors, networkx graphs.
 
 None of these libraries is imported: an object's methods tell what it is.
 """
@@ -14,16 +14,16 @@ _PADDED = ("bsr", "dia")
 
 
 class Entries(NamedTuple):
-    """What a sparse matrix stores, one entry an edge; duplicates and zeros are entries as well.
+    """Stored entries of a sparse matrix, one per edge; duplicates and stored zeros are entries too.
 
     Attributes
     ----------
     shape : (n_dst, n_src)
     rows, columns : arrays
-        Destination and source of each edge; where `indptr` is there, `rows` is None.
+        Destination and source of each edge; `rows` is None if there is an `indptr`.
     values : (n_edges,) array
     indptr : array, or None
-        Of a CSR, whose rows are in order.
+        Row pointers of a CSR matrix, whose entries are in row order.
     """
 
     shape: tuple

@@ -29,14 +29,14 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME"
 
 
 def check_room(n_nodes, n_edges, n_bytes=None):
-    """Raise a ConfigError where METIS cannot divide so many edges: its integers are too small, or memory is.
+    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers or the memory are too small.
 
     Parameters
     ----------
     n_nodes, n_edges : int
-        The graph's; an edge that goes both ways counts twice.
+        Size of the graph; an edge that goes both ways counts twice.
     n_bytes : int, optional
-        Memory that is free; by default what this process can still take.
+        Free memory; by default the memory that this process can still take.
     """
     index = _index()
     if max(n_nodes, n_edges) > np.iinfo(index).max:
@@ -48,7 +48,7 @@ def check_room(n_nodes, n_edges, n_bytes=None):
 
 
 class Memory:
-    """Arrays that two processes share: mapped from a file without a name, so that no file outlives the processes.
+    """Arrays that two processes share, mapped from an unnamed file, so that no file outlives the processes.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Memory:
 
 
 class Symmetric:
-    """A graph as METIS takes it: between two nodes with an edge one each way, no self loops, every row ascending.
+    """A graph in METIS's form: each edge in both directions once, no self loops, ascending rows.
 
     Parameters
     ----------
@@ -104,7 +104,8 @@ class Symmetric:
     Notes
     -----
     The transpose tells whether the graph is symmetric already, as most are; then its own rows are METIS's. Memory that
-    is reserved for edges that turn out to be equal is never touched. """
+    is reserved for edges that turn out to be equal is never touched.
+    """
 
     def __init__(self, indptr, indices, *, small=SMALL, chunk=1 << 20):
         n_nodes, index = indptr.size - 1, _index()
@@ -221,7 +222,7 @@ def _signal_name(number):
 
 
 def _index():
-    """The integers that this pymetis takes without a copy."""
+    """Return the integer dtype that this pymetis takes without a copy."""
     pymetis = needs("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 

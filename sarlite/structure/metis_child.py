@@ -44,7 +44,7 @@ def main():
 
 
 def end_with(parent):
-    """Let the kernel end this process as soon as its parent is gone, however the parent ends; on Linux."""
+    """Make the kernel end this process as soon as its parent has ended, in whatever way. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The order of a rank's rows: nodes that share neighbours stand together.
+"""Order of a rank's rows that places nodes with common neighbours close together.
 
 So rows that were gathered for one node are in the cache for the next.
 """

@@ -32,7 +32,7 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, kept):
-        """Return the edges where `kept`, (n_edges,) bools, and the index into edge values of each."""
+        """Return the edges selected by `kept`, (n_edges,) bools, and the index of each into the edge values."""
         counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.indptr])
         indptr, places = np.concatenate([[0], np.cumsum(counts)]), np.flatnonzero(kept)
         edges = InEdges(indptr, self.indices[places], added_loops=self.added_loops)
@@ -48,7 +48,7 @@ class InEdges(NamedTuple):
 
 
 def is_sorted(indptr, indices):
-    """Whether each row's sources ascend. Memory: a byte an edge."""
+    """Return True if the sources of each row ascend. Memory: one byte per edge."""
     falls = indices[1:] < indices[:-1]
     starts = indptr[1:-1]
     falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
@@ -56,7 +56,7 @@ def is_sorted(indptr, indices):
 
 
 def find_error(edges, n_rows):
-    """Return a DataError that names the first thing wrong with a CSR of sources in 0 .. n_rows, or None."""
+    """Return a DataError for the first error in a CSR with sources in 0 .. n_rows - 1, or None."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
@@ -171,12 +171,12 @@ def _rows_with_edges(indptr, where, keep_all):
 
 
 def owners(rows, offsets):
-    """Return the rank that owns each row number: (n,) of the smallest unsigned dtype."""
+    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype."""
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
 
 
 def needed_rows(sets, offsets, rank):
-    """Return by part the places of each set's edges, and the distinct source rows that all sets need.
+    """Return, for each part, the positions of each set's edges from the part, and the distinct source rows of all sets.
 
     Parameters
     ----------

@@ -1,5 +1,7 @@
-"""Which rank owns which node: METIS, Fennel, random and contiguous partitions, a user's own, and what a partition
-costs."""
+"""Partitions, the assignment of nodes to ranks: METIS, Fennel, random, contiguous or user-defined.
+
+The module also measures the cost of a partition.
+"""
 
 import numpy as np
 
@@ -173,7 +175,7 @@ class Tally:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
     def close(self, part):
-        """End a part, whose edges were all added."""
+        """Finish a part after all its edges were added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
             self.halo_tiles[part] = [np.count_nonzero(own) for own in np.split(self._seen, self.offsets[1:-1])]
@@ -181,7 +183,7 @@ class Tally:
 
 
 def rows_by_part(offsets, rows):
-    """Return how many of the rows each part has."""
+    """Return the number of the rows in each part."""
     return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
 
 

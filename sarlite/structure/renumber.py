@@ -6,7 +6,7 @@ from sarlite.structure.edges import ascending, chunk_edges, index_dtype, row_chu
 
 
 def sequence(parts, n_parts, order=None):
-    """Put the nodes in the order in which parts own them.
+    """Sort the nodes by the part that owns them.
 
     Parameters
     ----------

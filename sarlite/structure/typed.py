@@ -9,7 +9,7 @@ from sarlite.structure.partition import partition
 
 
 class Joined(NamedTuple):
-    """One graph of the nodes of all types, a type after the other.
+    """One graph of the nodes of all types, numbered type by type.
 
     Attributes
     ----------
@@ -23,11 +23,11 @@ class Joined(NamedTuple):
 
     @property
     def ends(self):
-        """(n_types + 1,): type k's nodes are ends[k] .. ends[k + 1]."""
+        """First node of each type, and the number of all nodes, (n_types + 1,)."""
         return np.cumsum([0, *self.n_nodes.values()])
 
     def by_type(self, values):
-        """Cut an array of a value a node into one for each type."""
+        """Split an array with one value per node into one array for each type."""
         return dict(zip(self.n_nodes, np.split(values, self.ends[1:-1])))
 
 

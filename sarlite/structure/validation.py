@@ -21,7 +21,7 @@ def count(name, value, least=0, most=MOST_NODES):
 
 
 def first_true(holds):
-    """Return the place of the first true entry, an int, or a tuple in several dimensions; None where none is true."""
+    """Return the index of the first true entry, an int or a tuple of int; None if no entry is true."""
     if not holds.any():
         return None
     at = np.unravel_index(int(np.argmax(holds)), holds.shape)
@@ -29,7 +29,7 @@ def first_true(holds):
 
 
 def array(name, data):
-    """Return `data` as an array, shared where it can be; a DataError where it is none, or holds Python objects."""
+    """Return `data` as an array, shared if possible; raise a DataError if it is no array or holds Python objects."""
     try:
         found = np.asarray(data)
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
@@ -75,7 +75,7 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
 
 
 def permutation(name, data, n, **how):
-    """Return (n,) integers that are 0 .. n, each once, as `integers` does."""
+    """Return a permutation of 0 .. n - 1, (n,) integers, checked as by `integers`."""
     found = integers(name, data, length=n, stop=n, **how)
     missing = np.ones(n, bool)
     missing[found] = False
@@ -93,7 +93,7 @@ def bools(name, data, length):
 
 
 def weights(name, data, length):
-    """Return (length,) finite edge weights: float32 or float64 as they are, other numbers as float64."""
+    """Return finite edge weights, (length,): float32 and float64 unchanged, other numbers as float64."""
     found = array(name, data)
     if found.dtype.kind not in "biuf" or found.shape != (length,):
         described = f"shape {found.shape}, dtype {found.dtype}"

@@ -1,4 +1,4 @@
-"""Which rank owns which graph of a set of graphs: no graph is cut."""
+"""Division of a set of graphs among ranks; no graph is split."""
 
 import heapq
 

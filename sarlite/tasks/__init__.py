@@ -1,4 +1,4 @@
-"""Tasks: what a training predicts. A task says how targets are read and checked, and has the loss and the metric.
+"""Tasks: the objectives of a training. A task reads and checks targets, and has a loss and a metric.
 
 `task.Task` is the contract. `node_task`, `edge_task`, `link_task` and `graph_task` have one task each.
 `task_table.TASKS` lists the tasks by the name that `--task` takes.

@@ -7,15 +7,16 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return (2 x pairs in order, pairs) of each column over all ranks. A tie is half a pair in order.
+    """Return (2 * number of ordered pairs, number of pairs) for each column, over all ranks. Collective.
 
-    A pair is a positive and a negative row. A pair is in order if the positive row has the larger score.
+    A pair is a positive and a negative row. A pair is ordered if the positive row has the larger score; a tie counts as
+    half an ordered pair.
 
     Parameters
     ----------
     comm : Communicator
     scores : (n_local, k) array of floats
-        None of them NaN.
+        Scores without NaN.
     positive : (n_local, k) array of bools
     at_once : int
         Number of a rank's scores that are sorted together. Columns are grouped up to this number.
@@ -23,15 +24,14 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
     Returns
     -------
     list of (int, int)
-        ROC-AUC is the first number / (2 x the second).
+        ROC-AUC is the first number / (2 * the second).
 
     Notes
     -----
-    Collective. Each rank sorts its own scores and counts positives and negatives by value; values are then divided into
-    a range for each rank, at samples that stand for equally many (Shi & Schaeffer, 1992, sorting by regular sampling),
-    so a range has at most about 2 / N of a column's distinct values. Sends at most 32 bytes a score, and k (N + N^2)
-    small numbers. Memory: twice that of the larger of a million scores and a column. All numbers are whole, so the
-    result does not depend on how rows are divided.
+    Each rank sorts its own scores and counts positives and negatives by value. The values are then divided into one
+    range per rank by regular sampling (Shi & Schaeffer, 1992). A range has at most about 2 / N of a column's distinct
+    values. Sends at most 32 bytes per score, and k (N + N^2) small numbers. Memory: twice that of the larger of a
+    million scores and a column. All numbers are integers, so the result does not depend on the division of rows.
     """
     longest = int(comm.allreduce(np.array([len(scores)]), "max")[0])
     width = max(1, at_once // max(1, longest))

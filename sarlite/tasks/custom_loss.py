@@ -1,4 +1,4 @@
-"""A training by a loss of the user's own."""
+"""Training with a loss function of the user."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -10,7 +10,7 @@ from sarlite.tasks.task import Task, one_of
 
 
 class GraphTask(Task):
-    """Labels of the graphs of a `GraphSet`. Parameters as of `NodeTask`, without label inputs."""
+    """Prediction of labels for the graphs of a `GraphSet`; see `NodeTask` for the parameters."""
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 

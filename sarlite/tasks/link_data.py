@@ -56,7 +56,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
                 relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into links to train, to validate and to test on.
+    """Divide a graph's edges into training, validation and test links.
 
     Links to validate and to test on bring no messages.
 
@@ -131,7 +131,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0) -> Links:
-    """Divide labelled pairs into links to train, to validate and to test on. All edges of the graph bring messages.
+    """Divide labelled pairs into training, validation and test links. Messages pass along all edges of the graph.
 
     Parameters
     ----------

@@ -182,7 +182,7 @@ def resampled(full: FullBatch) -> FixedBatch:
 
 
 def _directions(relation, other, forward, backward):
-    """Return the directions, of `forward` and `backward`, in which edges of `other` can connect a link's ends."""
+    """Return the directions, `forward` or `backward`, of edges of `other` that connect a link's two ends."""
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
     return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []

@@ -58,7 +58,7 @@ class DrawnSplits(NamedTuple):
 
 
 class ListedSplits:
-    """Splits of listed pairs of nodes. All other pairs are to train on. Construction and calls are collective.
+    """Splits of listed pairs of nodes; all other pairs are for training. Construction and calls are collective.
 
     Parameters
     ----------

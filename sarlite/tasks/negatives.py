@@ -1,4 +1,7 @@
-"""Negatives: pairs of nodes that are no links, drawn by counter, so that N ranks draw the same pairs as one."""
+"""Negatives: random pairs of nodes that are not links.
+
+The draws are keyed by counters, so N ranks draw the same pairs as one rank.
+"""
 
 from collections.abc import Sequence
 from copy import copy

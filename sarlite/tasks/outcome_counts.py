@@ -59,7 +59,7 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return the counts of a histogram with one named series a name."""
+    """Return the counts of a histogram with one series for each name."""
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))
 

@@ -1,4 +1,4 @@
-"""PairTask: what the tasks have in common whose rows are pairs of nodes."""
+"""PairTask: base class of the tasks whose rows are pairs of nodes."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ class PairTask(Task):
 
 
 def linked_of(run: Any, part: Any) -> Linked:
-    """Return the edges that a run's options call links. Collective."""
+    """Return the edges that are links according to a run's options. Collective."""
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 

@@ -83,7 +83,7 @@ class ClassForm(TargetForm):
 
 
 class _ColumnForm(TargetForm):
-    """Numbers, (n,) or (n, n_outputs)."""
+    """Numeric targets, (n,) or (n, n_outputs)."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iufb":

@@ -1,4 +1,4 @@
-"""Task: what a training predicts, as one value. The trainer asks a task, and knows no task by name."""
+"""Task: the objective of a training as one value. The trainer calls a task and has no code for particular tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol

@@ -1,4 +1,4 @@
-"""What a run trains on and scores on: the whole graph, message-flow batches, or the batches of loaders."""
+"""Batches for training and scoring: the whole graph, message-flow batches, or the batches of loaders."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": m
 
 
 def batches(comm: Any, run: Any, part: Any, task: Any, model: Any, features: Any) -> dict[str, Any]:
-    """Return what a Trainer goes over, by its arguments' names: nothing, or `batches` and maybe `scoring`. Collective.
+    """Return the Trainer's arguments `batches` and `scoring`, as far as a run needs them, by name. Collective.
 
     Parameters
     ----------

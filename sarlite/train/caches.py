@@ -62,12 +62,12 @@ def _write(path, contents, trial):
 
 
 def _rows(comm, graph):
-    """A digest of each rank's rows: halo rows are numbered by them."""
+    """Return a digest of each rank's rows, because halo rows are numbered by them."""
     return comm.allgather(digest(graph.dst_ids).hex())
 
 
 def remove_others(folder, caches, size):
-    """Remove the files of other checkpoints than the one that says `caches`, which may be None."""
+    """Remove the cache files of all checkpoints except the one with the metadata `caches`, which may be None."""
     own = {_path(folder, caches["step"], rank, size).name for rank in range(size)} if caches else set()
     for path in files(folder):
         if path.name not in own:
@@ -76,12 +76,12 @@ def remove_others(folder, caches, size):
 
 
 def files(folder):
-    """The files of caches in a folder, of any checkpoint."""
+    """Return the cache files of all checkpoints in a folder."""
     return [path for path in folder.iterdir() if NAMES.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Put back what `write` wrote, where it fits; return in words why caches start empty, or None. Collective.
+    """Restore what `write` wrote if it fits; return the reason if caches start empty, else None. Collective.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def load_metadata(path: AnyPath) -> dict[str, Any]:
-    """Return the metadata of a checkpoint alone, which are not compared with the checksum; raises as `load`."""
+    """Return only the metadata of a checkpoint, without a check of the checksum. Raise as `load`."""
     return _stored(path, check=False)[1]
 
 
@@ -168,7 +168,7 @@ def _replicated(tensors, metadata):
 
 
 def check_finite(trainer):
-    """Raise a CheckpointError on every rank where a parameter is not finite on any. Collective."""
+    """Raise a CheckpointError on every rank if a parameter is not finite on any rank. Collective."""
     raise_together(trainer.comm, _not_finite(trainer.flat))
 
 
@@ -201,7 +201,7 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata):
-    """Put back what `read` returned, on any number of ranks, and return this rank's best state. Collective.
+    """Restore the state that `read` returned, on any number of ranks; return this rank's best state. Collective.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def restore_state(trainer, tensors, metadata):
 
 @contextmanager
 def errors_of(path):
-    """Tell the file in a CheckpointError of what was restored from it, which is the same on every rank, once."""
+    """Return a context that adds the file's name to a CheckpointError raised inside, the same on every rank."""
     try:
         yield
     except CheckpointError as error:
@@ -237,7 +237,7 @@ def errors_of(path):
 
 
 def _to_fill(trainer, rows):
-    """This rank's arrays for what is owned by rows in a checkpoint, by name."""
+    """Return this rank's arrays, by name, that receive the checkpoint's values owned by rows."""
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from "

@@ -105,7 +105,7 @@ class Shape(NamedTuple):
 
     @property
     def layer_widths(self) -> list[tuple[int, int]]:
-        """(n_in, n_out) of each layer's product."""
+        """Return (n_in, n_out) of each layer's product."""
         found = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
         if self.model == "sgc":
             found = [self.n_in, self.n_out]

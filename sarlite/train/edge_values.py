@@ -17,10 +17,10 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0}  # of a self loop that is added
 
 
 class Wanted(NamedTuple):
-    """What a run makes of each array, and whether weights may be negative.
+    """A run's use of each array of edge values, and whether weights may be negative.
 
-    True uses an array, and it must be there; "there" uses it where it is; False leaves it; None refuses it, for a
-    `reason`.
+    True requires the array; "there" uses the array if the data have it; False ignores it. None raises an error with
+    `reason` if the data have it.
     """
 
     edge_weight: bool | str | None = None
@@ -33,7 +33,7 @@ NONE = Wanted()
 
 
 def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> Wanted:
-    """Return what is told of each array, or where nothing is told the class's own attribute, if it is True."""
+    """Return the use of each array: the given options, or by default "there" if the model class supports the array."""
 
     def how(option: str, told: bool | None) -> bool | str | None:
         return told if told is not None else "there" if getattr(cls, option, None) is True else None
@@ -87,6 +87,6 @@ def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: Any, spec: st
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return the values with those of the self loops that `add_self_loops` gave: weights of 1, features of 0."""
+    """Return the values extended to the self loops that `add_self_loops` added: weights of 1, features of 0."""
     return {name: None if array is None else with_added_loops(array, indptr, indices, added, first_row, _LOOPS[name])
             for name, array in values.items()}

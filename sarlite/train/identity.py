@@ -1,4 +1,4 @@
-"""What tells one data set from another, however it is stored and divided."""
+"""Identity of a data set: a digest that does not depend on its storage format or its division."""
 
 import math
 
@@ -55,7 +55,7 @@ def identity(graph, rows, n_classes):
 
 
 def _of_one_type(graph, rows):
-    """The sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
+    """Return the sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
@@ -79,7 +79,7 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """As `_of_one_type`, of the nodes of all types."""
+    """Return the result of `_of_one_type` for the nodes of all types. Collective."""
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
@@ -110,7 +110,7 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """As `_of_one_type`, of the nodes and, with their members, labels and splits, of the graphs."""
+    """Return the result of `_of_one_type` for a set's nodes and graphs; graphs include members, labels and splits."""
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, Rows(rows.features, *[nothing] * 4))
     _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))
@@ -119,7 +119,7 @@ def _of_graphs(graphs, rows):
 
 
 def difference(there, here):
-    """Return in words what differs between two identities; None where nothing does."""
+    """Return a description of the difference between two identities; None if they are equal."""
     names = [name for name in ("nodes", "edges", "features", "classes") if there.get(name) != here[name]]
     if names:
         return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
@@ -131,7 +131,10 @@ _OTHERS = {"links": "files tell other splits of links", "edge_labels": "the tabl
 
 
 def _of_edges(graph, sources, array):
-    """The sum over a row's in-edges of a hash of the source's id and the edge's values, mod 2^64: (n_dst,) uint64."""
+    """Return the sum over a row's in-edges of a hash of the source's id and the edge's values, (n_dst,) uint64.
+
+    Sums are modulo 2^64.
+    """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)
     for low, high in row_chunks(indptr, _EDGES):
@@ -149,14 +152,14 @@ def _words(labels):
 
 
 def _mixed(x):
-    """Splitmix64's finalizer, (n,) uint64."""
+    """Apply splitmix64's finalizer, (n,) uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def _drawn(start, n):
-    """The splitmix64 numbers `start` .. `start` + n, (n,) uint64."""
+    """Return the splitmix64 numbers from `start` to `start` + n - 1, (n,) uint64."""
     return _mixed(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(GAMMA))
 
 

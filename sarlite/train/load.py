@@ -1,4 +1,4 @@
-"""From a data set to this rank's rows and graph, of one node type or of several."""
+"""Loading of a data set: this rank's rows and graph, with one node type or several."""
 
 import gc
 import sys
@@ -37,7 +37,7 @@ from sarlite.types import Path
 
 
 class Source(NamedTuple):
-    """Which data set, what of it is read, and how it is divided for the ranks.
+    """Data set to load, the parts of it to read, and its division among ranks.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads
 
 
 def kind(comm: Communicator, spec: str) -> str:
-    """Return what a data set is: "plain", of one kind, "relational", or "graphs", a set of graphs. Collective."""
+    """Return the kind of a data set: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
     def found():
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
@@ -165,7 +165,7 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, what):
-    """Return the `Shard` without a graph, and what makes a graph of options. Collective.
+    """Return the `Shard` without a graph, and a function that makes the graph from options. Collective.
 
     Of relational data features are by node type, and what is to be exchanged is found at its first use.
     """
@@ -208,7 +208,7 @@ def _read(comm, source, scratch, seconds, what):
 
 
 def _typed(comm, edges, ids, names, values, options):
-    """The graph of relational data, with the values of its edges. Collective."""
+    """Return the graph of relational data, with its edge values. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     if not names:
         return graph
@@ -217,7 +217,7 @@ def _typed(comm, edges, ids, names, values, options):
 
 
 def _division(source, scratch, seconds):
-    """What `data.divided` takes of either kind."""
+    """Return the keyword arguments of `data.divided` for both kinds of data."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -231,7 +231,7 @@ def _reads_labels(source):
 
 
 def _part(comm, source, dataset, rows, memory, part, edges):
-    """This rank's `Shard`, without a graph. Collective."""
+    """Return this rank's `Shard`, without a graph. Collective."""
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
     n_rows = sum(own.n_rows for own in part.nodes.values())
@@ -247,14 +247,17 @@ def _part(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):
-    """What the division costs, from every rank's own edges. Collective."""
+    """Return the measures of the division, computed from every rank's own edges. Collective."""
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
 
 
 def _lockstep(comm, options, summary):
-    """Warn of parts whose blocks are uneven, where every round of the mode lasts as long as its largest block."""
+    """Return a warning if the division gives uneven blocks in a mode with rounds, else None.
+
+    Each round of such a mode lasts as long as its largest block.
+    """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
         return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "
@@ -281,11 +284,11 @@ def memory_from_here(comm: Communicator) -> Memory:
 
 
 def widths(rows: Any) -> Any:
-    """Return what a model takes as `n_in`: the number of features, of relational data by node type."""
+    """Return the model's argument `n_in`: the number of features, for relational data by node type."""
     x = rows.features
     return {name: own.shape[1] for name, own in x.items()} if isinstance(x, dict) else x.shape[1]
 
 
 def told_widths(features: dict[str, Any]) -> str:
-    """Say the numbers of features by node type, as one text."""
+    """Return the numbers of features by node type as text."""
     return ", ".join(f"{name} {x.shape[1]}" for name, x in features.items())

@@ -164,10 +164,9 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch and return its loss, the mean over the training rows of what they had in their steps.
-        Collective.
+        """Train one epoch and return the mean of the steps' losses, weighted by their training rows. Collective.
 
-        `on_step` hears of each step, (steps done, loss).
+        `on_step(steps_done, loss)` is called after each step.
         """
         n_steps, step = len(self.batches), self.training_step
         self._begin(epoch * n_steps)
@@ -218,7 +217,7 @@ class Trainer:
                    stopping=Stopping(patience, plateau_of(self.schedule)), on_epoch=on_epoch)
 
     def _begin(self, step):
-        """Begin to go over the batches of the epoch that the global step `step` is in, from that step on."""
+        """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
         self.training_step.n_steps = self.batches.step = step
         self._left = self.inputs.to_train(iter(self.batches), step)
 
@@ -269,7 +268,7 @@ class Trainer:
         return loss
 
     def _split_rows(self, batch):
-        """By split, which rows of a batch's output are in it."""
+        """Return, for each split, the rows of a batch's output that belong to the split."""
         if batch.outputs is None:
             return self.rows
         found, numbers = {}, np.arange(len(batch.outputs))
@@ -300,7 +299,7 @@ class Trainer:
         return output
 
     def counted(self) -> dict[str, Any]:
-        """Return what a run tells of its batches, by the name that `--json` gives it. Collective.
+        """Return statistics of the batches, keyed as in the output of `--json`. Collective.
 
         Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with
         caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a
@@ -369,7 +368,7 @@ def _train_epoch(trainer, epoch, on_step):
 
 
 def _evaluate(trainer, epoch, best, forced):
-    """Evaluate after an epoch, tell `best`, and return the scores."""
+    """Evaluate after an epoch, report the scores to `best`, and return them."""
     profile = trainer.graph.profile
     with profile.span("evaluation"), profile.phase("evaluation"):
         scores = trainer.evaluate()

@@ -1,4 +1,4 @@
-"""The model of a run: its class by name or by file, made with the options that it takes.
+"""Loading of a run's model: its class, by name or from a file, and the options that the class takes.
 
 A file's class keeps a contract: `model_class` tells it. What fails in the file is a ConfigError that quotes the file,
 not sarlite.
@@ -93,7 +93,7 @@ def model_class(spec: str) -> Any:
 
 
 class ModelSpec(NamedTuple):
-    """Which model, and what it is made with.
+    """Model class and the options that it is constructed with.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ def _refused(spec, reason):
 
 @contextmanager
 def errors_of(spec: str) -> Iterator[None]:
-    """Turn an exception that came through the model's file into a ConfigError that quotes the file's lines alone.
+    """Return a context that converts exceptions from a model's file to a ConfigError quoting lines of that file.
 
     Parameters
     ----------

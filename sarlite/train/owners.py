@@ -1,4 +1,4 @@
-"""Rows that ranks own: in the order of their ids, on rank 0, piece by piece, and back to whoever owns them now."""
+"""Rows that ranks own: collected on rank 0 in the order of their ids, piece by piece, and sent back to their owners."""
 
 import math
 
@@ -10,13 +10,13 @@ PIECE_BYTES = 1 << 21
 
 
 class Attempts:
-    """What rank 0 does between messages that others wait for: after the first action that fails it takes no more."""
+    """Actions of rank 0 between messages that other ranks wait for; after the first failure no more actions run."""
 
     def __init__(self, comm):
         self._comm, self._error = comm, None
 
     def __call__(self, action):
-        """Take an action and return its result, on rank 0; None elsewhere."""
+        """Run an action on rank 0 and return its result; return None on other ranks and after a failure."""
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()
@@ -25,12 +25,12 @@ class Attempts:
         return None
 
     def end(self):
-        """Raise on every rank where an action failed. Collective."""
+        """Raise the failure of an action, if any, on every rank. Collective."""
         raise_together(self._comm, self._error)
 
 
 class Owners:
-    """Which rank has which ids. Construction and every method are collective.
+    """Map from ids to the ranks that own them. Construction and every method are collective.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows):
-        """(low, high, sizes) of each piece: which of this rank's ids, ascending, it has, and how many of each rank."""
+        """Return (low, high, sizes) of each piece: its range of this rank's ascending ids, and each rank's count."""
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
         if step not in self._kept:
@@ -95,7 +95,7 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in pieces on rank 0, None as often elsewhere."""
+        """Yield the rows of all ranks by ascending id, in pieces on rank 0; other ranks yield None as often."""
         for low, high, sizes in self._pieces(rows):
             ids = self._collect(self._ascending[low:high], sizes)
             found = self._collect(rows[self._order[low:high]], sizes)
@@ -145,7 +145,7 @@ class Owners:
         return piece[-1]
 
     def _check_end(self, whole, begin, last):
-        """The checkpoint has no more ids."""
+        """Check that the checkpoint has no more ids."""
         if whole is not None and begin < whole.shape[0]:
             (more,) = self._ascends(whole, begin, begin + 1, last)
             raise CheckpointError(f"{self.name!r}: id {more} is nobody's here")
@@ -157,7 +157,7 @@ class Owners:
         return there
 
     def _collect(self, own, sizes):
-        """Every rank's rows, in rank order, on rank 0; None elsewhere."""
+        """Return every rank's rows, in rank order, on rank 0; None on other ranks."""
         if self.comm.rank:
             if len(own):
                 self.comm.start_send(np.ascontiguousarray(own), 0).wait()

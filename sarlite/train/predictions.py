@@ -1,4 +1,4 @@
-"""What predictions are asked of: the nodes or the pairs of a file; and the files that predictions go to."""
+"""Requests for predictions, read from a file of nodes or pairs, and the files that predictions are written to."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,22 +24,22 @@ _HITS = (20, 50, 100)
 
 
 class Asked(NamedTuple):
-    """What is asked for of this rank: nodes that it owns, or pairs whose sources it owns.
+    """Predictions requested from this rank: nodes that it owns, or pairs whose sources it owns.
 
     Attributes
     ----------
     places : (k,) int64
-        Where they stand in the file; pairs from n on are its negatives.
+        Positions in the file; pairs from n on are its negatives.
     n : int
-        Nodes or pairs of the file, without negatives.
+        Number of nodes or pairs in the file, without negatives.
     ids : (n,) or (n, 3) int64, or None
-        On rank 0 the file's: nodes, or sources, destinations and numbers of relations. None: all nodes, by id.
+        Contents of the file on rank 0: nodes, or sources, destinations and relation numbers. None for all nodes, by id.
     rows : (k,) int64, optional
-        Of the nodes, their local rows.
+        Local rows of the nodes.
     graph : LinkGraph, optional
-        Of the pairs, one candidate a row.
+        Graph of the pairs, with one candidate per row.
     per_link : int, optional
-        Negatives of each pair; 0: all pairs have the same; None: there are none.
+        Number of negatives of each pair; 0 if all pairs share them; None without negatives.
     """
 
     places: Array
@@ -50,12 +50,12 @@ class Asked(NamedTuple):
     per_link: int | None = None
 
     def judged(self, comm: Communicator, scores: Array) -> dict[str, float]:
-        """Return what OGB's evaluators say of scores, (k,), of links and negatives: by name a share or a mean.
-        Collective.
+        """Return the metrics of OGB's evaluators for the scores, (k,), of links and negatives, by name. Collective.
 
-        Hits@K is the share of links above the K-th highest score of the negatives that all links have; of negatives of
-        each link MRR is of its rank among them, where ties count half, and Hits@K the share of ranks up to K. A score
-        that is NaN is a bad one. Nothing is said of fewer negatives than K.
+        If all links share the negatives, Hits@K is the share of links above the K-th highest score of the negatives. If
+        each link has its own negatives, MRR is the mean reciprocal rank of a link among them, where ties count half,
+        and Hits@K is the share of ranks up to K. A NaN counts against the link. Hits@K is left out if there are fewer
+        than K shared negatives.
         """
         n_own = np.count_nonzero(self.places < self.n)  # places ascend
         links, others = np.split(scores.astype(np.float64), [n_own])
@@ -136,8 +136,11 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, w
 
 def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Of n rows of whole numbers, which rank 0 has, those whose first number is among `ids`: their places, where the
-    number stands in `ids`, and the rows themselves, (k, width). Rank 0 sends `at_once` at a time. Collective."""
+    """Return the rows of integers whose first number is among `ids`; rank 0 holds the n rows. Collective.
+
+    Return three arrays: the positions of the rows, the index of each first number in `ids`, and the rows, (k, width).
+    Rank 0 sends `at_once` rows at a time.
+    """
     order = np.argsort(ids, kind="stable")
     ascending = np.asarray(ids)[order]
     found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, width), np.int64))]
@@ -161,7 +164,7 @@ def paths(config: Any, form: str) -> list[str]:
 
 
 def check_paths(config: Any, form: str) -> None:
-    """Raise a ConfigError where a file cannot be written here."""
+    """Raise a ConfigError if a prediction file cannot be written on this rank."""
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             try_whole(path)

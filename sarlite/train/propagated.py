@@ -93,7 +93,7 @@ def _joined(hops, x, powers):
 
 
 def _keep(comm, folder, facts, graph, x, powers):
-    """Write the powers into a private folder, which then takes the name. Collective; where it fails nothing is left."""
+    """Write the powers into a private folder and then rename it; a failure leaves nothing behind. Collective."""
     with contextlib.ExitStack() as held:
         made = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
         for k, h in _hops(graph, x, powers):
@@ -124,7 +124,7 @@ def _record(path):
 
 
 def _read(comm, folder, facts, graph, x, powers, verify):
-    """This rank's rows of the folder, once it is of these data. Collective."""
+    """Return this rank's rows of the folder, after a check that the folder belongs to these data. Collective."""
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
 
     def rows():
@@ -165,7 +165,7 @@ def _read_meta(folder, facts, powers):
 
 
 def _check(path, meta):
-    """Raise a DataError where a field is missing or of another type."""
+    """Raise a DataError if a field is missing or has another type."""
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
             raise DataError(f"{path}: {name}: expected {kind.__name__}, found {meta.get(name)!r}")

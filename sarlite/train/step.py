@@ -23,7 +23,7 @@ _PIECE = 1 << 18
 
 
 class PiggybackReduce:
-    """A few numbers of each rank that are added over ranks in an allreduce that takes place anyway.
+    """Sums of a few numbers of each rank, computed by an allreduce that takes place anyway.
 
     So ranks agree, without another message, on events that one rank alone may notice, such as a signal.
 
@@ -47,7 +47,7 @@ class PiggybackReduce:
 
 
 class TrainingStep:
-    """Steps of a model's parameters down the gradient of a loss over all ranks. A call is one step, and collective.
+    """One optimization step on a batch: loss over all ranks, gradients, parameter update. A call is collective.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _squares(gradient):
 
 
 def not_finite(x: Any, then: str = "", name: str = "x") -> DataError | None:
-    """Return the DataError that names the first value of x, or of the pair or dict x, that is not finite, or None."""
+    """Return a DataError for the first value of x (array, pair or dict of arrays) that is not finite, or None."""
     if isinstance(x, dict):
         return next(filter(None, (not_finite(rows, then, f"{name}[{key!r}]") for key, rows in x.items())), None)
     for array in x if isinstance(x, tuple) else (x,):

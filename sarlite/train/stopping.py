@@ -1,4 +1,4 @@
-"""The best epoch so far, and what follows where none is better: the end of training, or a lower learning rate.
+"""The best epoch so far, and the reaction to epochs without improvement: end of training, or a lower learning rate.
 
 All of it is decided by scores that are the same on every rank, so every rank decides alike.
 """
@@ -49,12 +49,15 @@ class Best:
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
-        """Without a validation split, the last epoch is the best; without a metric, that of the lowest validation loss.
+        """Record `epoch` as the best epoch if its scores are better.
+
+        Without a validation split the last epoch is the best. Without a metric the epoch with the lowest validation
+        loss is the best.
 
         Parameters
         ----------
         forced : bool
-            Whether the epoch is evaluated only because it is the last one.
+            True if the epoch is evaluated only because it is the last one.
         """
         if scores["val_loss"] is None or (not (forced and self.decided) and self._beaten_by(scores)):
             self.epoch, self.scores, self.state = epoch, dict(scores), None  # which goes before the next one is copied
@@ -71,7 +74,7 @@ class Best:
 
 
 class Stopping:
-    """What happens after epochs without a better one.
+    """Rule for epochs without an improvement: end training, or lower the learning rate.
 
     Parameters
     ----------
@@ -90,19 +93,19 @@ class Stopping:
         self.patience, self.plateau = None if patience is None else whole("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
-        """Whether training ends after `epoch`, an evaluated one."""
+        """Return True if training ends after `epoch`, which has been evaluated."""
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Hear that `epoch` was evaluated, and not by force."""
+        """Report that `epoch` was evaluated, unless only because it is the last one."""
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: Mapping[str, Any]) -> None:
-        """Take what a checkpoint's metadata have of `state`; without it begin anew. Raises CheckpointError."""
+        """Restore the `state` in a checkpoint's metadata, if any. Raise CheckpointError if it is not valid."""
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, JSON-able."""
+        """Return the state for a checkpoint, JSON-serializable."""
         return {} if self.plateau is None else {"plateau": self.plateau.state()}

@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 def in_order(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names of what has a `dtype` in the order in which a file has them: by dtype, and then by name."""
+    """Return the names of the arrays in the order of a file: by dtype, then by name."""
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
@@ -64,12 +64,14 @@ class Writer:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["Writer"]:
-        """Write what is `add`ed to a file that appears whole at the end, or not at all; options as of `files.whole`.
+        """Return a context for writing a file with `add`; the file appears complete at the end, or not at all.
+
+        See `files.whole` for the options.
 
         Raises
         ------
         CheckpointError
-            Naming the file and the cause (a full disk, say); what stood there before is intact.
+            An error, such as a full disk. The message names the file and the cause; an earlier file is unchanged.
         """
         with self._named(), whole(self.path, trial=trial, new=new) as (_, self._file):
             self.add(np.frombuffer(len(self._header).to_bytes(8, "little") + self._header, np.uint8))
@@ -90,7 +92,7 @@ class Writer:
 
 
 def _sum_place(header):
-    """Where in the file the 64 digits of the checksum begin."""
+    """Return the byte offset of the checksum's 64 digits in the file."""
     found = list(_SUM.finditer(header))
     if len(found) != 1:
         raise ValueError("it has no checksum")
@@ -98,7 +100,7 @@ def _sum_place(header):
 
 
 def _header(file):
-    """The first bytes of an open file and its header."""
+    """Return the first bytes of an open file, and its header."""
     start = file.read(8)
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
@@ -107,7 +109,7 @@ def _header(file):
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file, or an open one by its descriptor, with the checksum in it, and return the checksum.
+    """Compare a file (path or file descriptor) with its stored checksum; return the checksum.
 
     Raises
     ------
@@ -152,13 +154,13 @@ class Stored:
         self.dtype, self.shape, self._file, self._begin = np.dtype(dtype), shape, file, begin
 
     def rows(self, begin: int, end: int) -> Array:
-        """Return the rows `begin` .. `end` that there are, as a new array; CheckpointError where it cannot be read."""
+        """Return the existing rows among `begin` .. `end` as a new array; raise CheckpointError on failure."""
         end = min(end, self.shape[0])
         return self._read((max(end - begin, 0), *self.shape[1:]),
                           begin * self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def whole(self) -> Array:
-        """Return all of it, as a new array; raises as `rows`."""
+        """Return the whole tensor as a new array; raise as `rows`."""
         return self._read(self.shape, 0)
 
     def _read(self, shape, at):

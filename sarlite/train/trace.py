@@ -22,7 +22,7 @@ TRACKS = ("compute", "fetch", "push", "sample", "lookup")
 
 
 def check_path(comm: Communicator, path: AnyPath) -> None:
-    """Find out before training whether rank 0 can write the file. Collective.
+    """Check before training that rank 0 can write the file. Collective.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
 
 @contextmanager
 def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
-    """Record what this rank does inside. Collective.
+    """Return a context that records the spans of this rank. Collective.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _events(rank, spans):
 
 
 def _lane(ends, begin, end):
-    """The first lane that is free at `begin`; `ends` holds when each becomes free."""
+    """Return the first lane that is free at `begin`; `ends` has the time when each lane becomes free."""
     lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))
     ends[lane : lane + 1] = [end]
     return lane

@@ -1,4 +1,4 @@
-"""What a `Trainer` is given, and what its model returns, checked."""
+"""Checks of a `Trainer`'s arguments and of its model's output."""
 
 from sarlite import nn
 from sarlite.errors import ConfigError, ShapeError, number
@@ -45,7 +45,7 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
 
 
 def check_takes(model, x):
-    """Raise a ShapeError where x has not as many features as the model `takes`, if it says so; by node type as x."""
+    """Raise a ShapeError unless x has as many features as the model `takes`, by node type if x is a dict."""
     takes = getattr(model, "takes", None)
     if takes is None or isinstance(takes, dict) != isinstance(x, dict):
         return
@@ -116,5 +116,5 @@ def check_output(output, model, n_rows, n_classes):
 
 
 def each_x(x):
-    """Yield (what an error calls it, the tensor) of x, or of each in a dict."""
+    """Yield (name for errors, tensor) for x, or for each entry of a dict."""
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]

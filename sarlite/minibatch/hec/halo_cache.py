@@ -26,7 +26,44 @@ CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "p
 
 @dataclass(frozen=True)
 class HEC:
-    """How a minibatch meets remote neighbours by a historical embedding cache: `NeighborLoader(..., remote=HEC(...))`.
+    """Settings of a historical embedding cache for remote neighbours: `NeighborLoader(..., remote=HEC(...))`.
+
+    Each layer's input has one cache. Halo rows get no gradient, and their owners do not sample their in-edges.
+
+    Parameters
+    ----------
+    lines : int
+        Largest number of rows in a cache (the paper's cs); no memory is taken beyond the number of halo rows.
+    life : int
+        Life span of a row in steps beyond the delay (ls). A row is a hit while its age, counted from the step that
+        computed it, is at most delay + life.
+    limit : int
+        Largest number of rows pushed per step, layer and peer (nc).
+    delay : int
+        Number of steps after which pushed rows are received (d), during which they travel; 0 exchanges them within the
+        step.
+    on_miss : {"drop", "zero", "local"}
+        Treatment of a missing row. "drop" removes its edges from the batch. "zero" uses a row of zeros, which counts.
+        "local" replaces its edges by other in-edges of the destination, from local rows of the layer or cached rows.
+    push : {"paper", "demand"}
+        Rows to push. "paper": rows of this step that a peer has as halo. "demand": rows that peers will need `delay`
+        steps later, each in its newest version. The sampler runs ahead by as many steps and asks for them.
+    push_by : {"degree", "cut-degree", "uniform"}
+        Weight of a row when more than `limit` rows could be pushed: its in-degree, the number of peers that have it as
+        halo, or 1.
+    features : {"auto", "keep", "cache"}
+        Storage of layer 0, whose rows never change: keep all halo rows, or push and cache them too. "auto" keeps up to
+        `lines` rows.
+
+    Raises
+    ------
+    ConfigError
+        A parameter has no valid value; the message names it.
+
+    Notes
+    -----
+    Memory of a layer: lines * (4 width + 24) bytes in float32, lines * (2 width + 24) with bfloat16 rows, and 4 bytes
+    per halo row. Source: DistGNN-MB 3.2.
 
     One cache for the input of each layer. Halo rows get no gradient, and their owners do not expand them.
 
@@ -89,29 +126,29 @@ class HEC:
 
 
 class Caches:
-    """What a loader with an `HEC` has: a cache of halo rows for each layer's input, and the pushes under way.
-    Construction is collective.
+    """Caches of halo rows, one for each layer's input, and the pushes in progress. Construction is collective.
 
     Parameters
     ----------
     part : PartEdges
     x : (n_local, ...) array
-        Features.
+        Features of the local rows.
     n_layers, seed : int
     settings : HEC
     channels : callable, name -> Communicator
-        The loader's own channels: what it samples on, "sample", and "embeddings".
+        Returns the loader's channels "sample" and "embeddings".
 
     Attributes
     ----------
-    lookups, hits, rows_pushed : list of int, one a layer
+    lookups, hits, rows_pushed : list of int
+        Counts for each layer.
     bytes_pushed : int
     kept : (n_local + n_halo, ...) array, or None
-        The features of all columns, where those of halo rows are kept.
-    tables : list of Table, one a layer
-        Halo rows, by their numbers.
+        Features of all columns, if the features of halo rows are kept.
+    tables : list of Table
+        Cached halo rows of each layer, by halo number.
     dated : bool
-        Whether the steps in which rows were made go with them.
+        True if each pushed row travels with the step that computed it.
     """
 
     def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
@@ -147,7 +184,7 @@ class Caches:
         return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
 
     def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Return as what rows of a dtype are stored and pushed: narrow where the graph's rows are."""
+        """Return the dtype for storing and pushing rows of `dtype`: uint16 for bfloat16 rows, else `dtype`."""
         dtype = np.dtype(dtype)
         return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
 
@@ -155,13 +192,13 @@ class Caches:
         return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
 
     def keeps(self, layer: int) -> bool:
-        """Tell whether a layer's halo rows are all here."""
+        """Return True if all halo rows of a layer are kept on this rank."""
         return layer == 0 and self.kept is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:
-        """With "demand", tell owners which rows a step's batch needs, and note what peers ask of this rank. Collective.
+        """With push "demand", request the halo rows of a step's batch from their owners. Collective.
 
-        The owners send these rows `delay` steps before.
+        This rank stores the requests of its peers. Owners send the rows `delay` steps before the step.
         """
         if self.dated:
             self._asked[step] = [
@@ -170,13 +207,13 @@ class Caches:
                 for layer in sampled.layers]
 
     def done(self, step: int) -> None:
-        """Let go of what `ask` noted for the rows that were sent in a step."""
+        """Free the stored requests for the rows that were sent in `step`."""
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Push this layer's rows, take what was made `delay` steps ago, and look up. Collective where it pushes.
+        """Push this layer's rows, receive the rows pushed `delay` steps ago, and look up halo rows.
 
-        Not of a layer that `keeps`.
+        Collective if `pushes`. Not for a layer that `keeps` its halo rows.
 
         Parameters
         ----------
@@ -184,16 +221,18 @@ class Caches:
         rows : (n,) int
             This rank's rows of the batch.
         h : (n, ...) array
-            Their values.
+            Values of `rows`.
         halo : (k,) int
-            Halo rows that are needed.
+            Halo rows that the layer needs.
         pushes : bool
-            Whether the step is one of training.
+            True if the step is a training step.
 
         Returns
         -------
         found : (k,) bool
-        values : (hits, ...) array
+            True for each halo row in the cache.
+        values : (n_hits, ...) array
+            Values of the rows that were found.
         """
         if pushes:
             self._push(layer, step, rows, self._stored(h))
@@ -214,12 +253,12 @@ class Caches:
             self._pending.add((step, layer))
 
     def has(self, layer: int, step: int, halo: Array) -> Array:
-        """Return which halo rows are there, (k,) bool."""
+        """Return True for each halo row that is in the cache and not expired, (k,) bool."""
         with self._profile.span("lookup", "lookup", layer=layer):
             return self.tables[layer].find(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
-        """Return halo rows that are there, (k, ...), of the dtype and row shape of `like`."""
+        """Return cached halo rows, (k, ...), with the dtype and row shape of `like`."""
         with self._profile.span("lookup", "lookup", layer=layer):
             values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
             if len(halo):
@@ -227,12 +266,12 @@ class Caches:
             return values if values.dtype == like.dtype else kernels.widen(values)
 
     def substitutes(self, layer: int, step: int) -> Substitutes:
-        """Return what may stand in for a layer's missing rows."""
+        """Return the `Substitutes` for a layer's missing rows."""
         own = key(self._seed, "stand-ins", "", step, layer)
         return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), own)
 
     def count(self, layer: int, lookups: int, hits: int) -> None:
-        """Note how many halo rows were looked up, and how many were there."""
+        """Add to the counts of halo rows that were looked up and that were found."""
         self.lookups[layer] += lookups
         self.hits[layer] += hits
 
@@ -242,23 +281,23 @@ class Caches:
                 self.tables[layer].put((slots + start).astype(np.int32), made, rows)
 
     def drain(self) -> None:
-        """Take what is under way into the tables. Collective."""
+        """Wait for all pushes in progress and store their rows in the tables. Collective."""
         for _, layer, received in self._pusher.drain():
             self._store(layer, received)
         self._pending.clear()
 
     def clear(self) -> None:
-        """Forget all rows, as at the start. Collective."""
+        """Remove all rows, as at the start. Collective."""
         self.drain()
         self._empty()
 
     def contents(self) -> dict[str, Ordered]:
-        """Return what is in this rank's tables, by name: "cache.LAYER.NAME", and with "demand" "newest.LAYER.NAME"."""
+        """Return this rank's tables, named "cache.LAYER.NAME", and with push "demand" also "newest.LAYER.NAME"."""
         return {f"{prefix}{name}": array for prefix, thing in self._things()
                 for name, array in thing.contents().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Take over what `contents` were, copied, on the same part of the same graph."""
+        """Restore the tables from copies of `contents`, made on the same part of the same graph."""
         for prefix, thing in self._things():
             thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
@@ -269,7 +308,7 @@ class Caches:
 
 
 class CachedLayer(Picks):
-    """A layer of a batch whose halo rows are joined as it is entered, as far as the cache has them; then it is a graph.
+    """A layer of a batch whose halo rows come from the cache; `enter` returns its graph.
 
     Parameters
     ----------
@@ -292,10 +331,9 @@ class CachedLayer(Picks):
         self._values: Array | None = None  # of the halo rows that were found
 
     def enter(self, h: Any) -> tuple[PickedGraph, Any]:
-        """Return the graph of the rows that are there and their values: h, and behind it the halo rows that were found.
-        Collective.
+        """Return the layer's graph, and h followed by the values of the halo rows that were found. Collective.
 
-        Entering again, as for a second pass, joins the same rows and pushes nothing.
+        A repeated call, as in a second forward pass, appends the same rows and pushes nothing.
         """
         if self._caches.keeps(self._place):
             return self._with_kept(h)
@@ -305,11 +343,11 @@ class CachedLayer(Picks):
         return self._graph, h if self._values is None else ops.concat([h, Tensor(self._values)])
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
-        """Tell that a layer is entered first: before, its halo rows are not there."""
+        """Raise a ConfigError: `enter` must be called first, because it fetches the halo rows."""
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """The graph of all rows; and h, behind it the halo rows' features: by number where h is rows of that table."""
+        """Return the graph of all rows, and h followed by the kept features of halo rows."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._place, len(halo), len(halo))
@@ -321,7 +359,7 @@ class CachedLayer(Picks):
         return self._graph, ops.concat([h, Tensor(caches.kept[halo])])
 
     def _join(self, h):
-        """Make the graph with the halo rows that are found, and their values."""
+        """Make the graph with the halo rows that are found, and store their values."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
         found, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not found.all():
@@ -338,6 +376,6 @@ class CachedLayer(Picks):
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
     def _of_all(self, layer):
-        """The graph of a layer whose halo rows are sources as the others."""
+        """Return the graph of a layer with its halo rows as additional source rows."""
         rows = np.concatenate([self.rows, layer.halo])
         return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

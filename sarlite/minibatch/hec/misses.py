@@ -1,4 +1,4 @@
-"""Picks whose halo rows a cache has not: they leave the layer, and further in-edges may stand in for them."""
+"""Cache misses: picks whose halo rows are not cached leave the layer, and other in-edges may replace them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from sarlite.types import Array
 
 
 class Substitutes(NamedTuple):
-    """Which further in-edges of a destination may stand in for its missing picks, and their order.
+    """Rule for the in-edges that may replace a destination's missing picks.
 
     Attributes
     ----------
     has : callable
-        Columns of halo rows (k,) -> (k,) bool, whether the cache has them.
+        Maps columns of halo rows, (k,), to (k,) bool: True if the cache has the row.
     key : int
-        What the order of a row's further edges goes by, with the destination's global id and the edge's place in its
-        row.
+        Key of the random order of a destination's other in-edges. The order also depends on the destination's global id
+        and on the edge's position in its row.
     """
 
     has: Callable[[Array], Array]
@@ -29,25 +29,25 @@ class Substitutes(NamedTuple):
 
 def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
             substitutes: Substitutes | None = None) -> Layer:
-    """Return a layer without some picks.
+    """Return a layer without the missing picks, which other in-edges may replace.
 
     Parameters
     ----------
     part : PartEdges
-        Of one set of edges.
+        Part with one set of edges.
     layer : Layer
     rows : (n_src,) int
         The part's row of each local source row.
     missing : (n_picks,) bool
-        The picks that cannot be used.
+        True for each pick that cannot be used.
     substitutes : Substitutes, optional
-        For each edge that a miss took away another in-edge of its destination takes its place, where there is one:
-        whose source is among the layer's rows or in the cache, not picked already, in the order of a hash. By default
-        nothing takes its place.
+        Rule for replacements. Each missing pick is replaced by another in-edge of its destination, if there is one. Its
+        source is one of the layer's rows or in the cache, and not yet picked. By default nothing replaces a missing
+        pick.
 
     Notes
     -----
-    O(picks), and with substitutes O(edges of the destinations with a miss).
+    O(picks) time, and with substitutes O(edges of the destinations with a miss).
     """
     dst = np.repeat(np.arange(layer.n_dst), np.diff(layer.picked.indptr))
     wanted = np.bincount(dst[missing], minlength=layer.n_dst)
@@ -61,7 +61,7 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part, layer, rows, wanted, substitutes):
-    """Return (dst, positions) of as many further edges of each destination as are wanted, where there are so many."""
+    """Return (dst, positions) of up to `wanted` more in-edges for each destination."""
     edges, dst = part.edges.edges, np.flatnonzero(wanted)
     first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
     ends = np.cumsum(degree)
@@ -84,7 +84,7 @@ def _next_picks(part, layer, rows, wanted, substitutes):
 
 
 def _laid_out(part, layer, rows, dst, positions):
-    """The layer with these edges: by destination, and the place among the part's edges of each."""
+    """Return the layer with the given edges: their destinations, and their positions among the part's edges."""
     source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local
     halo, numbers = np.unique(source[~local], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Rows pushed to the peers that have them as halo, by a thread, while others are computed (DistGNN-MB alg. 2, AEP)."""
+"""Asynchronous pushes of rows to the peers that have them as halo, by a thread (DistGNN-MB alg. 2, AEP)."""
 
 import math
 import time
@@ -20,42 +20,42 @@ from sarlite.types import Array
 
 PHASE = "push_rows"
 N_WORDS = 5
-"""Words of a message's head: step, layer, what tells dtype and row shape, number of rows, whether they have steps."""
+"""Words of a message's header: step, layer, checksum of dtype and row shape, number of rows, 1 if rows have steps."""
 _HEAD_BYTES = 8 * N_WORDS
 PIECE_BYTES = 1 << 19
-"""What else is sent to a peer waits for a piece at most, not for a message: 4 ms at 1 Gbit/s."""
+"""Size of a piece. Other messages to a peer wait at most for one piece, 4 ms at 1 Gbit/s, not for a whole push."""
 PAUSE = 4e-4
-"""Seconds between looks. MPI's own wait spins: on full cores it would take half the time of what computes there."""
+"""Seconds between polls. MPI's own wait spins, and would take half the time of a computing thread on the same core."""
 
 Rows = tuple[Array, Any, Array]
 """(slots (m,) int32, made: int or (m,) int64, rows (m, ...))"""
 
 
 class Pusher:
-    """Exchanges rows with all peers, job by job, in a thread. Collective: every rank submits the same jobs in the same
-    order.
+    """Exchanges rows with all peers in a background thread, job by job. Collective.
 
-        pusher.submit(step, layer, messages)    # by the computing thread, which goes on at once
+        pusher.submit(step, layer, messages)    # returns at once in the computing thread
         arrived = pusher.take(step - delay, layer)
+
+    Every rank submits the same jobs in the same order.
 
     Parameters
     ----------
     comm : Communicator
-        A channel of its own, such as `graph.comm.channel("embeddings")`.
+        A separate channel, such as `graph.comm.channel("embeddings")`.
     profile : Profile
-        Counts bytes under "push_rows"; spans go to the track "push", those of waiting to "compute".
+        Counts bytes under "push_rows". Spans of the thread are on the track "push", spans of waiting on "compute".
 
     Notes
     -----
-    A job is an exchange of packed bytes, a head and then, in pieces, the rest (`exchange`): it leaves cores to what
-    computes, and other messages to the same peers go between. What arrives depends on what was submitted alone, not on
-    when: `take` waits.
-    What fails in the thread ends it, and is raised by every later `submit`, `take` and `drain` of this rank; the other
-    ranks then learn of it as of any rank that has failed. Jobs that do not fit together are refused on every rank.
-    Without `comm.threaded` there is no thread, and `submit` waits for the exchange. Memory: what was submitted and not
-    yet sent, and what has arrived and was not yet taken; a row takes its own bytes and 4, or 12 with the step in which
-    it was made.
-    The thread ends with `close`, and with the object.
+    A job exchanges packed bytes with `exchange`: a header, and then the rest in pieces, so that other messages to a
+    peer can go in between. The received rows depend only on the submitted rows and not on timing, because `take` waits.
+    An error in the thread ends it, and every later `submit`, `take` and `drain` of this rank raises the error. Other
+    ranks learn of it in the same way as of any failed rank. Jobs that differ between ranks are refused on every rank.
+    Without `comm.threaded` there is no thread, and `submit` waits for the exchange.
+
+    Memory: submitted rows that are not yet sent, and received rows that are not yet taken. A row takes its own bytes
+    and 4, or 12 with the step that computed it. The thread ends with `close`, or with the object.
     """
 
     def __init__(self, comm: Communicator, profile: Profile) -> None:
@@ -117,7 +117,7 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Return what arrived for a job, once it is here.
+        """Wait for the rows of a job and return them.
 
         Returns
         -------
@@ -147,21 +147,24 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all jobs, and return those not taken yet as (step, layer, what `take` returns), in the order of
-        submission.
+        """Wait for all jobs and return those not taken yet, in the order of submission.
+
+        Returns
+        -------
+        list of (step, layer, list by rank as `take` returns)
 
         Raises
         ------
         Exception
-            What failed in the thread.
+            The error that ended the thread.
         """
         self._link.check()
         return [(*key, self.take(*key)) for key in list(self._results)]
 
     def close(self) -> None:
-        """Work off what was submitted, and end the thread. May be called again.
+        """Finish all submitted jobs and end the thread. Repeated calls are allowed.
 
-        What failed in the thread is not raised here: `drain` raises it.
+        An error of the thread is not raised here but by `drain`.
         """
         self._closed = True
         if self._thread is not None:
@@ -175,7 +178,7 @@ def _stop(thread):
 
 
 class _Job(NamedTuple):
-    """Messages by rank, packed, of which `n_bytes` go to others."""
+    """One exchange: a packed message for each rank; `n_bytes` is the total size of the messages to other ranks."""
 
     step: int
     layer: int
@@ -186,10 +189,9 @@ class _Job(NamedTuple):
 
 
 class _Link:
-    """What the computing thread and the push thread share: the jobs, whether the computing thread waits, and the
-    failure.
+    """State that the computing thread and the push thread share: jobs, a flag for a waiting caller, and a failure.
 
-    It knows no Pusher, which may end before the thread.
+    It has no reference to the Pusher, which may be freed before the thread ends.
     """
 
     def __init__(self, comm, profile):
@@ -197,19 +199,19 @@ class _Link:
         self.waited_for, self.failure = False, None
 
     def check(self):
-        """Raise what failed in the thread."""
+        """Raise the error that ended the thread, if any."""
         if self.failure is not None:
             raise self.failure
 
     def work(self, leave):
-        """The thread's: yield (name, result) of each job."""
+        """Yield the name and the result of each job; the push thread runs this generator."""
         while leave():
             job = self.jobs.popleft()
             yield (job.step, job.layer), self.exchanged(job)
             del job
 
     def exchanged(self, job):
-        """Carry out a job; return what arrived, by rank."""
+        """Carry out a job; return the received rows by rank."""
         try:
             return self._exchanged(job)
         except BaseException as error:
@@ -237,7 +239,7 @@ class _Link:
 
 def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array], hurried: Callable[[], bool],
              piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Send given[q] to each other rank q, and fill wanted[q] with what it sends here, in pieces. Collective.
+    """Exchange byte arrays with every other rank in pieces: send given[q], and receive wanted[q]. Collective.
 
     Parameters
     ----------
@@ -274,7 +276,7 @@ def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array]
 
 
 def _lane(start, peer, array, piece_bytes):
-    """Yield at each look, until all pieces are there, whether one has come since the last."""
+    """Transfer one array in pieces. Yield at each poll: True if a piece was completed since the last poll."""
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():
@@ -284,7 +286,7 @@ def _lane(start, peer, array, piece_bytes):
 
 
 def _packed(step, layer, messages, comm):
-    """Copy messages into one array of bytes each."""
+    """Copy each message into one array of bytes and return the job."""
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
@@ -315,14 +317,14 @@ def _check_same(heads):
 
 
 def _unpacked(message, head, job):
-    """Return what a message brought, as views of it."""
+    """Return (slots, made, rows) of a message, as views of it."""
     step, _, _, n, has_made = head
     _, made, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
     return slots, made if has_made else step, rows
 
 
 def _sections(n, has_made, dtype, shape):
-    """(start, end, dtype, shape) of a message's head, steps, rows and slots; each starts at a multiple of 8 bytes."""
+    """Return (start, end, dtype, shape) of the sections of a message, which start at multiples of 8 bytes."""
     sections, end = [], 0
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_made,)), (dtype, (n, *shape)), (np.int32, (n,))):
         start = -(-end // 8) * 8

@@ -1,4 +1,7 @@
-"""Rows by number, each with the step in which it was made: the historical cache, and rows that peers may ask for."""
+"""Table of rows, addressed by row number. Each row has the step that computed it.
+
+It stores the historical cache, and the rows that peers may request.
+"""
 
 import math
 import operator
@@ -13,12 +16,13 @@ from sarlite.types import Array
 
 
 class Ordered(NamedTuple):
-    """Rows of an array in some order. They are gathered when they are asked for, so they are those that are there then.
+    """Rows of an array in a given order, gathered from the array when they are read.
 
     Attributes
     ----------
     array : (n, ...) array
     order : (k,) int array
+        Row numbers of `array`.
     """
 
     array: Array
@@ -44,7 +48,7 @@ class Ordered(NamedTuple):
 
 
 class Table:
-    """Rows as they were when they were made, each with the step of that: put in, found and taken by number.
+    """Table of rows, addressed by row number. Each row has the training step that computed it.
 
         table = Table(n_lines, n_rows, life=3)
         table.put(numbers, made, rows)
@@ -55,27 +59,25 @@ class Table:
     Parameters
     ----------
     n_lines : int
-        Rows that it can hold, at least 1; no more than n_rows are taken.
+        Largest number of rows in the table, at least 1; the table never allocates more than n_rows lines.
     n_rows : int
-        Rows that there are; they are known by their number, 0 .. n_rows.
+        Number of different rows; row numbers are 0 .. n_rows - 1.
     life : int, optional
-        The largest age of a hit, in steps from when the row was made; without it rows never expire.
+        Largest age of a hit, in steps since the row was computed; by default rows never expire.
 
     Raises
     ------
     ConfigError
-        A value that is no whole number or too small.
+        A value that is not a whole number or is too small.
     ShapeError
         2^31 rows or more.
 
     Notes
     -----
-    Every method is of this rank alone, and for one thread at a time. The number of threads changes nothing but the
-    time.
-    Memory: n_lines (24 + the bytes of a row) + 4 n_rows. That of the rows is taken with the first one, outside of a
-    step's buffers.
-    Source: DistGNN-MB 3.2 (HECSearch, HECLoad, HECStore). There an age counts from the row's receipt, and hashing finds
-    a line.
+    All methods are local to the rank, and one thread at a time may call them. The number of kernel threads does not
+    change results. Memory: n_lines * (24 + bytes of a row) + 4 n_rows bytes. The rows' memory is allocated with the
+    first row, outside a step's buffers. Source: DistGNN-MB 3.2 (HECSearch, HECLoad, HECStore). In the paper an age
+    counts from the receipt of the row, and a hash finds a line.
     """
 
     def __init__(self, n_lines: int, n_rows: int, life: int | None = None) -> None:
@@ -85,37 +87,37 @@ class Table:
         self._rows: Array | None = None
 
     def __len__(self) -> int:
-        """How many lines have a row, expired ones too."""
+        """Return the number of rows in the table, including expired rows."""
         return len(self._lines.order())
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds, those of the rows once there is one."""
+        """Allocated bytes; the memory of rows counts once there is a row."""
         return self._lines.nbytes + (0 if self._rows is None else self._rows.nbytes)
 
     def put(self, numbers: Array, made: int | Array, rows: Array) -> None:
-        """Take rows in, one after another.
+        """Store rows one after another.
 
-        A row whose number is there replaces that one, even a newer one. Any other takes an empty line, else that of the
-        oldest row: by `made`, and of equal `made` the first to come.
+        A row replaces a stored row with the same number, even a newer one. A new number takes an empty line, or else
+        the line of the oldest row: the row with the smallest `made`, and of equal ones the row stored first.
 
         Parameters
         ----------
         numbers : (n,) int32
-            n may exceed the lines, and a number may be there more than once.
+            Row numbers; n may exceed the number of lines, and a number may repeat.
         made : int or (n,) int64
-            The step in which the rows were made, at least 0.
+            Step in which the rows were computed, at least 0.
         rows : (n, ...) float32, float64, or uint16 as bfloat16
-            Copied. Of the dtype and trailing shape of the first ones.
+            Rows, copied. All calls must use the same dtype and row shape.
 
         Raises
         ------
         ShapeError
-            Naming the argument. Nothing has changed then.
+            An argument does not fit; the message names it. The table is unchanged then.
 
         Notes
         -----
-        O(n) time, and for each row a look at each newer step that rows are there of. Copies on all threads.
+        O(n) time, and for each row a visit to each newer step that the table has rows of. Copies use all threads.
         """
         steps = made if isinstance(made, np.ndarray) else np.full(len(numbers), operator.index(made))
         room = self._room(rows) if self._rows is None else self._rows
@@ -124,7 +126,7 @@ class Table:
             self._rows = room
 
     def find(self, numbers: Array, now: int) -> Array:
-        """Find rows by their numbers.
+        """Return the line of each row in the table, or -1 for a miss.
 
         Parameters
         ----------
@@ -150,7 +152,7 @@ class Table:
         return self._lines.lookup(numbers, now, self.life)
 
     def take(self, lines: Array, out: Array) -> None:
-        """Copy the rows of some lines.
+        """Copy the rows in `lines` to `out`.
 
         Parameters
         ----------
@@ -171,16 +173,17 @@ class Table:
         kernels.gather_rows(out[:0] if self._rows is None else self._rows, lines, out)
 
     def made(self, lines: Array) -> Array:
-        """Return the steps in which the rows of some lines were made, (n,) int64."""
+        """Return, for the rows in `lines`, the steps that computed them, (n,) int64."""
         return np.ascontiguousarray(self._lines.lines["made"][lines])
 
     def contents(self) -> dict[str, Ordered]:
-        """Return what is in the table, in place, until the next `put`; `load` takes it copied.
+        """Return the table's rows without copying; valid until the next `put`. `load` accepts a copy of them.
 
         Returns
         -------
         dict
-            "halo", the numbers, (n,) int32, "made" (n,) int64 and "rows" (n, ...), oldest first, expired rows too.
+            "halo", the row numbers, (n,) int32; "made", (n,) int64; and "rows", (n, ...). The oldest row is first, and
+            expired rows are included.
         """
         order, lines = self._lines.order(), self._lines.lines
         rows = np.zeros(0, np.float32) if self._rows is None else self._rows
@@ -188,11 +191,11 @@ class Table:
                                                                 ("rows", rows))}
 
     def state(self) -> dict[str, Array]:
-        """Return copies of `contents`, to `load` them again; as many bytes again."""
+        """Return copies of `contents`, which `load` accepts."""
         return {name: array.whole() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Forget all and take in what `state` of a table gave. From here on the two do the same.
+        """Replace all rows by the rows of another table's `state`. Both tables then behave alike.
 
         Parameters
         ----------
@@ -221,6 +224,6 @@ class Table:
         return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
     def _room(self, rows):
-        """Memory for as many rows as there are lines; the system gives it when they are written."""
+        """Return uninitialized memory for as many rows as lines; the system allocates pages when they are written."""
         shape = self.n_lines, *np.shape(rows)[1:]
         return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))

@@ -1,4 +1,4 @@
-"""What is pushed to peers: lists of the rows that each peer has as halo, and two rules by which these are sent."""
+"""Choice of the rows that are pushed: lists of the rows that each peer has as halo, and two rules for sending them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ Message = tuple[Array, Array | None, Array]
 
 
 class SendLists:
-    """By peer the local rows that it has as halo (DistGNN-MB's db_halo, alg. 1): a CSR of local row -> (peer, slot).
+    """For each peer, the local rows that it has as halo (DistGNN-MB's db_halo, alg. 1), as a CSR row -> (peer, slot).
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Find what goes where.
+        """Return, for each peer, the entries of `rows` that the peer has as halo.
 
         Parameters
         ----------
@@ -88,22 +88,22 @@ class SendLists:
         return list(zip(*(np.split(array, ends) for array in found)))
 
     def numbers(self, rows: Array) -> Array:
-        """Return the place of each local row in `self.rows`, (n,) int32; -1 where no peer has it as halo."""
+        """Return the position of each local row in `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:
-        """Return the places in `self.rows` of a peer's slots, (m,) int32."""
+        """Return the positions in `self.rows` of the rows at a peer's slots, (m,) int32."""
         return self._numbers[peer][slots]
 
     def cut_degree(self, rows: Array) -> Array:
-        """Return how many peers have each local row as halo, (n,) int64."""
+        """Return the number of peers that have each local row as halo, (n,) int64."""
         number, places = self._listed(rows)
         found = np.zeros(len(rows), np.int64)
         found[places] = self._starts[number + 1] - self._starts[number]
         return found
 
     def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
-        """Return the weights with which `choose` takes local rows.
+        """Return the weight of each local row for the random choice in `choose`.
 
         Parameters
         ----------
@@ -129,14 +129,14 @@ class SendLists:
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
     def _listed(self, rows):
-        """The numbers of the rows that are in `self.rows`, and their places."""
+        """Return the numbers of the rows that are in `self.rows`, and their positions in `rows`."""
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
         return number[places], places
 
 
 class Chosen:
-    """The paper's rule: of one layer this step's rows that a peer has as halo, at most `limit` for each peer.
+    """The paper's rule for one layer: send rows of this step that a peer has as halo, at most `limit` to each peer.
 
     Parameters
     ----------
@@ -144,16 +144,19 @@ class Chosen:
     part : PartEdges
     limit : int
     by : {"degree", "cut-degree", "uniform"}
-        How likely a row is chosen above the limit: see `SendLists.weights`.
+        Weight of a row if there are more than `limit`: see `SendLists.weights`.
     seed, layer : int
-        What the choice goes by, with the step and the peer.
+        Keys of the random choice, with the step and the peer.
     """
 
     def __init__(self, lists: SendLists, part: PartEdges, limit: int, by: str, seed: int, layer: int) -> None:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return by rank what is sent in a step, of the batch's `rows` and their values `h`. Nobody asks."""
+        """Return the message to each rank, chosen from the batch's `rows` and their values `h`.
+
+        `asked` is not used by this rule.
+        """
         found: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
             mine = rows[places]
@@ -165,17 +168,18 @@ class Chosen:
 
 
 class OnDemand:
-    """Rows are sent to the peers that ask for them: of one layer the newest of each row that some peer has as halo.
+    """The rule "demand" for one layer: send peers the rows that they request, each in its newest version.
 
     Parameters
     ----------
     lists : SendLists
     life : int, optional
-        The largest age of a row that is sent, in steps; by default any.
+        Largest age of a row that is sent, in steps; by default unlimited.
     once : bool
-        Send a row once to each peer: whoever asks keeps what it has got. Else it is sent as often as it is asked for.
+        True if each version of a row is sent only once to each peer, because peers keep all rows. Else a row is sent
+        as often as it is requested.
     features : (n_local, ...) array, optional
-        The layer's rows, where these are the same in every step.
+        The layer's rows, if they are the same in every step.
 
     Notes
     -----
@@ -192,27 +196,27 @@ class OnDemand:
             self._put(lists.rows, 0, features[lists.rows])
 
     def _nothing_sent(self):
-        """By peer and slot, the step that made the row which was sent last."""
+        """Return, for each peer and slot, -1 as the step of the version sent last; empty without `once`."""
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Keep what a step made, and return by rank what is sent.
+        """Store the rows of a step, and return the message to each rank.
 
         Parameters
         ----------
         step : int
         rows : (n,) int array
-            The batch's distinct local rows; rows of no list are passed over.
+            Distinct local rows of the batch; rows that no peer has as halo are skipped.
         h : (n, ...) array
-            Their values, of one dtype and row shape in all calls. Copied.
+            Values of `rows`, with the same dtype and row shape in all calls. Copied.
         asked : list by rank of (m,) int arrays, or None
-            Slots that peers ask for.
+            Slots that peers request.
 
         Returns
         -------
         list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
-            What was asked for and is young enough, in the order asked; with `once` not what that peer has got. New
-            arrays.
+            Requested rows that are young enough, in the order of the requests, as new arrays. With `once` versions that
+            the peer has already received are left out.
 
         Raises
         ------
@@ -243,11 +247,11 @@ class OnDemand:
         self.table.put(numbers[places], step, values[places])
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the table's."""
+        """Return the contents of the table."""
         return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Take over the table's `state`; with `once` each row goes once more.
+        """Restore the table from its `state`; with `once` each row may be sent once more.
 
         Raises
         ------
@@ -258,7 +262,7 @@ class OnDemand:
         self._sent = self._nothing_sent()
 
     def _by_age(self, state):
-        """The table's state of an older checkpoint's: the steps of all rows of the lists, -1 of one not made yet."""
+        """Convert the state of an older checkpoint, which has a step for each listed row, -1 if not computed."""
         made, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
         there = np.flatnonzero(made >= 0)
         if len(made) != len(self._lists.rows) or len(there) != len(rows):
@@ -269,33 +273,32 @@ class OnDemand:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: int, ids: Array) -> tuple[Array, Array]:
-    """Take at most `limit` entries without replacement, each draw with probability in proportion to the weights of
-    those left.
+    """Choose at most `limit` entries at random, without replacement, with probabilities proportional to their weights.
 
-    Those of the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
+    The chosen entries have the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
 
     Parameters
     ----------
     places, slots : (m,) int arrays
-        As `SendLists.of` returns them for one peer.
+        Entries for one peer, as `SendLists.of` returns them.
     limit : int or None
-        None: all.
+        Largest number of entries; None chooses all.
     weights : (m,) array
-        Above 0.
+        Positive weights.
     own : int
-        64 bits that tell seed, step, layer and peer: `keys.key(seed, "push", str(peer), step, layer)`.
+        64-bit key of seed, step, layer and peer: `keys.key(seed, "push", str(peer), step, layer)`.
     ids : (m,) int array
-        Global ids, all different.
+        Distinct global ids.
 
     Returns
     -------
     places, slots : (k,) arrays, k = min(m, limit)
-        By ascending slot.
+        Chosen entries in the order of ascending slots.
 
     Notes
     -----
-    What is taken depends on `own` and on (id, weight) of the entries alone: not on their order, nor on rank or threads.
-    O(m) time, and a sort of k. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
+    The choice depends only on `own` and on the (id, weight) of the entries, not on their order, ranks or threads. O(m)
+    time, and a sort of k entries. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
     sampling with a reservoir".
     """
     if limit is None or len(slots) <= limit:
@@ -307,14 +310,14 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
 
 
 def scores(weights: Any, own: int, ids: Array) -> Array:
-    """Exponential variates of rate `weights`."""
+    """Return exponential variates with rates `weights`, determined by `own` and the ids."""
     bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(own)) >> np.uint64(12)
     u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     return -np.log(u) / weights
 
 
 def smallest(scores: Array, n: int, ids: Array) -> Array:
-    """Return the places of the n smallest scores; of like ones that of the lowest id."""
+    """Return the positions of the n smallest scores; ties go to the lowest id."""
     if n == 0:
         return np.arange(0)
     last = np.partition(scores, n - 1)[n - 1]

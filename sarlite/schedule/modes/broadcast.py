@@ -67,7 +67,7 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own, peers):
-        """Return the pieces in which `root` sends its rows, one for each range."""
+        """Return the pieces for the rows that `root` sends, one for each range."""
         ranges = needs.ranges(root, n)
         if root == needs.rank:
             return [Piece(own.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]
