@@ -48,7 +48,7 @@ class GATConv(AttentionConv):
         x, own = graph.src(h), graph.dst(h)
         src_weight, dst_weight = self.score_weights()
         message = fn.attend_linear(x, self.linear.weight, src_weight, own, self.slope, *self.coefficients.coin(),
-                                   dst_weight=dst_weight)
+                                   dst_weight)
         return joined(self, graph.aggregate(message, "sum"), own)
 
 
