@@ -46,8 +46,9 @@ class GATConv(AttentionConv):
 
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
-        attn_src, dst = self.by_input(self.attn_src), own @ self.by_input(self.attn_dst)
-        message = fn.attend_linear(x, self.linear.weight, attn_src, dst, self.slope, *self.coefficients.coin())
+        src_weight, dst_weight = self.score_weights()
+        message = fn.attend_linear(x, self.linear.weight, src_weight, own, self.slope, *self.coefficients.coin(),
+                                   dst_weight)
         return joined(self, graph.aggregate(message, "sum"), own)
 
 

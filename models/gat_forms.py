@@ -73,8 +73,8 @@ class EdgeGATConv(AttentionConv):
     def __call__(self, graph: Graph, h: Any) -> Tensor:
         x, own = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
-        src, dst = x @ self.by_input(self.attn_src), own @ self.by_input(self.attn_dst)
-        message = fn.attend(z, src, dst, self.slope, *self.coefficients.coin(),
+        src_weight, dst_weight = self.score_weights()
+        message = fn.attend(z, x @ src_weight, own @ dst_weight, self.slope, *self.coefficients.coin(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return joined(self, graph.aggregate(message, "sum"), own)
 

@@ -39,9 +39,10 @@ class AttentionConv(nn.Module):
         self.root = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) if residual and n_in != n_out else None
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
-    def by_input(self, attn: Parameter) -> Tensor:
-        """Return W a by head, (n_in, n_heads), of a vector a (n_heads, n_feat): a . W h = (W a) . h."""
-        return (self.linear.weight.reshape(-1, self.n_heads, self.n_feat) * attn).sum(-1)
+    def score_weights(self) -> tuple[Tensor, Tensor]:
+        """Return W a_src and W a_dst by head, each of shape (n_in, n_heads): a . W h = (W a) . h."""
+        weight = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
+        return (weight * self.attn_src).sum(-1), (weight * self.attn_dst).sum(-1)
 
 
 def joined(conv: Any, out: Tensor, own: Any) -> Tensor:

@@ -41,6 +41,7 @@ class AttendLinear(NamedTuple):
     slope: float
     dropout: float
     key: int
+    dst_weight: Tensor | None
 
 
 class Message(NamedTuple):
@@ -148,17 +149,18 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
 
 
 def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
-                  key: int = 0) -> AttendLinear:
-    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)).
+                  key: int = 0, dst_weight: Tensor | None = None) -> AttendLinear:
+    """Message m_ij = a_ij x_j W, with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)), or dst_i W_dst for dst_i.
 
     Parameters
     ----------
     x : Tensor (n_src, n_in)
     weight : Tensor (n_in, n_heads * n_feat)
     src_weight : Tensor (n_in, n_heads)
-    dst : Tensor (n_dst, n_heads)
+    dst : Tensor (n_dst, n_heads), or (n_dst, n_own) with `dst_weight`
     slope, dropout, key
         See `attend`.
+    dst_weight : Tensor (n_own, n_heads), optional
 
     Notes
     -----
@@ -166,7 +168,7 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
     computes the z of the rows that it fetched. On a graph either z travels, or x travels and its sums are multiplied
     by W, whichever is cheaper (`operators.evaluation`). Case 2.
     """
-    return AttendLinear(x, weight, src_weight, dst, slope, dropout, key)
+    return AttendLinear(x, weight, src_weight, dst, slope, dropout, key, dst_weight)
 
 
 def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,

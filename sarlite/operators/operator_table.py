@@ -206,25 +206,35 @@ def _largest_scores(graph, src):
 
 def _attend_linear(graph, message, reducer):
     x, dst = graph.check("fn.attend_linear", {"x": message.x}, {"dst": message.dst})
-    weight, src_weight = message.weight, message.src_weight
-    fits = x.ndim == weight.ndim == src_weight.ndim == dst.ndim == 2 and x.shape[1] == len(weight) == len(src_weight)
-    if not fits or dst.shape[1] != src_weight.shape[1] or not dst.shape[1] or weight.shape[1] % dst.shape[1]:
-        shapes = f"x {x.shape}, weight {weight.shape}, src_weight {src_weight.shape} and dst {dst.shape}"
+    weight, src_weight, dst_weight = message.weight, message.src_weight, message.dst_weight
+    arrays = {"x": x, "weight": weight, "src_weight": src_weight, "dst": dst}
+    by_head = dst
+    if dst_weight is not None:
+        arrays["dst_weight"] = by_head = dst_weight
+    fits = all(array.ndim == 2 for array in arrays.values()) and x.shape[1] == len(weight) == len(src_weight)
+    fits = fits and (by_head is dst or dst.shape[1] == len(by_head)) and by_head.shape[1] == src_weight.shape[1]
+    if not fits or not by_head.shape[1] or weight.shape[1] % by_head.shape[1]:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
-        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}")
-    one_dtype("fn.attend_linear", x=x, weight=weight, src_weight=src_weight, dst=dst)
-    n_heads, n_feat = dst.shape[1], weight.shape[1] // dst.shape[1]
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}, or (n_dst, n_own) and (n_own, n_heads)")
+    one_dtype("fn.attend_linear", **arrays)
+    n_heads, n_feat = by_head.shape[1], weight.shape[1] // by_head.shape[1]
     options = message.slope, message.dropout, message.key
+
+    def scores():  # recorded after z: the order in which gradients of x are added decides the bits of exact numerics
+        return ops.matmul(x, src_weight), dst if dst_weight is None else ops.matmul(dst, dst_weight)
+
     if graph.relation is None and graph.edge_weight is None and not evaluation.attends_products(
             graph, x, n_heads, n_feat):
-        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), ops.matmul(x, src_weight), dst, *options)
-        by_head = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
-        return _attend(graph, shared, reducer)._replace(weight=by_head)
+        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), *scores(), *options)
+        heads = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
+        return _attend(graph, shared, reducer)._replace(weight=heads)
     if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
         z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
-        return _attend(graph, fn.Attend(z, ops.matmul(x, src_weight), dst, *options), reducer)
+        return _attend(graph, fn.Attend(z, *scores(), *options), reducer)
+    own = dst if dst_weight is None else ops.matmul(dst, dst_weight)
     shapes = [(n_heads, n_feat), (n_heads,)]
-    return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, dst])
+    return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, own])
 
 
 def _options(graph, message):

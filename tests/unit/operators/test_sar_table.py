@@ -5,7 +5,7 @@ import pytest
 
 from sarlite import Graph, HeteroGraph, Tensor, fn
 from sarlite.comm import threads
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.operators.evaluation import WAYS
 from tests.helpers.comm.exchanges import EDGES, MODES
 from tests.helpers.graph.strategies import values
@@ -98,3 +98,15 @@ def test_what_is_no_way_is_refused():
         Graph.from_edges(*EDGES).aggregate(fn.linear(Tensor(X), Tensor(WEIGHT), "last"), "sum")
     with pytest.raises(ConfigError, match="message function does not go with reducer 'sym'"):
         Graph.from_edges(*EDGES).aggregate(lambda s, d, e: s["x"], "sym", src={"x": X})
+
+
+def test_attend_linear_multiplies_destinations_by_their_weight():
+    rng = np.random.default_rng(5)
+    graph = Graph.from_edges([0, 1, 2, 2], [1, 2, 0, 1], 3)
+    x, own = Tensor(rng.normal(size=(3, 4))), Tensor(rng.normal(size=(3, 5)))
+    weight, src_weight, dst_weight = (Tensor(rng.normal(size=shape)) for shape in ((4, 6), (4, 2), (5, 2)))
+    out = graph.aggregate(fn.attend_linear(x, weight, src_weight, own, dst_weight=dst_weight), "sum")
+    expected = graph.aggregate(fn.attend_linear(x, weight, src_weight, own @ dst_weight), "sum")
+    np.testing.assert_allclose(out.data, expected.data, rtol=1e-12)
+    with pytest.raises(ShapeError, match=r"dst_weight \(4, 2\)"):
+        graph.aggregate(fn.attend_linear(x, weight, src_weight, own, dst_weight=src_weight), "sum")
