@@ -125,8 +125,10 @@ class FloatSum:
     def __init__(self, shape: tuple[int, ...], dtype: DType, array: Array | None = None) -> None:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
-    def start(self, n_rows: int) -> "FloatSum":
-        """Return this accumulator with a new array of `n_rows` rows of zeros."""
+    def start(self, n_rows: int, earlier: Array | None = None) -> "FloatSum":
+        """Return this accumulator with an array of `n_rows` rows: `earlier` sums that it may add to, or zeros."""
+        if earlier is not None and earlier.dtype == self.dtype and earlier.flags.c_contiguous:
+            return self.over(earlier)
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":

@@ -127,7 +127,7 @@ class GridSum:
         """Shape of a row of the finished sums."""
         return self.grid.shape[1:]
 
-    def start(self, n_rows):
+    def start(self, n_rows, earlier=None):  # these sums are rounded before they are added to earlier sums
         shape = self.shape if self._single_block else self.grid.shape
         return self._with(np.empty((n_rows, *shape), self.dtype) if self._single_block else np.zeros((n_rows, *shape)),
                           self._single_block)

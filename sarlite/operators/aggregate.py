@@ -3,6 +3,7 @@
 An operator computes one block at a time; the schedule brings the rows. Neither knows the other.
 """
 
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,10 +73,11 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
     return output, saved
 
 
-def vjp(g, wants_grad, saved, operator, schedule, sums=FAST):
+def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
     """Run a backward pass from `g`, the gradient of the output, (n_dst, ...). Collective.
 
-    Return one gradient for each input and then for each captured value; None where no gradient is wanted.
+    Return one gradient for each input and then for each captured value; None where no gradient is wanted. `earlier` has
+    gradients of the fetched inputs, or None, that these gradients may be added to in place.
     """
     residuals = saved.residuals[0] if retained() else saved.residuals.pop()
     context = saved.context
@@ -83,8 +85,8 @@ def vjp(g, wants_grad, saved, operator, schedule, sums=FAST):
         return over_reversed.gradients(schedule, operator, residuals, g, context, saved.rows)
     backward_pass = operator.backward(residuals, g, context)
     del residuals
-    sinks = [sink.start(schedule.plan.n_src) if wants and sink is not None else None
-             for sink, wants in zip(backward_pass.sinks, wants_grad)]
+    sinks = [sink.start(schedule.plan.n_src, array) if wants and sink is not None else None
+             for sink, wants, array in zip(backward_pass.sinks, wants_grad, earlier or repeat(None))]
 
     def add(block, rows, arrays):
         backward_pass.add(block, rows, [sink and sink.over(array) for sink, array in zip(sinks, arrays)])

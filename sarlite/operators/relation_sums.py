@@ -232,13 +232,14 @@ def _vjp(g, wants_grad, residuals, operator):
 
     left = {x for _, x, _ in operator.products}
     for k, fetch in reversed([*enumerate(operator.fetches)]):
-        rows = {*fetch.numbers[: len(fetch.operator.fetched)]}
-        multiply(left & rows)
-        left -= rows
+        rows = fetch.numbers[: len(fetch.operator.fetched)]
+        multiply(left & {*rows})
+        left -= {*rows}
         own = [wants_grad[i] for i in fetch.numbers]
-        gradients = aggregate.vjp(g, own, saved[k], operator=fetch.operator, schedule=fetch.schedule)
+        gradients = aggregate.vjp(g, own, saved[k], operator=fetch.operator, schedule=fetch.schedule,
+                                  earlier=[found[i] for i in rows])
         for i, d in zip(fetch.numbers, gradients):
-            if d is not None and found[i] is not None:
+            if d is not None and found[i] is not None and d is not found[i]:
                 d = np.add(found[i], d, out=found[i])
             found[i] = d
     multiply(left)

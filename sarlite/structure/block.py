@@ -125,7 +125,11 @@ class Edges:
 
         One value an edge of a piece then takes no more memory than one value a node.
         """
-        step = max(PIECE_EDGES, self.n_src)
+        return self.in_pieces(PIECE_EDGES)
+
+    def in_pieces(self, least_edges):
+        """Return the edges in pieces of consecutive rows, of about `least_edges` edges or one edge a column."""
+        step = max(least_edges, self.n_src)
         if self.n_edges <= step:
             return [self]
         cuts = np.unique(np.searchsorted(self.indptr, np.arange(step, self.n_edges, step)))

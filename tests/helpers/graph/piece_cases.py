@@ -1,10 +1,8 @@
 """A graph, and messages on it that run in pieces."""
 
 import numpy as np
-import pytest
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.structure import block as blocks
 
 N_NODES, N_EDGES = 20, 400
 
@@ -18,15 +16,8 @@ def problem():
 def in_small_pieces(graph, n_edges=1):
     """Return the graph, whose blocks are cut into pieces of at least `n_edges` edges and as many edges as columns."""
     for block in graph.plan.blocks:
-        block.pieces = cut(block, n_edges)
+        block.pieces = block.in_pieces(n_edges)
     return graph
-
-
-def cut(edges, n_edges):
-    """Return the pieces that `edges` has where `n_edges` stands for `PIECE_EDGES`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "PIECE_EDGES", n_edges)
-        return type(edges).pieces.func(edges)
 
 
 def run(graph, x, e, w, reducer):

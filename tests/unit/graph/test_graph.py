@@ -12,7 +12,6 @@ from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.graph.propagation import Propagation
 from sarlite.minibatch import message_flow
 from sarlite.structure.block import Block
-from tests.helpers.graph.piece_cases import cut
 from tests.helpers.graph.strategies import SETTINGS, edges, random_edges, values
 
 pytestmark = pytest.mark.timeout(60)
@@ -208,7 +207,7 @@ def test_the_transpose_of_a_block(graph):
 def test_the_pieces_of_a_block_are_its_edges(graph):
     indptr, indices = Graph.from_edges(*graph).in_edges()[:2]
     one = Block(indptr, indices, np.arange(graph.n_nodes))
-    pieces = cut(one, 1)
+    pieces = one.in_pieces(1)
     assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))
     assert np.concatenate([p.indices for p in pieces]).tolist() == indices.tolist()
     assert np.concatenate([p.dst for p in pieces]).tolist() == one.dst.tolist()
