@@ -13,7 +13,6 @@ from sarlite import kernels, progress
 from sarlite.errors import needs, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
-from sarlite.schedule.modes import MODES
 
 LINE_SECONDS = 5.0
 
@@ -156,9 +155,11 @@ def _nodes(graph):
     return getattr(graph, "nodes", graph)
 
 
-def promise(mode, prefetch, size):
-    """Return how many remote buffers the mode may hold at once (DESIGN: Memory)."""
-    return None if MODES[mode].keeps_rows else min(1 + prefetch, size - 1)
+def promise(options, size):
+    """Return how many peers' rows a rank may hold at once, (1 + prefetch) x peers at once; None if rows are kept."""
+    mode = options.mode_value
+    at_once = getattr(mode, "peers_at_once", 1) or size - 1
+    return None if mode.keeps_rows else min((1 + options.prefetch) * at_once, size - 1)
 
 
 def table(run, size, summary, counted, best, times, run_dir, one_process=False):
@@ -289,7 +290,7 @@ def _memory(peaks, one_process):
 def _remote(live, options, size):
     if size == 1:
         return "none: one part"
-    bound = promise(options.mode, options.prefetch, size)
+    bound = promise(options, size)
     note = f"mode {options.mode} promises " + ("no bound" if bound is None else f"at most {bound}")
     return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
 

@@ -30,6 +30,10 @@ def test_remote_rows(live, size, mode, text):
     assert report._remote(live, Options(mode, 1), size) == text
 
 
+def test_remote_rows_of_several_peers_at_once():
+    assert report._remote(4, Options("sar", 1, peers_at_once=2), 8) == "of at most 4 peers at once; mode sar promises at most 4"
+
+
 def test_lines_of_progress_tell_what_is_left(capsys, monkeypatch):
     times = iter([100.0, *([110.0] * 9)])
     monkeypatch.setattr(report.time, "monotonic", lambda: next(times))
