@@ -1,7 +1,7 @@
 """Names for what many annotations say."""
 
 import os
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
@@ -9,6 +9,9 @@ Array = npt.NDArray[Any]
 Axis = int | tuple[int, ...] | None  # one axis, several, or all
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]
+RowIndex = slice | Array  # consecutive rows, or their numbers
+
+T = TypeVar("T")
 
 
 class SupportsDLPack(Protocol):

@@ -4,17 +4,16 @@ The rest of sarlite is written against `protocol`. `mpi` implements it over mpi4
 one process, `solo` for one rank.
 """
 
-from typing import Any
 
 from sarlite.comm.agreement import agree, together
-from sarlite.comm.protocol import Communicator, Request
+from sarlite.comm.protocol import CommLike, Communicator, MpiComm, Request
 from sarlite.comm.solo import Solo
 from sarlite.errors import ConfigError
 
-__all__ = ["Communicator", "Request", "Solo", "agree", "together", "wrap"]
+__all__ = ["CommLike", "Communicator", "Request", "Solo", "agree", "together", "wrap"]
 
 
-def wrap(comm: Any) -> Communicator:
+def wrap(comm: CommLike) -> Communicator:
     """Return `comm` itself, or the Communicator that belongs to an mpi4py communicator.
 
     Raises
@@ -27,7 +26,7 @@ def wrap(comm: Any) -> Communicator:
     Collective for an mpi4py communicator that is wrapped for the first time: its duplicate is made. The mpi4py
     communicator keeps the duplicate, also where it is wrapped again, and frees it at its own end.
     """
-    if hasattr(comm, "Get_rank"):
+    if isinstance(comm, MpiComm):
         from sarlite.comm.mpi import wrapped
 
         return wrapped(comm)

@@ -39,7 +39,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
     return result
 
 
-def agree(comm: Communicator, value: Any, what: str) -> bytes:
+def agree(comm: Communicator, value: object, what: str) -> bytes:
     """Raise DataError on every rank unless all ranks hold equal values. Collective; sends 16 bytes per rank.
 
     Parameters

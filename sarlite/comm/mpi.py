@@ -18,10 +18,10 @@ from mpi4py import MPI
 
 from sarlite.comm.ending import tell
 from sarlite.comm.mpi_transfers import PIECE_BYTES, Incoming, Outgoing, Traffic, errors_named, pieces
-from sarlite.comm.protocol import Communicator, Request
+from sarlite.comm.protocol import Communicator, MpiComm, Request
 from sarlite.comm.requests import Staged
 from sarlite.comm.wire_arrays import alltoall_call, as_bytes, broadcast_call, check_calls, described, reduction_call
-from sarlite.types import Array
+from sarlite.types import Array, T
 
 _LEVELS = ("THREAD_SINGLE", "THREAD_FUNNELED", "THREAD_SERIALIZED", "THREAD_MULTIPLE")
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
@@ -54,7 +54,7 @@ class MpiCommunicator(Communicator):
         A longer array travels in pieces of this size. The same on every rank.
     """
 
-    def __init__(self, comm: Any, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(self, comm: MPI.Intracomm, piece_bytes: int = PIECE_BYTES) -> None:
         self._comm, self._piece_bytes = comm.Dup(), piece_bytes
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
@@ -63,13 +63,13 @@ class MpiCommunicator(Communicator):
         self.max_tag = self._own_tag - 1
         self._traffic = Traffic(self.size)
 
-    def start_send(self, array: Array, peer: int, tag: int = 0) -> Any:
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Outgoing:
         data = as_bytes(array)
         with errors_named():
             requests = [self._comm.Isend([piece, MPI.BYTE], peer, tag) for piece in self._pieces(data)]
         return Outgoing(requests, data, peer, tag, self._traffic)
 
-    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Any:
+    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Incoming:
         data = as_bytes(array, writable=True)
         with errors_named():
             requests = [self._comm.Recv_init([piece, MPI.BYTE], peer, tag) for piece in self._pieces(data)]
@@ -88,7 +88,7 @@ class MpiCommunicator(Communicator):
         with errors_named():
             self._comm.Alltoall(sent, lengths)
         found = [np.empty((n, *arrays[0].shape[1:]), arrays[0].dtype) for n in lengths]
-        requests = []
+        requests: list[Request] = []
         for step in range(1, self.size):  # in a ring, so that not all send to one rank at once
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             requests.append(self.start_recv(found[source], source, self._own_tag))
@@ -144,11 +144,11 @@ class MpiCommunicator(Communicator):
                 self._comm.Allreduce(MPI.IN_PLACE, piece, _OPS[op])
         return array
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         with errors_named():
             return self._comm.allgather(value)
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         with errors_named():
             return self._comm.bcast(value, root)
 
@@ -165,7 +165,7 @@ class MpiCommunicator(Communicator):
         with errors_named():
             self._comm.Free()
 
-    def abort(self, reason: Any) -> None:
+    def abort(self, reason: object) -> None:
         if reason is not None:
             tell(str(reason))
         self._comm.Abort(1)
@@ -192,13 +192,14 @@ def _keyval():
     return _keyval.kept
 
 
-def wrapped(comm: Any) -> MpiCommunicator:
+def wrapped(comm: MpiComm) -> MpiCommunicator:
     """Return the MpiCommunicator of an mpi4py communicator, made at the first call and freed with it. Collective."""
-    found = comm.Get_attr(_keyval())
-    if found is None:
-        found = MpiCommunicator(comm)
-        comm.Set_attr(_keyval(), found)
-    return found
+    comm = cast(MPI.Intracomm, comm)
+    wrapper = comm.Get_attr(_keyval())
+    if wrapper is None:
+        wrapper = MpiCommunicator(comm)
+        comm.Set_attr(_keyval(), wrapper)
+    return cast(MpiCommunicator, wrapper)
 
 
 def _forget_shared_memory(comm):

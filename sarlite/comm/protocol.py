@@ -4,10 +4,10 @@ A communicator inherits from it: what is made of other methods alone is made her
 """
 
 import weakref
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sarlite.errors import SarliteError, ShapeError
-from sarlite.types import Array
+from sarlite.types import Array, T
 
 MAX_TAG = 2**31 - 1
 """The largest tag of communicators whose tags are Python's numbers."""
@@ -45,6 +45,13 @@ class Request(Protocol):
         send is received or drained, its array is kept by a reference; if the array is changed, the changed values
         arrive. """
         raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
+
+
+@runtime_checkable
+class MpiComm(Protocol):
+    """A communicator of mpi4py, which `wrap` takes."""
+
+    def Get_rank(self) -> int: ...
 
 
 class Communicator(Protocol):
@@ -161,10 +168,10 @@ class Communicator(Protocol):
         found = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
         return found if self.rank == root else None
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         """Return the root's `value`, a picklable object, on every rank."""
 
     def barrier(self) -> None:
@@ -180,7 +187,7 @@ class Communicator(Protocol):
             kept[name] = self.dup()
         return kept[name]
 
-    def numbered(self, name: str, holder: Any) -> int:
+    def numbered(self, name: str, holder: object) -> int:
         """Return a number above the numbers of all living holders of `name` on any rank.
 
         It is `holder`'s as long as it lives.
@@ -206,8 +213,12 @@ class Communicator(Protocol):
             if channel is not self:  # a `Solo` is its own channel
                 channel.drain_channels()
 
-    def abort(self, reason: Any) -> None:
+    def abort(self, reason: object) -> None:
         """Print `reason`, unless it is None, and end every rank at once.
 
         Ranks that are threads get PeerError instead.
         """
+
+
+CommLike = Communicator | MpiComm
+"""A communicator, or a communicator of mpi4py."""

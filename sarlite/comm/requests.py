@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from sarlite.comm.protocol import Request
 
@@ -16,7 +15,7 @@ class Staged(Request):
         The first step is started here, the others by whoever waits or tests. `wait` raises what the generator raises.
     """
 
-    def __init__(self, steps: Iterator[Any]) -> None:
+    def __init__(self, steps: Iterator[Request]) -> None:
         self._steps, self._turn, self._error = steps, threading.Lock(), None
         self._advance()
 

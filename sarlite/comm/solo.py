@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 from sarlite.comm.protocol import MAX_TAG, Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.comm.wire_arrays import alltoall_call, broadcast_call, reduction_call
-from sarlite.types import Array
+from sarlite.types import Array, T
 
 
 class Solo(Communicator):
@@ -36,10 +36,10 @@ class Solo(Communicator):
     def allreduce(self, array: Array, op: str = "sum") -> Array:
         return array  # many a step, so without a look at it
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         return [value]
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         return value
 
     def barrier(self) -> None:
@@ -48,5 +48,5 @@ class Solo(Communicator):
     def dup(self) -> "Solo":
         return self
 
-    def abort(self, reason: Any) -> NoReturn:
+    def abort(self, reason: object) -> NoReturn:
         raise SystemExit(reason)

@@ -29,7 +29,7 @@ from sarlite.comm.wire_arrays import (
     reduction_call,
 )
 from sarlite.errors import PeerError, SarliteError, ShapeError
-from sarlite.types import Array
+from sarlite.types import Array, T
 
 INTERRUPTED_SECONDS = 5.0
 """How long an interrupted `run` waits for ranks that compute and cannot be woken."""
@@ -185,17 +185,17 @@ class ThreadCommunicator(Communicator):
     """
 
     threaded, max_tag = True, MAX_TAG
-    _open: set[Any]
+    _open: set[_End]
 
-    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
+    def __init__(self, world: _World, rank: int, context: tuple[int, ...] = ()) -> None:
         self.rank, self.size = rank, world.size
         self._world, self._context, self._open = world, context, set()
         self._n_meetings = self._n_dups = 0
 
-    def start_send(self, array: Array, peer: int, tag: int = 0) -> Any:
+    def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
         return self._post(as_bytes(array), peer, tag, sends=True)
 
-    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Any:
+    def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
         return self._post(as_bytes(array, writable=True), peer, tag, sends=False)
 
     def drain(self) -> None:
@@ -238,10 +238,10 @@ class ThreadCommunicator(Communicator):
         yield (second := self._arrive(keys[1], "allreduce's second half", total))
         np.concatenate(second.result(), out=array.reshape(-1))
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         return [pickle.loads(item) for item in self._meet("allgather", pickle.dumps(value))]
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         data = self._meet(f"bcast from {root}", pickle.dumps(value) if self.rank == root else None)[root]
         return value if self.rank == root else pickle.loads(data)
 
@@ -253,7 +253,7 @@ class ThreadCommunicator(Communicator):
         self._n_dups += 1
         return ThreadCommunicator(self._world, self.rank, (*self._context, self._n_dups))
 
-    def abort(self, reason: Any) -> None:
+    def abort(self, reason: object) -> None:
         self._world.fail(f"rank {self.rank} aborted: {reason}")
         raise PeerError(str(reason))
 
@@ -322,7 +322,7 @@ def _raise_first(errors):
         raise error
 
 
-def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: object) -> list[T]:
     """Run `function(comm, *args, **kwargs)` as every rank of a group of threads.
 
     Parameters
@@ -352,7 +352,7 @@ def run(n_ranks: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
     world, n_threads = _World(n_ranks), kernels.threads()
-    futures: list[Future[Any]] = [Future() for _ in range(n_ranks)]
+    futures: list[Future[T]] = [Future() for _ in range(n_ranks)]
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # the caller's numpy.errstate holds in the ranks too

@@ -8,7 +8,7 @@ from sarlite.comm import Communicator, Solo, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import Relation, check_array, check_csr, check_distinct
 from sarlite.graph.weights import EdgeValues
-from sarlite.operators.evaluation import EvaluationLog
+from sarlite.operators.layer_contract import EvaluationLog
 from sarlite.profile import Profile
 from sarlite.schedule import needs, schedule
 from sarlite.schedule.schedule import Options, Schedule
@@ -219,7 +219,7 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
             check_distinct(comm, name, ids)
     profile = Profile() if profile is None else profile
     dst_ids = _global_ids(comm.rank, [fact[0] for fact in facts], node_ids)
-    source_ids = _global_ids(comm.rank, [fact[1] for fact in facts], src_ids) if bipartite else dst_ids
+    source_ids = _global_ids(comm.rank, [fact[1] or 0 for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
     halo = needs.find(comm, [edges], *sources)
     edges = halo.cuts[0].edges

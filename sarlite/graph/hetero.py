@@ -16,7 +16,7 @@ from sarlite.graph.relation_fetches import Fetch, HeteroParts, build_relations, 
 from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.graph.shard import divide_relations
 from sarlite.graph.shared_state import SharedState
-from sarlite.operators.evaluation import Evaluation, EvaluationLog
+from sarlite.operators.layer_contract import Evaluation, EvaluationLog
 from sarlite.profile import Counted
 from sarlite.schedule import schedule
 from sarlite.schedule.communicator_state import CommState

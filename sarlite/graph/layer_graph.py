@@ -1,6 +1,6 @@
 """LayerGraph: the graph that one layer computes on."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import cached_property
 from typing import Any
 
@@ -15,19 +15,18 @@ from sarlite.graph.shared_state import SharedState
 from sarlite.graph.weights import EdgeValues, check_unambiguous, in_edge_order, positive, range_error, row_sums
 from sarlite.numerics.edge_sums import FAST, EdgeSums
 from sarlite.numerics.exact_edge_sums import ExactEdgeSums
-from sarlite.operators import evaluation, fn, operator_table
+from sarlite.operators import fn, operator_table
 from sarlite.operators.aggregate import aggregate
+from sarlite.operators.layer_contract import EvaluationLog, Inputs
 from sarlite.operators.relation_sums import sets_of
 from sarlite.profile import Profile
 from sarlite.schedule.pieces import Plan
 from sarlite.schedule.schedule import Schedule
-from sarlite.structure.block import Block
+from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
 from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
-
-Inputs = Mapping[str, Tensor | Array]  # inputs of a function of rows or edges, by name
 
 
 class LayerGraph(SharedState):
@@ -94,7 +93,7 @@ class LayerGraph(SharedState):
                  counts: tuple[int, int, int], *, added_loops: Array | None = None, bipartite: bool = False,
                  relation: Relation | None = None, relation_index: int = 0,
                  exchanged_sizes: tuple[int, ...] | None = None,
-                 evaluation_log: evaluation.EvaluationLog | None = None) -> None:
+                 evaluation_log: EvaluationLog | None = None) -> None:
         super().__init__(comm, profile, schedule.transport.state)
         self.schedule, self.n_nodes = schedule, n_nodes
         (self.n_src, self.n_dst, self.n_edges), self.added_loops, self.bipartite = counts, added_loops, bipartite
@@ -143,7 +142,7 @@ class LayerGraph(SharedState):
             return h
         return destinations(h, self.n_dst) if isinstance(h, Tensor) else h[: self.n_dst]
 
-    def aggregate(self, message: Any, reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
+    def aggregate(self, message: fn.BuiltIn | Callable[..., Any], reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
                   edge: Inputs | None = None) -> Tensor:
         """Return the reduction of the messages over the in-edges of each destination. Collective.
 
@@ -376,12 +375,12 @@ class LayerGraph(SharedState):
         self.schedule.run((values,), lambda block, rows: columns.append((block.offset, rows[0].copy())))
         return [values for _, values in sorted(columns, key=lambda each: each[0])]
 
-    def edges_of(self, block: Any) -> Any:
+    def edges_of(self, block: Edges | Bundle) -> Edges:
         """Return the graph's edges in a block of its schedule, which may be a bundle of several relations' edges."""
         return sets_of(block)[self.relation_index]
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Edges]:
         """The graph's edges by block."""
         return [self.edges_of(block) for block in self.plan.blocks]
 

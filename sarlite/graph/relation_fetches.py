@@ -11,7 +11,8 @@ from sarlite.graph.array_checks import Relation
 from sarlite.graph.build import GraphParts, build_part
 from sarlite.graph.graph import Graph
 from sarlite.graph.weights import EdgeValues, check_values
-from sarlite.operators.evaluation import EvaluationLog, Sizes
+from sarlite.operators.evaluation import Sizes
+from sarlite.operators.layer_contract import EvaluationLog
 from sarlite.profile import Profile
 from sarlite.schedule import needs, schedule
 from sarlite.schedule.schedule import Options, Schedule

@@ -1,6 +1,6 @@
 """RelationalLayer: the relations that one layer of a relational model computes on."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
@@ -40,7 +40,7 @@ class RelationalLayer:
         """Return the destination rows of h by type."""
         return h
 
-    def aggregate(self, messages: Mapping[Relation, Any], reducer: str, *,
+    def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Any]], reducer: str, *,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
                   evaluation: str | None = None) -> dict[str, Tensor]:
         """Return {destination type: out}, where out_i sums the aggregations of all relations into the type. Collective.
@@ -90,12 +90,13 @@ class RelationalLayer:
         self._check_own(own or {})
         check(evaluation, EVALUATIONS)
         self._check_messages(messages, reducer)
-        products, fetches = [(to, x, weight) for to, (x, weight) in (own or {}).items()], []
+        products: list[relation_sums.Product] = [(to, x, weight) for to, (x, weight) in (own or {}).items()]
+        fetches: list[list[relation_sums.Summand]] = []
         sums: dict[str, Tensor] = {}
         for graphs in self.by_source(messages):
             calls = {relation: operator_table.call(graph, _evaluated(messages[relation], evaluation), reducer)
                      for relation, graph in graphs.items()}
-            pending = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
+            pending: list[relation_sums.Summand] = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
                        for relation, graph in graphs.items() if calls[relation].kept_output is None]
             has_separate = any(isinstance(key, tuple) for _, key, _ in pending)
             outputs = relation_sums.add_up([pending], []) if has_separate else {}

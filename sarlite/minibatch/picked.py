@@ -103,7 +103,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             self.src_ids, self.dst_ids, self.in_degrees  # noqa: B018 (made at the first use)
 
     @property
-    def all_blocks(self) -> list[Edges]:
+    def all_blocks(self) -> list[Edges | Bundle]:
         """The plan's blocks."""
         return list(self.plan.blocks)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sarlite.minibatch.picked import PickedGraph, PickedRelations
-from sarlite.structure.block import TRANSPOSES, Edges
+from sarlite.structure.block import TRANSPOSES, Bundle, Edges
 
 
 class _Place(NamedTuple):
@@ -42,6 +42,6 @@ class Transposes:
             getattr((edges, *edges.halves)[part] if part else edges, name)
 
 
-def _parts(edges: Edges) -> tuple[Edges, ...]:
+def _parts(edges: Edges | Bundle) -> tuple[Edges | Bundle, ...]:
     """Return a block, and its halves if they were used."""
     return (edges, *vars(edges).get("halves", ()))

@@ -14,7 +14,9 @@ from sarlite.numerics.edge_sums import FAST, EdgeSums
 from sarlite.operators import over_reversed
 from sarlite.operators.contract import Context, Operator
 from sarlite.schedule.schedule import Schedule
+from sarlite.tape import Tensor
 from sarlite.tape.recording import retained
+from sarlite.types import Array
 
 
 class Saved(NamedTuple):
@@ -34,11 +36,11 @@ class Saved(NamedTuple):
 
     residuals: list[Any]
     context: Context
-    rows: Any
-    block_rows: Any
+    rows: tuple[Array, ...] | None
+    block_rows: tuple[Array, ...] | None
 
 
-def aggregate(schedule: Schedule, operator: Operator, inputs: list[Any], sums: EdgeSums = FAST) -> Any:
+def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums: EdgeSums = FAST) -> Tensor:
     """Apply `operator` over all blocks. Collective, forward and backward.
 
     Parameters

@@ -6,13 +6,15 @@ import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.operators import fn
+from sarlite.operators.layer_contract import LayerContract
 from sarlite.tape import Tensor, ops
 from sarlite.tape.tensor import as_array
+from sarlite.types import Array
 
 _COUNT = "sarlite.count"
 
 
-def counted(message, counts):
+def counted(message: fn.Message, counts: Array) -> fn.Message:
     """Return a Python message multiplied by `counts`, (n_edges,), the number of times that each edge counts."""
 
     @functools.wraps(message.function)
@@ -23,7 +25,7 @@ def counted(message, counts):
     return message._replace(function=times, edge={**message.edge, _COUNT: counts})
 
 
-def multiplied(message):
+def multiplied(message: fn.MulEdge) -> fn.Message:
     """Return a `fn.mul_edge` message as a Python message."""
     function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
     return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
@@ -35,7 +37,7 @@ def _per_row(weight, x):
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
-def attended(graph, message):
+def attended(graph: LayerContract, message: fn.Attend) -> fn.Message:
     """Return a `fn.attend` message that uses values of edges as a Python message.
 
     The values of an edge are its features, which are part of the score, and its weight in the graph.

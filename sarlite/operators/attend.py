@@ -1,7 +1,6 @@
 """Attention with fused kernels."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,11 @@ class Attend:
     """
 
     slope: float
-    dropout: float = 0.0
-    key: int = 0
-    dst_ids: Array | None = None
-    n_nodes: int = 0
-    src_ids: Array | None = None
+    dropout: float
+    key: int
+    dst_ids: Array
+    n_nodes: int
+    src_ids: Array
 
     fetched = (ROWS, SCORES)
     captured = ()
@@ -55,7 +54,7 @@ class Attend:
     def backward(self, residuals, g, context):
         return AttendBackward(self, residuals, g, context)
 
-    def dropout_mask(self, src_ids: Array, dst_ids: Any) -> Any:
+    def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.Dropout | None:
         """Return the kernels' dropout mask of the coefficients of edges between these nodes; None without dropout."""
         return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
 

@@ -3,8 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from sarlite.numerics.edge_sums import EdgeSums, FloatSum
 from sarlite.schedule.row_format import RowFormat
+from sarlite.structure.block import Bundle, Edges
+from sarlite.tape import Tensor
+from sarlite.tape.primitives import Node
 from sarlite.types import Array
 
 ROWS, SCORES = "rows", "scores"
@@ -44,7 +49,7 @@ class ForwardPass(Protocol):
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
         """Yield the local rows for each sweep over all blocks. Most operators make one sweep with all rows."""
 
-    def add(self, block: Any, rows: tuple[Array, ...]) -> None:
+    def add(self, block: Edges | Bundle, rows: tuple[Array, ...]) -> None:
         """Add the messages of a block's edges.
 
         Parameters
@@ -69,7 +74,7 @@ class BackwardPass(Protocol):
 
     sinks: Sequence[FloatSum | None]
 
-    def add(self, block: Any, rows: tuple[Array, ...] | None, sinks: Sequence[FloatSum | None]) -> None:
+    def add(self, block: Edges | Bundle, rows: tuple[Array, ...] | None, sinks: Sequence[FloatSum | None]) -> None:
         """Add the gradients of a block's columns to `sinks`.
 
         Parameters
@@ -96,10 +101,13 @@ class Operator(Protocol):
         Tape values that a Python message uses beside its inputs.
     """
 
-    fetched: tuple[str, ...]
-    captured: Sequence[Any]
+    @property
+    def fetched(self) -> tuple[str, ...]: ...
 
-    def output(self, arrays: Sequence[Any]) -> tuple[tuple[int, ...], Any]:
+    @property
+    def captured(self) -> Sequence[Node | Tensor]: ...
+
+    def output(self, arrays: Sequence[Array | Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape and the dtype of the output for inputs with the shapes and dtypes of `arrays`."""
 
     def needs_rows(self, context: Context) -> bool:

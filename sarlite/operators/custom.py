@@ -1,6 +1,7 @@
 """The operator for any Python message function, recorded by the tape and replayed in backward."""
 
 import copy
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,7 +10,11 @@ import numpy as np
 from sarlite import kernels
 from sarlite.operators.contract import ROWS
 from sarlite.operators.message_replay import Program, Recording
+from sarlite.operators.reducers import Reducer
+from sarlite.structure.block import Edges
+from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled, retained, set_grad
+from sarlite.types import Array
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)
 """Values of the source rows in a second recording: both signs, large and small."""
@@ -42,8 +47,8 @@ class Custom:
         The inputs by name, sources' first.
     """
 
-    def __init__(self, message: Any, names: Names, reducer: Any, dst_ids: Any, n_nodes: int,
-                 inputs: list[Any]) -> None:
+    def __init__(self, message: Callable[..., Any], names: Names, reducer: Reducer, dst_ids: Array, n_nodes: int,
+                 inputs: list[Tensor]) -> None:
         self.message, self.names, self.reducer = message, names, reducer
         self.dst_ids, self.n_nodes, self.fetched = dst_ids, n_nodes, (ROWS,) * len(names.src)
         self._zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in inputs]
@@ -83,7 +88,8 @@ class Custom:
         """Return a reducer for one pass."""
         return copy.copy(self.reducer)
 
-    def replay(self, block: Any, rows: Any, others: Any, wants_grad: Any, grad: bool) -> Recording:
+    def replay(self, block: Edges, rows: tuple[Array, ...] | None, others: Sequence[Array], wants_grad: Sequence[bool],
+               grad: bool) -> Recording:
         """Run the message over the edges of a block and return the recording.
 
         Parameters
@@ -109,7 +115,7 @@ class Custom:
         with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
             return Recording(self.message, self.names, arrays, wants_grad, ids)
 
-    def ids(self, src_ids: Any, dst_ids: Any) -> tuple[Any, Any, Any]:
+    def ids(self, src_ids: Array, dst_ids: Array) -> tuple[Array, Array, Array]:
         """Return the global ids of edges' sources, of their destinations and of the edges, (n_edges,) int64 each."""
         edge_ids = src_ids * self.n_nodes
         edge_ids += dst_ids

@@ -1,10 +1,11 @@
 """Evaluation order of the weight of `fn.linear`: products first, sums first, or inside the message; and its cost."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sarlite import numerics
 from sarlite.errors import ConfigError
 from sarlite.numerics import by_numerics
+from sarlite.operators.layer_contract import Evaluation, LayerContract
 from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
@@ -37,35 +38,7 @@ class Sizes(NamedTuple):
     n_kept: int = 0
 
 
-class Evaluation(NamedTuple):
-    """Chosen evaluation of a relation's weight, and the cost of both ways for one training step, over all ranks.
-
-    Attributes
-    ----------
-    relation : (str, str, str)
-    n_in, n_out : int
-    constant : bool
-        True if the sources' rows never change, so that their sums are kept.
-    name : {"inside", "first"}
-        The weight inside the message (case 2), or aggregated first and transformed after (case 1).
-    inside_bytes, first_bytes : int
-        Cost in bytes: values fetched, kept for backward and read by edges, and products at an equivalent cost.
-    """
-
-    relation: tuple[str, str, str]
-    n_in: int
-    n_out: int
-    constant: bool
-    name: str
-    inside_bytes: int
-    first_bytes: int
-
-
-EvaluationLog = dict[Any, Evaluation]
-"""Chosen evaluations, keyed by relation, widths, constancy of the rows, the forced way and the numerics."""
-
-
-def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
     """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
 
     The result is `forced` if given, else the cheapest way, and is the same on every rank. For a relation, the choice
@@ -82,7 +55,7 @@ def way(graph: Any, x: Tensor, weight: Tensor, forced: str | None = None) -> str
     found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
     chosen = forced or min(choices(*_ways(graph, x)), key=found.__getitem__)
     log, key = graph.evaluation_log, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
-    if log is not None and key not in log:
+    if log is not None and graph.relation is not None and key not in log:
         inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
         log[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
     return chosen
@@ -135,7 +108,7 @@ def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
         raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(ways)}")
 
 
-def attends_products(graph: Any, x: Tensor, n_heads: int, n_feat: int) -> bool:
+def attends_products(graph: LayerContract, x: Tensor, n_heads: int, n_feat: int) -> bool:
     """Return True if attention over z = X W, A_h (X W_h) by head, is cheaper than (A_h X) W_h, over both passes.
 
     With fewer destinations than sources, as in a batch, (A_h X) W_h has smaller products, but its sums over edges are

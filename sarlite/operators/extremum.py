@@ -1,13 +1,12 @@
 """The largest and the smallest message."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.operators.contract import ROWS
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,7 @@ class Extremum:
     n_dst: int
     sign: int
     column_ids: Array | None
-    index_dtype: Any
+    index_dtype: DType
 
     fetched = (ROWS,)
     captured = ()

@@ -1,10 +1,12 @@
 """Built-in messages: values that name a fused kernel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sarlite.errors import ConfigError
+from sarlite.operators.layer_contract import Inputs
 from sarlite.tape import Tensor
+from sarlite.types import Array
 
 
 class CopySrc(NamedTuple):
@@ -19,7 +21,7 @@ class Linear(NamedTuple):
 
 class MulEdge(NamedTuple):
     x: Tensor
-    weight: Tensor
+    weight: Tensor | Array
 
 
 class Attend(NamedTuple):
@@ -29,7 +31,7 @@ class Attend(NamedTuple):
     slope: float
     dropout: float
     key: int
-    edge: Any = None
+    edge: Array | None = None
     attn_edge: Tensor | None = None
 
 
@@ -46,9 +48,12 @@ class AttendLinear(NamedTuple):
 
 class Message(NamedTuple):
     function: Callable[..., Any]
-    src: Mapping[str, Any]
-    dst: Mapping[str, Any]
-    edge: Mapping[str, Any]
+    src: Inputs
+    dst: Inputs
+    edge: Inputs
+
+
+BuiltIn = CopySrc | Linear | MulEdge | Attend | AttendLinear | Message
 
 
 def copy_src(x: Tensor) -> CopySrc:
@@ -90,7 +95,7 @@ def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
     return Linear(x, weight, evaluation)
 
 
-def mul_edge(x: Tensor, weight: Any) -> MulEdge:
+def mul_edge(x: Tensor, weight: Tensor | Array) -> MulEdge:
     """Message m_ij = w_ij x_j.
 
     Parameters
@@ -107,7 +112,7 @@ def mul_edge(x: Tensor, weight: Any) -> MulEdge:
 
 
 def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
-           edge: Any = None, attn_edge: Tensor | None = None) -> Attend:
+           edge: Array | None = None, attn_edge: Tensor | None = None) -> Attend:
     """Message m_ij = a_ij z_j, with a_ij = softmax_j(leaky_relu(src_j + dst_i)).
 
     Parameters
@@ -171,8 +176,8 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
     return AttendLinear(x, weight, src_weight, dst, slope, dropout, key, dst_weight)
 
 
-def message(function: Callable[..., Any], src: Mapping[str, Any] | None = None, dst: Mapping[str, Any] | None = None,
-            edge: Mapping[str, Any] | None = None) -> Message:
+def message(function: Callable[..., Any], src: Inputs | None = None, dst: Inputs | None = None,
+            edge: Inputs | None = None) -> Message:
     """Message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` also takes the function alone.
 
     Parameters

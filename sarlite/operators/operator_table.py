@@ -13,11 +13,13 @@ from sarlite.operators.attend import Attend
 from sarlite.operators.contract import Operator
 from sarlite.operators.custom import Custom, Names
 from sarlite.operators.extremum import Extremum
+from sarlite.operators.layer_contract import LayerContract
 from sarlite.operators.reducers import REDUCERS
 from sarlite.operators.sums import Sum
 from sarlite.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import in_table
+from sarlite.types import Array
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
@@ -75,7 +77,7 @@ class Call(NamedTuple):
         return constant
 
 
-def call(graph: Any, message: Any, reducer: str) -> Call:
+def call(graph: LayerContract, message: fn.BuiltIn | Callable[..., Any], reducer: str) -> Call:
     """Return the `Call` of a message and a reducer over a `LayerGraph`.
 
     Raises
@@ -85,18 +87,12 @@ def call(graph: Any, message: Any, reducer: str) -> Call:
     ShapeError
         An input does not fit the graph or the other inputs.
 
-    Raises
-    ------
-    ConfigError
-        Unknown reducer, or one that the message does not go with.
-    ShapeError
-        An input that does not fit the graph or the others.
     """
     entry = find(message, reducer)
     return entry(graph, fn.message(message) if callable(message) else message, reducer)
 
 
-def find(message: Any, reducer: str) -> Callable[..., Call]:
+def find(message: object, reducer: str) -> Callable[..., Call]:
     """Return the table's entry for a message and a reducer; raise a ConfigError if there is none."""
     if reducer not in KNOWN:
         raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
@@ -112,24 +108,24 @@ def find(message: Any, reducer: str) -> Callable[..., Call]:
 # ---- the entries: (LayerGraph, message, reducer) -> Call
 
 
-def _sum(graph, message, reducer):
+def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
     (x,) = graph.check("fn.copy_src", {"x": message.x})
     return _sum_of(graph, x, reducer)
 
 
-def _sum_of(graph, x, reducer):
+def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
     """Return the call that computes A X, where A holds the edges' weights.
 
     The result for a constant x is kept for as long as x and the graph live.
     """
     kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
-    x = x if reducer == "sym" else _where_they_stand(graph, x)
+    rows = x if reducer == "sym" else _where_they_stand(graph, x)
     if counts is None:
-        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [x], kept)
-    return Call(Sum(graph.n_dst, True), [x, counts], kept)
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [rows], kept)
+    return Call(Sum(graph.n_dst, True), [rows, counts], kept)
 
 
-def _linear(graph, message, reducer):
+def _linear(graph: LayerContract, message: fn.Linear, reducer: str) -> Call:
     (x,), weight = graph.check("fn.linear", {"x": message.x}), message.weight
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
         raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
@@ -142,23 +138,23 @@ def _linear(graph, message, reducer):
     return _sum_of(graph, ops.matmul(x, weight), reducer)
 
 
-def _inside(graph, x, weight, reducer):
+def _inside(graph: LayerContract, x: Tensor, weight: Tensor, reducer: str) -> Call:
     _refuse_exact("Transformed")
     sums = _sum_of(graph, x, reducer)
     return Call(Transformed(sums.operator, [weight.shape[1:]]), [x, weight, *sums.inputs[1:]])
 
 
-def _refuse_exact(name):
+def _refuse_exact(name: str) -> None:
     if numerics.name() == "exact":
         raise ConfigError(f"numerics exact: messages that are evaluated as {name} are not exact yet")
 
 
-def _extremum(graph, message, reducer):
+def _extremum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
     sign, inputs = 1 if reducer == "max" else -1, graph.check("fn.copy_src", {"x": message.x})
     return Call(Extremum(graph.n_dst, sign, graph.column_ids, graph.itype), inputs)
 
 
-def _weighted_sum(graph, message, reducer):
+def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Call:
     x, weight = inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", x=x, weight=weight)
     if weight.ndim > 1 and weight.shape[1:] != x.shape[1:2]:
@@ -171,16 +167,16 @@ def _weighted_sum(graph, message, reducer):
     return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
 
 
-def _where_they_stand(graph, x):
+def _where_they_stand(graph: LayerContract, x: Tensor) -> Tensor:
     """Return a tensor picked from a table as `Rows`, which fast sums read in place; return other tensors unchanged."""
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 
-def _extremum_of_products(graph, message, reducer):
+def _extremum_of_products(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Call:
     return _function(graph, multiplied(message), reducer)
 
 
-def _attend(graph, message, reducer):
+def _attend(graph: LayerContract, message: fn.Attend, reducer: str) -> Call:
     z, src, dst = inputs = graph.check("fn.attend", {"z": message.z, "src": message.src}, {"dst": message.dst})
     if z.ndim != 3 or src.ndim != 2 or src.shape[1:] != dst.shape[1:] or z.shape[1] not in (1, src.shape[1]):
         shapes = f"z {z.shape}, src {src.shape} and dst {dst.shape}"
@@ -196,7 +192,7 @@ def _attend(graph, message, reducer):
     return Call(Attend(*_options(graph, message)), inputs)
 
 
-def _largest_scores(graph, src):
+def _largest_scores(graph: LayerContract, src: Tensor) -> Tensor:
     """Return the largest score among each destination's sources, (n_dst, n_heads), as a constant. Collective."""
     rows = np.ascontiguousarray(src.data)
     forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
@@ -204,7 +200,7 @@ def _largest_scores(graph, src):
     return Tensor(forward_pass.finish()[0])
 
 
-def _attend_linear(graph, message, reducer):
+def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str) -> Call:
     x, dst = graph.check("fn.attend_linear", {"x": message.x}, {"dst": message.dst})
     weight, src_weight, dst_weight = message.weight, message.src_weight, message.dst_weight
     arrays = {"x": x, "weight": weight, "src_weight": src_weight, "dst": dst}
@@ -221,27 +217,28 @@ def _attend_linear(graph, message, reducer):
     n_heads, n_feat = by_head.shape[1], weight.shape[1] // by_head.shape[1]
     options = message.slope, message.dropout, message.key
 
-    def scores():  # recorded after z: the order in which gradients of x are added decides the bits of exact numerics
+    # recorded after z: the order in which gradients of x are added decides the bits of exact numerics
+    def scores() -> tuple[Tensor, Tensor]:
         return ops.matmul(x, src_weight), dst if dst_weight is None else ops.matmul(dst, dst_weight)
 
     if graph.relation is None and graph.edge_weight is None and not evaluation.attends_products(
             graph, x, n_heads, n_feat):
-        shared = fn.Attend(x.reshape(len(x), 1, x.shape[1]), *scores(), *options)
+        shared = fn.Attend(*(x.reshape(len(x), 1, x.shape[1]), *scores()), *options)
         heads = weight.reshape(len(weight), n_heads, n_feat).transpose(1, 0, 2)
         return _attend(graph, shared, reducer)._replace(weight=heads)
     if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
         z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
-        return _attend(graph, fn.Attend(z, *scores(), *options), reducer)
+        return _attend(graph, fn.Attend(*(z, *scores()), *options), reducer)
     own = dst if dst_weight is None else ops.matmul(dst, dst_weight)
-    shapes = [(n_heads, n_feat), (n_heads,)]
-    return Call(Transformed(Attend(*_options(graph, message)), shapes), [x, weight, src_weight, own])
+    rows = [(n_heads, n_feat), (n_heads,)]
+    return Call(Transformed(Attend(*_options(graph, message)), rows), [x, weight, src_weight, own])
 
 
-def _options(graph, message):
+def _options(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> tuple[float, float, int, Array, int, Array]:
     return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
 
 
-def _function(graph, message, reducer):
+def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:
     if graph.schedule.row_format.is_narrow:
         raise ConfigError(f"rows {graph.schedule.row_format.name}: messages that are evaluated as Custom have no "
                           "narrow rows yet")
@@ -254,7 +251,7 @@ def _function(graph, message, reducer):
     return Call(Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes, inputs), inputs)
 
 
-def one_dtype(message, **inputs):
+def one_dtype(message: str, **inputs: Tensor) -> None:
     """Raise a ShapeError if the float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:

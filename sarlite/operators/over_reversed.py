@@ -11,10 +11,11 @@ import numpy as np
 from sarlite.operators.attend import Attend
 from sarlite.operators.contract import Context, Operator
 from sarlite.operators.sums import Sum
+from sarlite.schedule.schedule import Schedule
 from sarlite.types import Array
 
 
-def applies(schedule: Any, operator: Operator, context: Context) -> bool:
+def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
     """Return True if the gradients of an operator's source rows are computed over the reversed edges."""
     if schedule.reverse is None:
         return False
@@ -23,7 +24,7 @@ def applies(schedule: Any, operator: Operator, context: Context) -> bool:
     return isinstance(operator, Sum) and not operator.weighted
 
 
-def gradients(schedule: Any, operator: Any, residuals: Any, g: Array, context: Context,
+def gradients(schedule: Schedule, operator: Sum | Attend, residuals: Any, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
     """Return the gradients of all inputs of a `Sum` or `Attend`. Collective.
 

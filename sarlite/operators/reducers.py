@@ -1,9 +1,43 @@
 """Reducers of messages that are held in memory with one row per edge, block after block."""
 
+from collections.abc import Callable
+from typing import Any, Protocol
+
 import numpy as np
 
 from sarlite import kernels, numerics
 from sarlite.errors import ShapeError
+from sarlite.operators.layer_contract import LayerContract
+from sarlite.structure.block import Edges
+from sarlite.types import Array
+
+
+class Reducer(Protocol):
+    """A reducer of one pass. Messages have one row per edge of a block; the blocks come one after the other.
+
+    Attributes
+    ----------
+    needs_messages : bool
+        True if the backward pass needs the messages of the forward pass.
+    """
+
+    @property
+    def needs_messages(self) -> bool: ...
+
+    def begin(self, n_dst: int, templates: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        """Start a forward pass over messages of these shapes, without the edges, and dtypes."""
+
+    def forward(self, block: Edges, messages: list[Array]) -> None:
+        """Add the messages of a block's edges."""
+
+    def end(self) -> Array:
+        """Return the output, (n_dst, ...)."""
+
+    def begin_backward(self, g: Array) -> None:
+        """Start a backward pass from the gradient of the output."""
+
+    def backward(self, block: Edges, messages: list[Array]) -> list[Array]:
+        """Return the gradients of a block's messages."""
 
 
 class SumReducer:
@@ -131,7 +165,7 @@ class SoftmaxReducer:
         return numerics.exp(out, out=out)
 
 
-REDUCERS = {
+REDUCERS: dict[str, Callable[[LayerContract], Reducer]] = {
     "sum": lambda graph: SumReducer(graph.scales("sum")[0]),
     "mean": lambda graph: SumReducer(graph.scales("mean")[0]),
     "max": lambda graph: ExtremumReducer(1, graph.edge_src_ids),

@@ -3,7 +3,7 @@
 All fetches add to one array, so the sums over relations and their gradients exist only once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +15,22 @@ from sarlite.numerics import reductions
 from sarlite.numerics.edge_sums import EdgeSums
 from sarlite.operators import aggregate
 from sarlite.operators.contract import ROWS, SCORES, Operator
+from sarlite.operators.layer_contract import LayerContract
 from sarlite.operators.operator_table import Call
-from sarlite.structure.block import Bundle
+from sarlite.schedule.schedule import Schedule
+from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
+from sarlite.tape.primitives import Node
 from sarlite.tape.recording import retained
 from sarlite.tape.summands import SliceGradient
 from sarlite.tape.table_rows import in_table
-from sarlite.types import Array
+from sarlite.types import Array, T
+
+Key = Hashable
+"""Key of an output: a destination type, or a relation."""
+
+Summand = tuple[LayerContract, Key, Call]
+Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
@@ -41,12 +50,12 @@ class Member(NamedTuple):
     """
 
     relation_index: int
-    key: Any
+    key: Key
     operator: Operator
     inputs: list[int]
     sums: EdgeSums
 
-    def own(self, values: Sequence[Any]) -> list[Any]:
+    def own(self, values: Sequence[T]) -> list[T]:
         """Return the items of `values` at this member's input numbers; numbers past the end are skipped."""
         return [values[i] for i in self.inputs if i < len(values)]
 
@@ -61,12 +70,12 @@ class Layout(NamedTuple):
     dtype : dtype
     """
 
-    places: dict[Any, tuple[slice, tuple[int, ...]]]
+    places: dict[Key, tuple[slice, tuple[int, ...]]]
     size: int
-    dtype: Any
+    dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, outputs: list[tuple[Any, tuple[int, ...], Any]]) -> "Layout":
+    def of(cls, outputs: list[tuple[Key, tuple[int, ...], np.dtype[Any]]]) -> "Layout":
         """Lay out outputs, (key, shape, dtype) each; raise a ShapeError if shapes of a key or dtypes differ."""
         if len({dtype for *_, dtype in outputs}) > 1 or outputs[0][2].kind != "f":
             listed = ", ".join(sorted({f"{dtype} into {key}" for key, _, dtype in outputs}))
@@ -81,7 +90,7 @@ class Layout(NamedTuple):
                 raise ShapeError(f"relations into {key!r}: their messages make {rows}")
         return cls(places, size, outputs[0][2])
 
-    def view(self, flat: Array, key: Any) -> Array:
+    def view(self, flat: Array, key: Key) -> Array:
         """Return the part of a flat array that holds the output of `key`, or its gradient, as a view."""
         place, shape = self.places[key]
         return flat[place].reshape(shape)
@@ -102,7 +111,7 @@ class Fetched:
 
     members: list[Member]
     fetched: tuple[str, ...]
-    captured: tuple[Any, ...]
+    captured: tuple[Node | Tensor, ...]
     layout: Layout
 
     def output(self, arrays):
@@ -176,7 +185,7 @@ class _FetchedBackward:
         return [found[number] for number in sorted(found)]
 
 
-def sets_of(block: Any) -> tuple[Any, ...]:
+def sets_of(block: Edges | Bundle) -> tuple[Edges, ...]:
     """Return the sets of edges of a block. A block of one relation is a single set and not a bundle."""
     return block if isinstance(block, Bundle) else (block,)
 
@@ -185,7 +194,7 @@ class Fetch(NamedTuple):
     """One fetch: an operator over the bundles of a schedule, and the numbers of its inputs and captured values."""
 
     operator: Fetched
-    schedule: Any
+    schedule: Schedule
     numbers: list[int]
 
 
@@ -201,7 +210,7 @@ class Sums(NamedTuple):
     """
 
     fetches: list[Fetch]
-    products: list[tuple[Any, int, int]]
+    products: list[tuple[Key, int, int]]
     layout: Layout
 
 
@@ -260,7 +269,7 @@ def _piece_vjp(g, wants_grad, residuals, place, shape):
 tape.primitive("piece", _piece, _piece_vjp)
 
 
-def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any, Tensor, Tensor]]) -> dict[Any, Tensor]:
+def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
     """Return {key: sum}, which adds up the aggregations of calls and products. Collective, forward and backward.
 
     Parameters
@@ -277,18 +286,18 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
-        if graph.has_own_exchange or not isinstance(graph.plan.local, Bundle):
-            return {key: graph.apply(call)}
+        if graph.has_own_exchange or not isinstance(graph.schedule.plan.local, Bundle):
+            return {key: aggregate.aggregate(graph.schedule, call.operator, call.inputs, graph.edge_sums())}
     numbering, drafts = _Numbering(), [_Draft() for _ in fetches]
     for draft, calls in zip(drafts, fetches):
         draft.number_inputs(numbering, calls)
     products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
                 for key, x, weight in products]
     pairs = [(key, numbering.shared(x), numbering.separate(weight)) for key, x, weight in products]
-    outputs: list[tuple[Any, tuple[int, ...], Any]] = [
+    outputs: list[tuple[Key, tuple[int, ...], np.dtype[Any]]] = [
         (key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
-    layout, captured = Layout.of(outputs), list[Any]()
+    layout, captured = Layout.of(outputs), list[Node | Tensor]()
     made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
     flat = tape.apply("relations", *numbering.tensors, sinks=captured, operator=Sums(made, pairs, layout))
     if len(layout.places) == 1:

@@ -1,13 +1,13 @@
 """Sums over edges: sum, mean and sym, of rows as they are or weighted by edge."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.numerics.edge_sums import columns_in
 from sarlite.operators.contract import ROWS
+from sarlite.structure.block import Edges
 from sarlite.types import Array
 
 
@@ -48,11 +48,11 @@ class Sum:
     def backward(self, residuals, g, context):
         return SumBackward(self, residuals, g, context)
 
-    def edge_weights(self, weight: Array | None, index: Any) -> dict[str, Any]:
+    def edge_weights(self, weight: Array | None, index: Array | None) -> dict[str, Array | None]:
         """Return the kernel arguments for edge weights: `weight`, and `index`, the row of `weight` for each edge."""
         return {"weight": weight, "eid": index} if self.weighted else {}
 
-    def columns_scale(self, block: Any) -> Array | None:
+    def columns_scale(self, block: Edges) -> Array | None:
         """Return t of a block's columns, float64."""
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
 

@@ -1,14 +1,13 @@
 """The operator that multiplies fetched rows by weights before it aggregates them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.numerics import reductions
 from sarlite.numerics.edge_sums import FloatSum
-from sarlite.operators.contract import ROWS
+from sarlite.operators.contract import ROWS, Operator
 from sarlite.schedule.row_format import FLOAT32
 
 
@@ -27,7 +26,7 @@ class Transformed:
         Shape of a row of each z_k; W_k is (n_in, product of the shape).
     """
 
-    inner: Any
+    inner: Operator
     shapes: list[tuple[int, ...]]
 
     fetched = (ROWS,)

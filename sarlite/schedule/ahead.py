@@ -5,12 +5,15 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 from sarlite import kernels
+from sarlite.types import T
+
+S = TypeVar("S")
 
 
-class Ahead:
+class Ahead(Generic[T]):
     """A thread that runs a generator a bounded number of items ahead of its consumer.
 
     Parameters
@@ -29,8 +32,8 @@ class Ahead:
     exception of the generator is raised by `take` or by `finish`.
     """
 
-    def __init__(self, produce: Callable[[Callable[..., bool]], Iterator[Any]], room: int, name: str) -> None:
-        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, produce: Callable[[Callable[..., bool]], Iterator[T]], room: int, name: str) -> None:
+        self._ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         self._leaves: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._goes_on = self._wanted = True
         for _ in range(room):
@@ -62,12 +65,12 @@ class Ahead:
                 return False
         return self._goes_on
 
-    def take(self) -> Any:
+    def take(self) -> T:
         """Return the next item. Raise the generator's exception, or StopIteration at its end."""
         item, error = self._ready.get()
         if error is not None:
             raise error
-        return item
+        return cast(T, item)
 
     def release(self) -> None:
         """Let the thread make one more item."""
@@ -98,7 +101,7 @@ class Ahead:
                 raise error
 
 
-def ahead(make: Callable[[Any], Any], items: Iterable[Any], n: int) -> Generator[Any, None, None]:
+def ahead(make: Callable[[S], T], items: Iterable[S], n: int) -> Generator[T, None, None]:
     """Yield make(item) for each item; a thread computes up to `n` items ahead.
 
     With n = 0 each value is computed when it is requested, without a thread. An exception of `make` is raised in place

@@ -1,14 +1,15 @@
 """State that all graphs of one communicator share: message tags, a failure, and the validity of kept results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.errors import PeerError, SarliteError
-
-T = TypeVar("T")
+from sarlite.schedule.ahead import Ahead
+from sarlite.types import T
 
 
 class CommState:
@@ -29,15 +30,15 @@ class CommState:
         Channels for the messages of aggregations.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Communicator) -> None:
         self.comm, self.n_tags, self.generation = comm, 0, 0
         self.failure: str | None = None
-        self.broadcasting: list[Any] = []
-        self.fetching: list[Any] = []
+        self.broadcasting: list[Ahead[object]] = []
+        self.fetching: list[Ahead[object]] = []
         self.channels = [comm.channel(name) for name in ("fetch", "push")]
 
     @classmethod
-    def of(cls, comm: Any) -> "CommState":
+    def of(cls, comm: Communicator) -> "CommState":
         """Return the state of a communicator. The first call makes the state and is collective."""
         kept = comm.channel("fetch").__dict__
         if "_state" not in kept:
@@ -95,9 +96,9 @@ class Memo:
 
     def __init__(self, state: CommState) -> None:
         self.state, self._generation = state, state.generation
-        self._found: dict[Any, Any] = {}
+        self._found: dict[Hashable, Any] = {}
 
-    def get(self, name: Any, make: Callable[[], T]) -> T:
+    def get(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return the result kept under `name`; the first call computes it by `make` and is collective if `make` is."""
         if self._generation != self.state.generation:
             self._generation, self._found = self.state.generation, {}

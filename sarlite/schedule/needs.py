@@ -1,14 +1,16 @@
 """Rows that ranks need from each other. They are found once per graph, and a mode divides them into pieces."""
 
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.errors import raise_together
 from sarlite.schedule.pieces import Arrival, Piece, as_range
 from sarlite.structure import part_edges_csr
 from sarlite.structure.block import Bundle
+from sarlite.types import Array, RowIndex
 
 
 class Needs(NamedTuple):
@@ -33,10 +35,10 @@ class Needs(NamedTuple):
 
     rank: int
     offsets: np.ndarray
-    cuts: list[Any]
-    needs: list[Any]
-    asked: list[Any]
-    src_ids: list[Any]
+    cuts: list[part_edges_csr.EdgesByOwner]
+    needs: list[Array]
+    asked: list[Array]
+    src_ids: list[Array]
     degree: float = 0.0
 
     @property
@@ -71,7 +73,7 @@ class Needs(NamedTuple):
             peers += [Piece(block, False, each, Fraction(len(each), n)) for block, each in zip(own_blocks, arrivals)]
         return Piece(blocks[0][0], own=True), peers
 
-    def ranges(self, q: int, n: int) -> list[tuple[slice, Any]]:
+    def ranges(self, q: int, n: int) -> list[tuple[slice, RowIndex]]:
         """Return the `n` ranges of rank q's rows, each with the rows in it that this rank needs.
 
         A range is a slice counted from rank q's first row. The needed rows are counted from the first row of the range.
@@ -127,7 +129,7 @@ class Needs(NamedTuple):
         return np.dtype(np.int32 if most < 2**31 else np.int64)
 
 
-def find(comm: Any, sets: list[part_edges_csr.InEdges], src_ids: Any, n_local_src: int) -> Needs:
+def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
     """Find the rows that this rank exchanges with its peers. Collective.
 
     Parameters
@@ -171,6 +173,6 @@ def find(comm: Any, sets: list[part_edges_csr.InEdges], src_ids: Any, n_local_sr
     return Needs(comm.rank, offsets, cuts, needs, asked, halo_ids, sum(n_edges) / max(sum(n_dst), 1))
 
 
-def range_ends(offsets: Any, q: int, n: int) -> list[int]:
+def range_ends(offsets: Array, q: int, n: int) -> list[int]:
     """Return the ends of the `n` ranges of rank q's rows, counted from its first row."""
     return (np.arange(1, n + 1) * (offsets[q + 1] - offsets[q]) // n).tolist()

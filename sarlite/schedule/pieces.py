@@ -4,9 +4,12 @@ A plan is two lists of pieces, forward and backward.
 """
 
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from sarlite.structure.block import Bundle, Edges
+from sarlite.types import RowIndex
 
 
 class Arrival(NamedTuple):
@@ -33,8 +36,8 @@ class Arrival(NamedTuple):
     target: int | None
     n_rows: int
     contiguous: bool
-    send_rows: Any
-    needed: Any = None
+    send_rows: RowIndex
+    needed: RowIndex | None = None
 
     @property
     def n_send(self) -> int:
@@ -68,7 +71,7 @@ class Piece(NamedTuple):
         Number of peers whose rows arrive; below 1 if the rows of one peer arrive in several pieces.
     """
 
-    block: Any
+    block: Edges | Bundle | None
     own: bool = False
     arrivals: tuple[Arrival, ...] = ()
     share: Fraction = Fraction(1)
@@ -82,11 +85,12 @@ class Piece(NamedTuple):
         """Divide a piece that has one arrival into `n` pieces, each for a range of the block's columns."""
         if n == 1:
             return [self]
-        (arrival,) = self.arrivals
+        (arrival,), block = self.arrivals, self.block
+        assert block is not None  # a piece whose rows arrive computes
         parts, ends = arrival.cut(n), [0]
         for part in parts:
             ends.append(ends[-1] + part.n_rows)
-        return [Piece(self.block.columns(a, b), False, (part,), self.share / n)
+        return [Piece(block.columns(a, b), False, (part,), self.share / n)
                 for part, a, b in zip(parts, ends, ends[1:])]
 
 
@@ -110,7 +114,7 @@ class Plan(NamedTuple):
     degree: float = 0.0
 
     @property
-    def blocks(self) -> tuple[Any, ...]:
+    def blocks(self) -> tuple[Edges | Bundle, ...]:
         """The blocks of the forward pieces in the order of their columns.
 
         The first block holds the local edges, or all edges if there is one block.
@@ -119,7 +123,7 @@ class Plan(NamedTuple):
         return tuple(sorted(blocks, key=lambda block: block.offset))
 
     @property
-    def local(self) -> Any:
+    def local(self) -> Edges | Bundle:
         """The block that holds the edges from this rank's own rows; with one block of all edges, that block."""
         return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
 
@@ -138,16 +142,18 @@ class Plan(NamedTuple):
         """The arrivals of the backward pieces, grouped by peer; the rows of each peer ascend."""
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
-    def halo(self) -> list[tuple[Any, int, slice]]:
+    def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:
         """Return (block, owner, columns of the block) for the peers' rows, in the order of all blocks' columns."""
-        found = []
+        columns = []
         for piece in self.forward:
+            if piece.block is None:
+                continue
             start = self.n_src if piece.own else 0
-            for arrival in piece.arrivals if piece.block is not None else ():
+            for arrival in piece.arrivals:
                 if arrival.n_columns:
-                    found.append((piece.block, arrival.source, slice(start, start + arrival.n_columns)))
+                    columns.append((piece.block, arrival.source, slice(start, start + arrival.n_columns)))
                 start += arrival.n_columns
-        return sorted(found, key=lambda each: each[0].offset)
+        return sorted(columns, key=lambda each: each[0].offset)
 
     def needed(self, size: int) -> list[int]:
         """Return, for each rank, the number of its rows that this rank needs."""
@@ -167,17 +173,17 @@ class Plan(NamedTuple):
         return [np.concatenate(rows) for rows in found]
 
 
-def length(rows: Any) -> int:
+def length(rows: RowIndex) -> int:
     """Return the number of rows in a slice or in an array of row numbers."""
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
-def some(rows: Any, a: int, b: int) -> Any:
+def some(rows: RowIndex, a: int, b: int) -> RowIndex:
     """Return the rows at positions a .. b - 1 of a slice or an array of row numbers."""
     return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]
 
 
-def as_range(rows: np.ndarray) -> Any:
+def as_range(rows: np.ndarray) -> RowIndex:
     """Return row numbers as a slice if they are consecutive, else as the smallest integer dtype that fits."""
     if len(rows) == 0:
         return slice(0, 0)

@@ -4,13 +4,14 @@ The schedule knows no operator.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from sarlite.errors import ConfigError, raise_together
 from sarlite.schedule import needs
 from sarlite.schedule.modes import MODES, Mode
+from sarlite.schedule.modes.sequential import Sequential
 from sarlite.schedule.pieces import Plan
 from sarlite.schedule.reverse import is_symmetric, out_edges
 from sarlite.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
@@ -37,7 +38,7 @@ class Schedule(NamedTuple):
     plan: Plan
     transport: Transport
     mode: Mode
-    reverse: Any = None
+    reverse: "Schedule | None" = None
     reverses_attention: bool = False
     row_format: RowFormat = FLOAT32
 
@@ -182,7 +183,7 @@ class Options(NamedTuple):
         if self.row_dtype not in ROW_FORMATS:
             return ConfigError(f"row_dtype {self.row_dtype!r} is not one of {', '.join(ROW_FORMATS)}")
         for name, least in (("prefetch", 0), ("peers_at_once", 1)):
-            value: Any = getattr(self, name)
+            value: object = getattr(self, name)
             if name == "peers_at_once" and value is None:
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
@@ -213,8 +214,8 @@ class Options(NamedTuple):
     @property
     def mode_value(self) -> Mode:
         """The mode as a `Mode` object, with the option `peers_at_once` applied."""
-        mode: Any = MODES[self.mode] if isinstance(self.mode, str) else self.mode
-        return mode if self.peers_at_once is None else replace(mode, peers_at_once=self.peers_at_once)
+        mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
+        return mode if self.peers_at_once is None else replace(cast(Sequential, mode), peers_at_once=self.peers_at_once)
 
 
 def make(comm, found, options, profile, dst_ids=None):

@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from sarlite import kernels
+from sarlite.types import Array
 
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are made at their first use and kept."""
@@ -43,14 +44,23 @@ class Edges:
         Whether transposes are kept outside of a step's buffers; a batch's transposes go with the batch.
     """
 
-    numbers, lasting = None, True
+    n_dst: int
+    rows: Array | None
+    indptr: Array
+    indices: Array
+    positions: Array | None
+    numbers: Array | None = None
+    src_ids: Array
+    offset: int
+    source: int
+    lasting: bool = True
 
     @property
-    def n_src(self):
+    def n_src(self) -> int:
         return len(self.src_ids)
 
     @property
-    def n_edges(self):
+    def n_edges(self) -> int:
         return len(self.indices)
 
     @cached_property
@@ -111,8 +121,8 @@ class Edges:
         """Return the edges of the CSR's rows from a to b."""
         return RowRange(self, a, b)
 
-    def columns(self, a, b):
-        """The edges from columns a .. b."""
+    def columns(self, a: int, b: int) -> "Edges":
+        """Return the edges from columns a .. b."""
         return ColumnRange(self, a, b)
 
     def anew(self):
@@ -290,37 +300,37 @@ class ColumnRange(Edges):
         return np.searchsorted(self._edges, self.block.indptr).astype(np.int64)
 
 
-class Bundle(tuple):
+class Bundle(tuple[Edges, ...]):
     """Several sets of edges from the same source rows, which one fetch serves.
 
     Each set is for one member of an operator.
     """
 
     @property
-    def n_src(self):
+    def n_src(self) -> int:
         return self[0].n_src
 
     @property
-    def n_edges(self):
+    def n_edges(self) -> int:
         return sum(edges.n_edges for edges in self)
 
     @property
-    def source(self):
+    def source(self) -> int:
         return self[0].source
 
     @property
-    def offset(self):
+    def offset(self) -> int:
         return self[0].offset
 
     @property
-    def src_ids(self):
+    def src_ids(self) -> Array:
         return self[0].src_ids
 
-    def columns(self, a, b):
+    def columns(self, a: int, b: int) -> "Bundle":
         return Bundle(edges.columns(a, b) for edges in self)
 
     @property
-    def halves(self):
+    def halves(self) -> "tuple[Bundle, ...]":
         return tuple(Bundle(halves) for halves in zip(*(edges.halves for edges in self)))
 
 

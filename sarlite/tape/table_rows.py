@@ -89,7 +89,7 @@ class TableRows(Tensor):
         return self.shape[0]
 
 
-def in_table(x: Any) -> Any:
+def in_table(x: Tensor) -> Tensor:
     """Return `TableRows` as a tensor whose data are `kernels.Rows`; return anything else unchanged.
 
     Only a primitive whose kernels accept `kernels.Rows` may receive the result. Every call returns the same tensor, so

@@ -3,12 +3,14 @@
 A mode is a value. A new mode is a file here and a line in `MODES`.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from sarlite.schedule.broadcast_transport import Broadcasts
 from sarlite.schedule.modes.broadcast import Broadcast
 from sarlite.schedule.modes.sequential import Sequential
 from sarlite.schedule.needs import Needs
 from sarlite.schedule.pieces import Plan
+from sarlite.schedule.transport import Fetch
 
 
 class Mode(Protocol):
@@ -19,7 +21,7 @@ class Mode(Protocol):
         ...
 
     @property
-    def fetch(self) -> Any:
+    def fetch(self) -> "type[Fetch] | type[Broadcasts]":
         """The class that brings the rows of forward pieces: `transport.Fetch` or `broadcast_transport.Broadcasts`."""
         ...
 

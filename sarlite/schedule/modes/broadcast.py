@@ -5,7 +5,7 @@ At stage j rank j broadcasts its rows, and every rank multiplies its tile with t
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sarlite.schedule.broadcast_transport import Broadcasts
 from sarlite.schedule.modes.sequential import n_parts
@@ -46,7 +46,7 @@ class Broadcast:
     backward_pieces: int = 9
     backward_rows: int = 4096
 
-    fetch: ClassVar[Any] = Broadcasts
+    fetch: ClassVar[type[Broadcasts]] = Broadcasts
     keeps_rows: ClassVar[bool] = False
     reverses: ClassVar[bool] = True
     in_step: ClassVar[bool] = True

@@ -5,7 +5,7 @@ once, which is ordinary domain-parallel training.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sarlite.schedule.needs import Needs
 from sarlite.schedule.pieces import Plan
@@ -40,7 +40,7 @@ class Sequential:
     backward_pieces: int = 9
     backward_rows: int = 4096
 
-    fetch: ClassVar[Any] = Fetch
+    fetch: ClassVar[type[Fetch]] = Fetch
     reverses: ClassVar[bool] = False
     in_step: ClassVar[bool] = False
 
