@@ -1,7 +1,7 @@
 """Checks of the arrays of edges and ids that a caller passes, for one relation or several."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
 
 Relation = tuple[str, str, str]  # (source type, name, destination type)
+RelationArrays = tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]  # in-edges, node ids, edge ids
+TypedParts = str | Mapping[str, ArrayLike | str]  # a method, or a division of the nodes of each type
 T = TypeVar("T")
 
 
@@ -57,38 +59,39 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
 # ---- several relations
 
 
-def check_edge_lists(edges: Any, n_nodes: Any) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
+def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
+                     n_nodes: Mapping[str, int]) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
     """Return the edge lists by relation as arrays and the numbers of nodes as ints; errors name the relation."""
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
         raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
                           "and {type: number of nodes}")
     counts = {name: validation.count(f"n_nodes[{name!r}]", n) for name, n in n_nodes.items()}
 
-    def check_ends(relation: Relation, src: Any, dst: Any) -> tuple[Array, Array]:
+    def check_ends(relation: Relation, src: ArrayLike, dst: ArrayLike) -> tuple[Array, Array]:
         n_src, n_dst = counts[relation[0]], counts[relation[2]]
         return edge_lists.checked_ends(check_array("src", src), check_array("dst", dst), n_src, n_dst)
 
     return _check_each(edges, counts, check_ends), counts
 
 
-def check_own_relations(edges: Any, node_ids: Any,
-                        edge_ids: Any) -> tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]:
+def check_own_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
+                        edge_ids: Mapping[Relation, ArrayLike] | None) -> RelationArrays:
     """Return a rank's in-edges by relation, node ids by type and edge ids by relation as arrays."""
     if not all(isinstance(given, Mapping) for given in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
-    node_ids = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
-                for name, ids in node_ids.items()}
+    checked_nodes = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
+                     for name, ids in node_ids.items()}
 
-    def check_in_edges(relation: Relation, indptr: Any, indices: Any) -> InEdges:
-        return InEdges(*check_csr(indptr, indices, len(node_ids[relation[2]])))
+    def check_in_edges(relation: Relation, indptr: ArrayLike, indices: ArrayLike) -> InEdges:
+        return InEdges(*check_csr(indptr, indices, len(checked_nodes[relation[2]])))
 
-    in_edges, checked_ids = _check_each(edges, node_ids, check_in_edges), dict[Relation, Array]()
+    in_edges, checked_ids = _check_each(edges, checked_nodes, check_in_edges), dict[Relation, Array]()
     for relation, part in in_edges.items():
         ids = (edge_ids or {}).get(relation)
         if ids is not None:
             ids, name = check_array("edge_ids", ids), f"edge_ids[{relation!r}]"
             checked_ids[relation] = validation.integers(name, ids, length=len(part.indices))
-    return in_edges, node_ids, checked_ids
+    return in_edges, checked_nodes, checked_ids
 
 
 def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, int]) -> None:
@@ -101,14 +104,14 @@ def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, in
             raise DataError(f"relation {relation!r}: {error}")
 
 
-def check_relation(relation: Any) -> None:
+def check_relation(relation: object) -> None:
     """Raise a ConfigError unless `relation` is a triple (source type, name, destination type)."""
     if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
         raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
 
 
-def _check_each(edges: Mapping[Any, Any], types: Mapping[str, Any],
-                check: Callable[[Relation, Any, Any], T]) -> dict[Relation, T]:
+def _check_each(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], types: Mapping[str, object],
+                check: Callable[[Relation, ArrayLike, ArrayLike], T]) -> dict[Relation, T]:
     """Return the result of `check(relation, *arrays)` for each relation; errors name the relation."""
     checked = {}
     for relation, arrays in edges.items():

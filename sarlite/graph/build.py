@@ -1,10 +1,10 @@
 """Functions that build the parts of a Graph: from an edge list, a CSR, a matrix, or a rank's own rows."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from sarlite.comm import Communicator, Solo, together, wrap
+from sarlite.comm import CommLike, Communicator, Solo, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import Relation, check_array, check_csr, check_distinct
 from sarlite.graph.weights import EdgeValues
@@ -114,27 +114,27 @@ def _edge_index(origin: Array, n_given: int) -> Array:
     return index
 
 
-def build_from_csr(indptr: Any, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
+def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
     """Build a whole graph from a CSR by destination, or from a sparse matrix of ones; see `Graph.from_csr`."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
         return _build_from_entries(entries, edge_index, n_src)
-    starts, sources = check_csr(indptr, indices)
+    starts, sources = check_csr(cast(ArrayLike, indptr), indices)
     index = None if edge_index is None else validation.permutation(
         "edge_index", check_array("edge_index", edge_index), len(sources))
     return _build_whole(starts, sources, index, n_src)
 
 
-def build_from_scipy(matrix: Any, n_src: int | None = None) -> tuple[GraphParts, Array]:
+def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
     """Build a whole graph from a sparse matrix; return its parts and the weights in the order of `matrix.tocoo()`."""
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
-def build_from_networkx(graph: Any, weight: str | None = None) -> tuple[GraphParts, Array]:
+def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
     """Build a whole graph from a networkx graph; return its parts and the edges' weights."""
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
@@ -167,16 +167,16 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 # ---- parts of a graph
 
 
-def build_from_rows(comm: Any, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
+def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
     """Build this rank's part of a graph from its own rows; see `Graph.from_part`. Collective."""
     comm = wrap(comm)
     options.check(comm)
 
-    def check() -> tuple[InEdges, dict[str, Any]]:
+    def check() -> tuple[InEdges, dict[str, Array | None]]:
         own_indptr, own_indices = check_csr(indptr, indices)
-        ids: dict[str, Any] = {}
+        ids: dict[str, Array | None] = {}
         for name, given, n, start in (("node_ids", node_ids, max(len(own_indptr) - 1, 0), 0),
                                       ("src_ids", src_ids, n_src, 0), ("edge_ids", edge_ids, len(own_indices), -1)):
             array = None if given is None else check_array(name, given)
@@ -186,9 +186,11 @@ def build_from_rows(comm: Any, options: Options, indptr: ArrayLike, indices: Arr
         return InEdges(own_indptr, own_indices, None, loops), ids
 
     edges, ids = together(comm, check)
-    if ids["src_ids"] is not None and n_src is None:
-        n_src = len(ids["src_ids"])
-    return build_part(comm, edges, n_src=n_src, options=options, **ids)
+    sources = ids["src_ids"]
+    if sources is not None and n_src is None:
+        n_src = len(sources)
+    return build_part(comm, edges, n_src=n_src, options=options, node_ids=ids["node_ids"], src_ids=sources,
+                      edge_ids=ids["edge_ids"])
 
 
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,

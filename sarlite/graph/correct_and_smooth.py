@@ -6,7 +6,6 @@ Source: Huang, He, Singh, Lim and Benson, 2021.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from sarlite.graph.propagation import NORMALIZATIONS, Propagation
 from sarlite.numerics import reductions
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 TOLERANCE = 1e-4
 """Largest deviation from 1 of a row sum of probabilities."""
@@ -76,7 +75,8 @@ class CorrectAndSmooth:
         if self.scale is not None and not (math.isfinite(self.scale) and self.scale >= 0):
             raise ConfigError(f"scale is {self.scale}, but must be 0 or more", "scale")
 
-    def __call__(self, graph: Graph, probabilities: Any, labels: Any, train: Any, edge_weight: Any = None) -> Array:
+    def __call__(self, graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice,
+                 edge_weight: ArrayLike | None = None) -> Array:
         """Return the smoothed scores of this rank's rows. The column of a row's largest score is its class. Collective.
 
         Parameters
@@ -134,7 +134,7 @@ class CorrectAndSmooth:
 
 
 def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
-              after: Callable[[Array], Any]) -> Array:
+              after: Callable[[Array], object]) -> Array:
     """Iterate X <- (1 - alpha) first + alpha S X from `first`; `after` changes each X in place."""
     x, kept = first, (1 - alpha) * first
     for _ in range(iterations):

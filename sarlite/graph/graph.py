@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sarlite.comm import Communicator, together, wrap
+from sarlite.comm import CommLike, Communicator, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph import build, frames, weights
 from sarlite.graph.build import GraphParts
@@ -125,7 +125,7 @@ class Graph(LayerGraph):
                                           self_loops=self_loops, deduplicate=deduplicate))
 
     @classmethod
-    def from_csr(cls, indptr: Any, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
+    def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
         """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
 
@@ -155,7 +155,7 @@ class Graph(LayerGraph):
         return cls(build.build_from_csr(indptr, indices, edge_index=edge_index, n_src=n_src))
 
     @classmethod
-    def from_scipy(cls, matrix: Any, *, n_src: int | None = None) -> "tuple[Graph, Array]":
+    def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
         """Make a whole graph from a sparse matrix, whose values are edge weights.
 
         Parameters
@@ -182,7 +182,7 @@ class Graph(LayerGraph):
         return cls(parts), values
 
     @classmethod
-    def from_networkx(cls, graph: Any, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
+    def from_networkx(cls, graph: object, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
         """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, and `ids[i]`.
 
         Parameters
@@ -259,7 +259,7 @@ class Graph(LayerGraph):
         return graph if all(array is None for array in values) else graph.with_edge_values(*values)
 
     @classmethod
-    def from_part(cls, comm: Any, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None = None,
+    def from_part(cls, comm: CommLike, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None = None,
                   src_ids: ArrayLike | None = None, n_src: int | None = None, edge_ids: ArrayLike | None = None,
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
                   backward: str | None = None, row_dtype: str = "float32",
@@ -305,7 +305,7 @@ class Graph(LayerGraph):
         return cls(build.build_from_rows(comm, options, indptr, indices, node_ids=node_ids, src_ids=src_ids,
                                          n_src=n_src, edge_ids=edge_ids, added_loops=added_loops))
 
-    def shard(self, comm: Any, parts: str | ArrayLike = "metis", *, src_parts: str | ArrayLike | None = None,
+    def shard(self, comm: CommLike, parts: str | ArrayLike = "metis", *, src_parts: str | ArrayLike | None = None,
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":

@@ -1,10 +1,10 @@
 """GraphSet: a set of graphs, stored as one graph and the membership of its nodes."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from sarlite.comm import Solo, agree, together, wrap
+from sarlite.comm import CommLike, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, raise_together
 from sarlite.graph.array_checks import check_array, check_csr
 from sarlite.graph.build import build_part
@@ -62,7 +62,7 @@ class GraphSet:
         self._local_edges: tuple[int, InEdges, InEdges] | None = None
 
     @classmethod
-    def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: Any = None,
+    def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
         """Make a set of a whole graph that every rank holds, or this rank's graphs of it. Collective.
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm import Communicator, Solo, agree, together, wrap
+from sarlite.comm import CommLike, Communicator, Solo, agree, together, wrap
 from sarlite.errors import ConfigError, raise_together
 from sarlite.graph import array_checks, frames
-from sarlite.graph.array_checks import Relation
+from sarlite.graph.array_checks import Relation, TypedParts
 from sarlite.graph.graph import Graph
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.relation_fetches import Fetch, HeteroParts, build_relations, make_fetch
@@ -26,7 +26,7 @@ from sarlite.schedule.pieces import Plan
 from sarlite.schedule.schedule import Options, Schedule
 from sarlite.structure.part_edges_csr import InEdges
 from sarlite.tape import Tensor, ops
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class HeteroGraph(SharedState, RelationalLayer):
@@ -82,8 +82,8 @@ class HeteroGraph(SharedState, RelationalLayer):
     # ---- constructors
 
     @classmethod
-    def from_edges(cls, edges: Mapping[Relation, tuple[Any, Any]], n_nodes: Mapping[str, int], *, comm: Any = None,
-                   parts: Any = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
+    def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
+                   parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from edge lists, or this rank's part of a graph that every rank holds. Collective.
 
@@ -128,7 +128,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @classmethod
     def from_pandas(cls, edges: Mapping[Relation, Any], src: str = "src", dst: str = "dst", *,
-                    nodes: Mapping[str, Any] | None = None, id: str = "id", comm: Any = None, parts: Any = "metis",
+                    nodes: Mapping[str, Any] | None = None, id: str = "id", comm: CommLike | None = None, parts: TypedParts = "metis",
                     mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None, seed: int = 0,
                     row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from one table of edges per relation, whose nodes have words or integers as ids. Collective.
@@ -164,8 +164,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         return cls(graph._parts._replace(names=names))
 
     @classmethod
-    def from_part(cls, comm: Any, edges: Mapping[Relation, tuple[Any, Any]], node_ids: Mapping[str, Any], *,
-                  edge_ids: Mapping[Relation, Any] | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+    def from_part(cls, comm: CommLike, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike], *,
+                  edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int = 1,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
         """Make this rank's part of a graph from its own rows and their in-edges. Collective.
@@ -217,13 +217,13 @@ class HeteroGraph(SharedState, RelationalLayer):
         if self.edge_values:
             pairs = {relation: values.subset(index.get(relation, slice(None)))
                      for relation, values in self.edge_values.items()}
-            weights, features = ({relation: pair[k] for relation, pair in pairs.items() if pair[k] is not None}
-                                 for k in (0, 1))
+            weights = {relation: weight for relation, (weight, _) in pairs.items() if weight is not None}
+            features = {relation: of_edges for relation, (_, of_edges) in pairs.items() if of_edges is not None}
             graph = graph.with_values(weights, features)
         return HeteroGraph(graph)
 
-    def with_edge_values(self, weights: Mapping[Relation, Any] | None = None,
-                         features: Mapping[Relation, Any] | None = None) -> "HeteroGraph":
+    def with_edge_values(self, weights: Mapping[Relation, ArrayLike] | None = None,
+                         features: Mapping[Relation, ArrayLike] | None = None) -> "HeteroGraph":
         """Return this graph with weights and features on the edges of some relations, or without values. Collective.
 
         Sums within a relation count weights as `Graph.with_edge_values` says; degrees are those of the relation.
@@ -328,7 +328,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[Fetch]:
         """Return a fetch for each source type of some relations, or for each relation. Collective at the first call."""
-        groups: dict[Any, list[Relation]] = {}
+        groups: dict[Relation | str, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:
                 groups.setdefault(relation if self.options.separate else relation[0], []).append(relation)

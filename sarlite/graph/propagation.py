@@ -1,7 +1,6 @@
 """A graph's normalised adjacency matrix as a linear operator on rows."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from sarlite.graph.weights import check_range, positive
 from sarlite.operators import fn
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array, DType
+from sarlite.types import Array, ArrayLike, DType
 
 
 def _inverse(degrees):
@@ -55,7 +54,7 @@ class Propagation:
     Memory: 8 or 16 bytes per node.
     """
 
-    def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: Any = None) -> None:
+    def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: ArrayLike | None = None) -> None:
         weight = together(graph.comm, lambda: _checked(graph, normalization, edge_weight))
         self.graph, self.weight = graph, weight
         self._fits: set[DType] = set()  # dtypes in which every rank's weights are finite

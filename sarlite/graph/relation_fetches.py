@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sarlite.profile import Profile
 from sarlite.schedule import needs, schedule
 from sarlite.schedule.schedule import Options, Schedule
 from sarlite.structure.part_edges_csr import InEdges
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class HeteroParts(NamedTuple):
@@ -62,7 +62,7 @@ class HeteroParts(NamedTuple):
         ids = self.edge_ids.get(relation)
         return np.arange(len(self.in_edges[relation].indices)) if ids is None else ids
 
-    def with_values(self, weights: Mapping[Relation, Any], features: Mapping[Relation, Any]) -> "HeteroParts":
+    def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike]) -> "HeteroParts":
         """Return the parts with other values on the edges of some relations. Collective."""
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
                                          partial(self.ids_of, relation), len(edges.indices), f" of {relation}")

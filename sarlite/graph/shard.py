@@ -1,13 +1,13 @@
 """Divide whole graphs among ranks: a graph of one relation, and the edge lists of several relations."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.errors import ConfigError
-from sarlite.graph.array_checks import Relation, check_array
+from sarlite.graph.array_checks import Relation, RelationArrays, TypedParts, check_array
 from sarlite.graph.build import sort_by_id
 from sarlite.structure import edges as edge_lists
 from sarlite.structure import order as orders
@@ -106,7 +106,7 @@ def _order(comm, edges, order, seed):
 
 
 def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
-                     parts: Any, seed: int) -> tuple[dict[Relation, InEdges], dict[str, Array], dict[Relation, Array]]:
+                     parts: TypedParts, seed: int) -> RelationArrays:
     """Divide the nodes of each type; return this rank's part. Collective.
 
     Returns
@@ -118,14 +118,14 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
         Index of each of this rank's edges in the relation's edge list, without the relations whose indices are
         0, 1, 2, ...
     """
-    parts = _typed_parts(comm, edges, n_nodes, parts, seed)
-    node_ids = {name: np.flatnonzero(owners == comm.rank) for name, owners in parts.items()}
-    row_numbers = {name: _row_numbers(owners) for name, owners in parts.items()}
+    owners = _typed_parts(comm, edges, n_nodes, parts, seed)
+    node_ids = {name: np.flatnonzero(ranks == comm.rank) for name, ranks in owners.items()}
+    row_numbers = {name: _row_numbers(ranks) for name, ranks in owners.items()}
     in_edges: dict[Relation, InEdges] = {}
     edge_ids: dict[Relation, Array] = {}
     for relation, (src, dst) in edges.items():
         source, _, to = relation
-        local_edges, n_dst = np.flatnonzero(parts[to][dst] == comm.rank), len(node_ids[to])
+        local_edges, n_dst = np.flatnonzero(owners[to][dst] == comm.rank), len(node_ids[to])
         local_dst = row_numbers[to][dst[local_edges]] - (row_numbers[to][node_ids[to][0]] if n_dst else 0)
         n_rows = max(len(row_numbers[source]), n_dst, 1)
         indptr, indices, order = edge_lists.csr_by_dst(row_numbers[source][src[local_edges]], local_dst, n_rows,
