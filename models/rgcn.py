@@ -166,7 +166,7 @@ class Inputs(nn.Module):
         missing = [name for name in self.widths if name not in self.embeddings and name not in x]
         if missing:
             raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")
-        return {name: self.embeddings[name](rows and rows[name]) if name in self.embeddings else
+        return {name: self.embeddings[name](None if rows is None else rows[name]) if name in self.embeddings else
                 self.projections[name](x[name]) if name in self.projections else x[name] for name in self.widths}
 
 

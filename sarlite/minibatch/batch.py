@@ -20,6 +20,12 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
 from sarlite.types import Array
 
+Features = Array | Mapping[str, Array]
+"""Features of all rows of a part, (n, ...), or by node type."""
+
+Hidden = Tensor | dict[str, Tensor]
+"""Rows of a layer, (n, ...), or by node type."""
+
 
 class TrainingBatch(Protocol):
     """Data of one training step.
@@ -43,11 +49,11 @@ class TrainingBatch(Protocol):
     @property
     def graph(self) -> Any: ...
     @property
-    def x(self) -> Any: ...
+    def x(self) -> Hidden: ...
     @property
-    def labels(self) -> Any: ...
+    def labels(self) -> Array: ...
     @property
-    def rows(self) -> Any: ...
+    def rows(self) -> Array | slice: ...
     @property
     def n_global(self) -> int: ...
 
@@ -101,8 +107,8 @@ class Batch:
 
     graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)
 
-    def __init__(self, graph: Any, graphs: Sequence[Any], part_rows: Any, outputs: Array, rows: Array, *, step: int,
-                 n_global: int, x: Any, labels: Array | None, buffers: kernels.Buffers,
+    def __init__(self, graph: Graph | NodeType, graphs: Sequence[Any], part_rows: Any, outputs: Array, rows: Array, *, step: int,
+                 n_global: int, x: Features, labels: Array | None, buffers: kernels.Buffers,
                  lasting: bool = False) -> None:
         self.comm, self.profile, self.n_nodes, self.graphs = graph.comm, graph.profile, graph.n_nodes, list(graphs)
         self.part_rows, self.rows, self.step, self.n_global, self.lasting = part_rows, rows, step, n_global, lasting
@@ -123,7 +129,7 @@ class Batch:
         return self
 
     @property
-    def src_ids(self) -> Any:
+    def src_ids(self) -> Array:
         return self.graphs[0].src_ids if self.graphs else self._ids[self.part_rows]
 
     @property
@@ -131,8 +137,8 @@ class Batch:
         return self._ids[self.outputs]
 
     @cached_property
-    def x(self) -> Any:
-        if self.node_types:
+    def x(self) -> Hidden:
+        if isinstance(self._x, Mapping):
             return {name: self._input(x, self.part_rows[name]) for name, x in self._x.items()}
         return self._input(self._x, self.part_rows)
 
@@ -206,7 +212,7 @@ class FullBatch:
     """
 
     graph: Any
-    x: Any
+    x: Hidden
     labels: Array
     rows: Array
     n_global: int
@@ -217,7 +223,7 @@ class FullBatch:
         """Return x itself, because the model reads all rows."""
         return x
 
-    def with_input(self, x: Any, rows: Array, n_global: int) -> "FullBatch":
+    def with_input(self, x: Hidden, rows: Array, n_global: int) -> "FullBatch":
         """Return a copy of this batch with other input rows, `rows` and `n_global`."""
         return replace(self, x=x, rows=rows, n_global=n_global)
 
@@ -242,11 +248,11 @@ class FixedBatch:
     def __len__(self) -> int:
         return 1
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch | FullBatch]:
         self.step += 1
         yield self.batch
 
-    def counted(self, graph: Any) -> dict[str, Any]:
+    def counted(self, graph: Graph | NodeType) -> dict[str, object]:
         """Return statistics of the batches, keyed as in the output of `--json`. Collective.
 
         A message-flow batch has "message_flow": the "rows", "edges" and "halo_rows" of each layer and of the graph,
@@ -260,6 +266,6 @@ class FixedBatch:
         counts = {"layers": [dict(zip(names, layer)) for layer in layers], "graph": dict(zip(names, full))}
         return {"message_flow": counts}
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """Return {}, because there is no cache."""
         return {}

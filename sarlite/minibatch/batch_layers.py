@@ -3,7 +3,7 @@
 Rows and gradients travel by the mode of the graph, on a plan that is made for each layer.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class BatchRows(NamedTuple):
     rows : (n_seeds,) int64
     """
 
-    part_rows: Any
+    part_rows: Array | dict[str, Array]
     outputs: Array
     rows: Array
 
@@ -113,7 +113,7 @@ class TypedRows:
         """Return the picks with source numbers that count among the rows of the source's type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
-    def of(self, kind: int, places: Any = slice(None)) -> Array:
+    def of(self, kind: int, places: Array | slice = slice(None)) -> Array:
         """Return the part's columns of the rows at `places` that have the type `kind`."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
 

@@ -1,5 +1,6 @@
 """Message-flow graphs, whose layers have only the rows that reach some chosen rows (SAR appendix B, Figure 9)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from sarlite import kernels
@@ -7,15 +8,18 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
-from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.batch import Batch, Features, Hidden
 from sarlite.minibatch.batch_layers import batch_rows, layer_graph
 from sarlite.minibatch.cooperative import make_sampler
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
+from sarlite.tape import Tensor
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
+from sarlite.types import ArrayLike
 
 
-def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Any, labels: Any = None) -> Batch:
+def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Features,
+                 labels: ArrayLike | None = None) -> Batch:
     """Return the message-flow graph of some rows; each layer computes only the rows that reach them. Collective.
 
         flow = message_flow(graph, train, 3, x, labels)
@@ -101,7 +105,7 @@ class _Asks:
         return getattr(self._graph, name)
 
 
-def count_layers(model: Any, graph: Graph, x: Any) -> int:
+def count_layers(model: Callable[..., Tensor], graph: Graph, x: Hidden) -> int:
     """Return the n for which the model calls `graph.layers(n)`. The model is run only up to that call.
 
     Raises

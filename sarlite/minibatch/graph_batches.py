@@ -12,7 +12,7 @@ from sarlite.graph.graph_set import GraphSet
 from sarlite.minibatch.loader import Loader, depends_on
 from sarlite.minibatch.seeds import divide
 from sarlite.tape import Tensor
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GraphLoader(Loader):
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 
-    def __init__(self, graph: GraphSet, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
+    def __init__(self, graph: GraphSet, x: Array, labels: ArrayLike | None, train: ArrayLike | slice, *, batch_size: int, seed: int = 0,
                  batches: str = "global") -> None:
         if not isinstance(graph, GraphSet):
             raise ConfigError(f"batches of graphs are of a GraphSet, but graph is a {type(graph).__name__}")

@@ -16,7 +16,7 @@ from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.weights import check_range
-from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.batch import Batch, Features
 from sarlite.minibatch.batch_layers import batch_rows, layer_graph
 from sarlite.minibatch.cooperative import Cooperative, make_sampler
 from sarlite.minibatch.hec.halo_cache import HEC, CachedLayer, Caches
@@ -28,7 +28,7 @@ from sarlite.minibatch.transposes import Transposes
 from sarlite.schedule.ahead import ahead
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class Loader(ABC):
@@ -59,8 +59,8 @@ class Loader(ABC):
 
     graph: Any
 
-    def __init__(self, graph: Any, x: Any, labels: Any, train: Any, batch_size: int,
-                 check: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, graph: Any, x: Features, labels: ArrayLike | None, train: ArrayLike | slice, batch_size: int,
+                 check: Callable[[], object] = lambda: None) -> None:
         self.graph, self._step, self._counts = graph, 0, {"steps": 0, "seeds": 0}
         checked = together(graph.comm, lambda: (*self._checked(x, labels, train, batch_size), check()))
         self.train, self.batch_size, _ = checked
@@ -98,14 +98,14 @@ class Loader(ABC):
         self._step = whole("step", value, 0)
 
     @property
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, object]:
         return dict(self._counts)
 
     def seeds(self, step: int) -> Array:
         """Return this rank's training rows of a step, (k,) int64. Collective; not to be called during an epoch."""
         return self.train[self._seeds(step)]
 
-    def counted(self, graph: Graph) -> dict[str, Any]:
+    def counted(self, graph: Graph) -> dict[str, object]:
         """Return statistics of the batches, keyed as in the output of `--json`. Collective."""
         return {}
 
@@ -150,7 +150,7 @@ class RowLoader(Loader):
 
     fresh = False
 
-    def __init__(self, graph: Graph, x: Any, labels: Any, train: Any, *, batch_size: int, seed: int = 0,
+    def __init__(self, graph: Graph, x: Array, labels: ArrayLike | None, train: ArrayLike | slice, *, batch_size: int, seed: int = 0,
                  batches: str = "global") -> None:
         super().__init__(graph, x, labels, train, batch_size)
         agree(graph.comm, (batch_size, seed, batches), "batch_size, seed or batches")
@@ -233,8 +233,8 @@ class NeighborLoader(Loader):
     need peers are sampled when requested. Several loaders of one communicator may be in use at once.
     """
 
-    def __init__(self, graph: Graph | NodeType, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int],
-                 batch_size: int, seed: int = 0, sampler: str = "uniform", remote: Any = "exact",
+    def __init__(self, graph: Graph | NodeType, x: Features, labels: ArrayLike | None, train: ArrayLike | slice, *, fanouts: Sequence[int],
+                 batch_size: int, seed: int = 0, sampler: str = "uniform", remote: "str | HEC" = "exact",
                  batches: str | None = None, sample_ahead: int = 1, one_variate: bool = False) -> None:
         check_graph(graph, "minibatches")
         comm = graph.comm
@@ -256,13 +256,13 @@ class NeighborLoader(Loader):
         self.sampler = self._sampler_on("sample")
         self._predicting: Sampler | None = None
         self.caches: Caches | None = None
+        self._window = 0  # batches whose needs are told ahead
         if isinstance(remote, HEC) and comm.size > 1:
             self.caches = Caches(self._part, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
+            self._window = remote.delay if remote.push == "demand" else 0
             if self.caches.kept is not None:
                 self._table = self.caches.kept
                 self.x = self._table[: len(self.x)]
-        demand = self.caches is not None and remote.push == "demand"
-        self._window = remote.delay if demand else 0  # batches whose needs are told ahead
         self._left = deque[Batch]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(sample_ahead, self._window)
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
@@ -288,13 +288,13 @@ class NeighborLoader(Loader):
         self._step = value
 
     @property
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, object]:
         if self.caches is None:
             return dict(self._counts)
         by_layer = {name: list(getattr(self.caches, name)) for name in ("lookups", "hits", "rows_pushed")}
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
-    def counted(self, graph: Graph) -> dict[str, Any]:
+    def counted(self, graph: Graph) -> dict[str, object]:
         """Return statistics of the caches over all ranks and steps; empty without caches. Collective.
 
         The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed".
@@ -332,7 +332,7 @@ class NeighborLoader(Loader):
         if self.caches:
             self.caches.drain()
 
-    def batch(self, seeds: Any, step: int = 0) -> Batch:
+    def batch(self, seeds: ArrayLike, step: int = 0) -> Batch:
         """Return a batch of any rows, for example for a prediction. Collective. It reads caches but pushes no rows.
 
         Parameters
@@ -386,7 +386,7 @@ class NeighborLoader(Loader):
         return layer_graph(self._part, layer, rows)
 
 
-def depends_on(batches: str, remote: Any = "exact") -> str:
+def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
     """Return the argument that makes batches depend on how rows are divided among ranks, as text.
 
     Return "" if batches do not depend on the division.

@@ -9,7 +9,7 @@ from sarlite.nn.random import Random
 from sarlite.types import DType
 
 
-def share(name: str, value: Any) -> float:
+def share(name: str, value: object) -> float:
     """Return `value` if it is in [0, 1); else raise a ConfigError that names it."""
     return number(name, value, below=1)
 
@@ -22,14 +22,14 @@ def floating(dtype: DType) -> np.dtype[Any]:
     return found
 
 
-def source(rng: Any) -> Random:
+def source(rng: object) -> Random:
     """Return `rng`; raise a ConfigError if it is not a `Random`, for example a NumPy generator."""
     if not isinstance(rng, Random):
         raise ConfigError(f"rng is a {type(rng).__name__}, but must be an nn.Random, such as nn.Random(seed=0)")
     return rng
 
 
-def rows_of(layer: str, x: Any, n_feat: int, dtype: Any, ndim: int | None = 2) -> None:
+def rows_of(layer: str, x: object, n_feat: int, dtype: DType, ndim: int | None = 2) -> None:
     """Raise ShapeError, naming the layer, unless x is rows of `n_feat` values of the layer's dtype, or integers."""
     shape, found = getattr(x, "shape", ()), getattr(x, "dtype", None)
     if not shape or shape[-1] != n_feat or (ndim is not None and len(shape) != ndim):

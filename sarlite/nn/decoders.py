@@ -49,7 +49,7 @@ class _Relation(Module):
             raise ConfigError(f"width {width}: {type(self).__name__} takes complex numbers, so an even width")
         self.relation = glorot(rng, _shape(width, n_out), 1, width, dtype)
 
-    def _halves(self, x: Any) -> tuple[Tensor, Tensor]:
+    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
@@ -175,7 +175,7 @@ class LinkPredictor(Module):
         """Return what the encoder says of its first layer."""
         return self.encoder.first_layer()
 
-    def __call__(self, graph: Any, h: Any) -> Tensor:
+    def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
         """Return the candidates' scores, (graph.n_dst, graph.n_candidates), or (graph.n_dst, n_out). Collective."""
         if not isinstance(graph, LinkGraph):
             raise ConfigError(f"a LinkPredictor scores the links of a LinkGraph, but graph is a {type(graph).__name__}")

@@ -3,7 +3,6 @@
 import itertools
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from sarlite.comm import Communicator, Request
 from sarlite.comm.requests import Staged
 from sarlite.errors import ConfigError
 from sarlite.nn.module import Module, Parameter
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class Group:
@@ -53,7 +52,7 @@ class Group:
         return self._data
 
     @data.setter
-    def data(self, values: Any) -> None:
+    def data(self, values: ArrayLike) -> None:
         self.data[...] = values
         self.changed()
 
@@ -64,7 +63,7 @@ class Group:
         return self.gradient
 
     @grad.setter
-    def grad(self, values: Any) -> None:
+    def grad(self, values: ArrayLike) -> None:
         self.grad[...] = values
 
     @property
@@ -140,7 +139,7 @@ class Flat:
         return self.replicated.data
 
     @data.setter
-    def data(self, values: Any) -> None:
+    def data(self, values: ArrayLike) -> None:
         self.replicated.data = values
 
     @property
@@ -148,7 +147,7 @@ class Flat:
         return self.replicated.grad
 
     @grad.setter
-    def grad(self, values: Any) -> None:
+    def grad(self, values: ArrayLike) -> None:
         self.replicated.grad = values
 
     def zero_grad(self) -> None:

@@ -4,12 +4,12 @@ Activation functions alone are in `sarlite.tape.ops`.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.graph.graph_set import GraphSet
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.nn.activate import activate
@@ -21,7 +21,7 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.pairwise import operands
 from sarlite.tape.row_index import row_numbers
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array, DType
+from sarlite.types import Array, ArrayLike, DType
 
 
 def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DType = np.float32) -> Parameter:
@@ -94,14 +94,14 @@ class Embedding(Module):
     Memory: with Adam four values an entry, for this rank's rows alone. Nothing is communicated in training.
     """
 
-    def __init__(self, ids: Any, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
+    def __init__(self, ids: ArrayLike, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
         bound = math.sqrt(3 / max(whole("n_feat", n_feat), 1))
         ids = _integers("ids", ids)
         values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound,
                                      dtype=floating(dtype))
         self.weight = Parameter(values, ids=ids)
 
-    def __call__(self, rows: Any = None) -> Tensor:
+    def __call__(self, rows: ArrayLike | slice | None = None) -> Tensor:
         """Return the rows (k, n_feat) that a mask, a slice or local numbers name; by default all, in `ids`' order."""
         return self.weight if rows is None else ops.take(self.weight, row_numbers("rows", rows, len(self.weight)))
 
@@ -189,7 +189,7 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x: Tensor, graph: LayerGraph | NodeType, overwrite: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, graph: LayerGraph | NodeType | GraphSet, overwrite: bool = False) -> Tensor:
         """Activate this rank's rows.
 
         Parameters

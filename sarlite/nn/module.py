@@ -8,7 +8,7 @@ import numpy as np
 from sarlite.errors import CheckpointError, ConfigError, ShapeError
 from sarlite.tape.summands import RowGradient
 from sarlite.tape.tensor import Tensor
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 M = TypeVar("M", bound="Module")
 
@@ -41,24 +41,24 @@ class Parameter(Tensor):
     flat: Any
     touched: list[Array] | None
 
-    def __init__(self, data: Any, ids: Any = None) -> None:
+    def __init__(self, data: ArrayLike, ids: ArrayLike | None = None) -> None:
         super().__init__(data, requires_grad=True)
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
         self.replicated = ids is None
         self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> Array | None:
         self.touched = None
         return _grad.__get__(self)
 
     @grad.setter
-    def grad(self, values: Any) -> None:
+    def grad(self, values: Array | None) -> None:
         self.touched = None
         _grad.__set__(self, values)
 
     @property
-    def gradient(self) -> Any:
+    def gradient(self) -> Array | None:
         """`grad`, for who leaves rows that are not `touched` as they are."""
         return _grad.__get__(self)
 
@@ -68,7 +68,7 @@ class Parameter(Tensor):
             super().add_rows(gradient)
         else:
             by_row = gradient.by_row()
-            self.gradient[by_row.index] += by_row.g
+            _grad.__get__(self)[by_row.index] += by_row.g
             self.touched.append(by_row.index)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,13 +1,12 @@
 """Seeds and keys for all random numbers, independent of the number of ranks."""
 
 import operator
-from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.keys import GAMMA, MASK, key, splitmix64, word
-from sarlite.types import Array, DType
+from sarlite.types import Array, ArrayLike, DType
 
 __all__ = ["Random", "splitmix64", "word"]
 
@@ -73,7 +72,7 @@ class Random:
         """
         return key(self.seed, purpose, node_type, self.step, layer)
 
-    def uniform(self, ids: Any, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
+    def uniform(self, ids: ArrayLike, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
         """Return (n, n_feat) values in [-bound, bound).
 

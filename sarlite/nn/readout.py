@@ -52,9 +52,9 @@ class Readout(Module):
         if kind == "attention" and width is not None and rng is not None:
             self.scores = glorot(rng, (whole("width", width, 1), 1), width, 1, dtype)
 
-    def __call__(self, graph: Any, h: Tensor) -> Tensor:
+    def __call__(self, graph: object, h: Tensor) -> Tensor:
         """Return the graphs' rows. Collective."""
-        _check(graph, "Readout")
+        graph = _checked(graph, "Readout")
         if h.ndim != 2 or len(h) != graph.n_src:
             raise ShapeError(f"readout: a row each of {graph.n_src} nodes is needed, but h has shape {h.shape}")
         if self.scores is None:
@@ -95,12 +95,13 @@ class GraphPredictor(Module):
         """Return what the encoder says of its first layer."""
         return self.encoder.first_layer()
 
-    def __call__(self, graph: Any, h: Any) -> Tensor:
+    def __call__(self, graph: object, h: Tensor) -> Tensor:
         """Return a row each graph, (graph.n_dst, n_out). Collective."""
-        _check(graph, "GraphPredictor")
+        graph = _checked(graph, "GraphPredictor")
         return self.linear(self.activation(self.readout(graph, self.encoder(graph.nodes, h)), graph))
 
 
-def _check(graph, what):
+def _checked(graph: object, what: str) -> GraphSet:
     if not isinstance(graph, GraphSet):
         raise ConfigError(f"a {what} makes rows of the graphs of a GraphSet, but graph is a {type(graph).__name__}")
+    return graph
