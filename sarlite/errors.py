@@ -28,6 +28,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboardX",),
     "tables": ("pyarrow",),
     "parquet": ("pyarrow",),
+    "sweep": ("optuna",),
 }
 
 

@@ -301,7 +301,7 @@ def summary(run, size, data, counted, best, times):
                 "numpy": np.__version__}
     return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
-                    "metric": best.task.metric, "counted": counted, "versions": versions,
+                    "metric": best.task.metric, "key": best.task.key, "lower": best.task.lower, "counted": counted, "versions": versions,
                     "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
 
 
