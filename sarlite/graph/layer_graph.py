@@ -79,6 +79,8 @@ class LayerGraph(SharedState):
         The relation of a `HeteroGraph`.
     relation_index : int
         Index of the relation among those that one fetch serves.
+    has_own_exchange : bool
+        True if no other relation can join the graph's fetch, also on one rank, where nothing is fetched.
     evaluation_log : EvaluationLog, or None
         Log of the chosen evaluation orders of a relation, keyed by relation and widths.
     """
@@ -88,6 +90,7 @@ class LayerGraph(SharedState):
     in_degrees: Array
     edge_values = EdgeValues()
     has_all_edges = False
+    has_own_exchange = False
     ambiguous_edge_count = 0
 
     def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, n_nodes: int,
@@ -220,11 +223,6 @@ class LayerGraph(SharedState):
                     raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
                 inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
         return inputs
-
-    @property
-    def has_own_exchange(self) -> bool:
-        """True if the graph has reversed edges of its own, so that no other relation can join its fetch."""
-        return self.schedule.reverse is not None
 
     def apply(self, call: operator_table.Call) -> Tensor:
         """Run one aggregation. Collective."""
