@@ -13,6 +13,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.numerics.edge_sums import EdgeSums, in_rows
+from sarlite.numerics.exact_sum import sum_levels
 from sarlite.types import Array, DType
 
 COLUMNS_AT_ONCE = 64
@@ -158,10 +159,11 @@ class GridSum:
     def _levels(self, g):
         """Split values (n, F) into the parts that the grid's levels hold, (n, levels * F) float64."""
         left, levels = g.astype(np.float64), []
-        for m in self.grid:
-            m = m.reshape(g.shape[1])
-            levels.append((left + m) - m)
-            left = left - levels[-1]
+        with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level
+            for m in self.grid:
+                m = m.reshape(g.shape[1])
+                levels.append((left + m) - m)
+                left = left - levels[-1]
         return np.ascontiguousarray(np.concatenate(levels, 1))
 
     def rounded(self):
@@ -236,7 +238,8 @@ class ExactSoftmaxSum:
 
     def __init__(self, z, dst, top, slope, largest, grid, grid_l, single_block):
         score = top + dst
-        score = np.where(score > 0, score, score.dtype.type(slope) * score)
+        with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
+            score = np.where(score > 0, score, score.dtype.type(slope) * score)
         self._m = np.where(np.isneginf(score), 0, score).astype(dst.dtype)
         self._dst, self._largest, self._grid, self._grid_l = dst, largest, grid, grid_l
         self._single_block, (n_dst, n_heads), row = single_block, dst.shape, (dst.shape[1], z.shape[2])
@@ -252,7 +255,7 @@ class ExactSoftmaxSum:
 
     def finish(self):
         if not self._single_block:
-            total, dtype = _sum_levels(self._l), self._dst.dtype
+            total, dtype = sum_levels(self._l), self._dst.dtype
             with np.errstate(divide="ignore"):
                 inverse = np.where(total == 0, 0, 1 / total)
             self._out, self._l = _rounded(self._out, dtype, inverse), inverse.astype(dtype)
@@ -288,7 +291,7 @@ class ExactSoftmaxGradient:
     def dst_gradient(self, sums=None):
         if sums is None:
             sums = self.dst_sums() if self._parts is None else self._parts.sum(0)
-        return _sum_levels(sums).astype(self._dst.dtype)
+        return sum_levels(sums).astype(self._dst.dtype)
 
 
 class AllEdges:
@@ -329,7 +332,7 @@ class AllEdges:
         grid = numerics.edge_grid(values, self._sums.n_terms, factor)
         sums = np.zeros((self.n_dst, *grid.shape))
         kernels.exact_spmm(self.indptr, None, values, sums, grid, weight=weight)
-        found = _sum_levels(sums)
+        found = sum_levels(sums)
         found = (found if dst_scale is None else found * _by_row(dst_scale, found)).astype(values.dtype)
         return found if out is None else np.add(out, found, out=out)
 
@@ -352,11 +355,6 @@ def _rounded(sums, dtype, scale=None):
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)
     return out
-
-
-def _sum_levels(sums):
-    """Return the sum over the levels, axis 1; a view if there is one level."""
-    return sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
 
 def _by_row(scale, array):

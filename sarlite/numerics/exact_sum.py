@@ -147,7 +147,7 @@ class Exact:
             parts = np.empty((n, *grid.shape))
             kernels.exact_spmm(np.arange(n + 1) * len(piece) // n, None, piece, parts, grid, accumulate=False)
             found += parts.sum(0)
-        return self._sum(found, across).sum(0)
+        return sum_levels(self._sum(found, across), 0)
 
     def _norms(self, arrays, across):
         """Return bounds of the column norms of each matrix over all rows, and the bit length of the number of rows.
@@ -233,7 +233,7 @@ class Exact:
             a, b = np.ascontiguousarray(x[:, h]), np.ascontiguousarray(g[:, h])
             grids = np.ldexp(1.0, of_x[h]), np.ldexp(6.0, of_g[h]), 2.0 ** (n_bits - 51)
             sums[:, h] = kernels.exact_gemm_backward(a, b, *grids)
-        return self._sum(sums, self.across).sum(0).astype(g.dtype)
+        return sum_levels(self._sum(sums, self.across), 0).astype(g.dtype)
 
     # ---- rows picked by number
 
@@ -273,6 +273,15 @@ class Exact:
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
+
+def sum_levels(sums, axis=1):
+    """Return the sum over the levels of a grid, 1 or 2; a view if there is one level.
+
+    An infinity on the first level leaves NaN on the second, so a first level that is not finite is the whole sum.
+    """
+    first, *more = np.moveaxis(sums, axis, 0)
+    return np.where(np.isfinite(first), first + more[0], first) if more else first
+
 
     def gradient_norm(self, comm, replicated, owned):
         rows, own = replicated.reshape(1, -1).astype(np.float64), np.empty(1)
