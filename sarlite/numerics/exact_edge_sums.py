@@ -45,18 +45,20 @@ class ExactEdgeSums(EdgeSums):
                 out=None):
         if src_scale is not None and out is not None:  # each relation would scale what all relations have added up
             raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
-        factor = 1.0 if weight is None else self._factor(weight, x.ndim)
+        bound = None if weight is None else self._weight_bound(weight, x.ndim)
         local = None if src_scale is None else src_scale[: len(x)].astype(x.dtype)
-        grid = self.numerics.edge_grid(x, self.n_terms, factor, local)
-        return ExactRowSum(grid, (n_dst, *x.shape[1:]), x.dtype, dst_scale, single_block, keeps_rows, out)
+        grid = self.numerics.edge_grid(x, self.n_terms, 1.0 if bound is None else bound, local)
+        return ExactRowSum(grid, (n_dst, *x.shape[1:]), x.dtype, dst_scale, single_block, keeps_rows, out, bound)
 
     def row_sum_like(self, gradient, n_dst, dst_scale, single_block):
         return ExactRowSum(gradient.grid, (n_dst, *gradient.shape), gradient.dtype, dst_scale, single_block, False,
                            None)
 
-    def row_gradient(self, g, dtype, *, weight=None, final_scale=None, single_block=False):
-        factor = 1.0 if weight is None else self._factor(weight, g.ndim)
-        return self._sum(self.numerics.largest(g) * factor, self.n_terms, dtype, final_scale, single_block)
+    def row_gradient(self, g, dtype, *, weight=None, weight_bound=None, final_scale=None, single_block=False):
+        if weight is not None and weight_bound is None:
+            weight_bound = self._weight_bound(weight, g.ndim)
+        largest = self.numerics.largest(g) if weight is None else self.numerics.largest(g) * weight_bound
+        return self._sum(largest, self.n_terms, dtype, final_scale, single_block)
 
     def picked_gradient(self, g, row, dtype):
         return self._sum(self.numerics.largest(g).reshape(row), self.n_terms, dtype)
@@ -91,7 +93,7 @@ class ExactEdgeSums(EdgeSums):
     def _sum(self, largest, n_terms, dtype, final_scale=None, single_block=False):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
-    def _factor(self, weight, ndim):
+    def _weight_bound(self, weight, ndim):
         """Return the largest weight over all ranks, by head, shaped to multiply a row of `ndim` - 1 axes."""
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
@@ -180,8 +182,9 @@ class ExactRowSum:
     blocks, so that few float64 sums and few columns of peers' rows are in memory.
     """
 
-    def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out):
+    def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out, weight_bound=None):
         self._grid, self._shape, self._dtype, self._scale = grid, shape, dtype, dst_scale
+        self.weight_bound = weight_bound
         self._single_block, self._all_columns = single_block, single_block or keeps_rows or len(shape) == 1
         self._out, self._adds = out, out is not None
         self._columns, self._sums = slice(None), out if single_block else None
