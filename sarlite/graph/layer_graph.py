@@ -238,14 +238,19 @@ class LayerGraph(SharedState):
         Raises
         ------
         ConfigError
-            Numerics "exact" cannot sum over this kind of graph.
+            Numerics "exact" cannot sum over this kind of graph or over bfloat16 rows, or was made for another number of
+            ranks.
         """
         exact = numerics.current()
         if exact is None:
             return FAST
         if not self.has_all_edges:
             raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
-        return ExactEdgeSums(exact.on(self.comm), self.most_edges())
+        if self.schedule.row_format.is_narrow:
+            raise ConfigError("numerics exact: sums of bfloat16 rows are not exact yet: make the graph with "
+                              "row_dtype='float32'")
+        exact.check_comm(self.comm)
+        return ExactEdgeSums(exact, self.most_edges())
 
     @property
     def sizes(self) -> tuple[int, ...]:

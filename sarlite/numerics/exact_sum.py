@@ -72,18 +72,15 @@ class Exact:
 
     def __init__(self, comm):
         self.comm, self.across = comm.channel("exact"), False
-        self._on: dict[int, tuple[Any, Exact]] = {}
 
     def __repr__(self):
         return "Exact()"
 
-    def on(self, comm):
-        """Return this numerics for a communicator of a subset of the ranks. Collective there."""
-        if comm.size == self.comm.size:
-            return self
-        if id(comm) not in self._on:
-            self._on[id(comm)] = comm, type(self)(comm)
-        return self._on[id(comm)][1]
+    def check_comm(self, comm):
+        """Raise a ConfigError unless this numerics sums over the ranks of `comm`, as many as its own."""
+        if comm.size != self.comm.size:
+            raise ConfigError(f"numerics exact: this Exact sums over {self.comm.size} ranks, but {comm.size} ranks hold "
+                              "the rows: give Exact(graph.comm)")
 
     # ---- what the tape tells
 
