@@ -210,7 +210,15 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message as tensors; raise a ShapeError that names an input with wrong rows."""
+        """Return the inputs of a message as tensors.
+
+        Raises
+        ------
+        ShapeError
+            An input does not have one row per node or edge.
+        ConfigError
+            An input is the same on every rank, while each rank has rows of its own.
+        """
         if edge:
             check_unambiguous(self.ambiguous_edge_count, message)
         inputs: list[Tensor] = []
@@ -221,7 +229,12 @@ class LayerGraph(SharedState):
                 if array.shape[:1] != (n,):
                     needed = f"{n} rows, one each {kind} of the graph"
                     raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
-                inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
+                if not isinstance(array, Tensor):
+                    array = Tensor(np.ascontiguousarray(array), placement="rows")
+                if array.placement == "replicated" and (numerics.name() == "exact" or self.memo.state.comm.size > 1):
+                    raise ConfigError(f"{message}: {name} of shape {array.shape} is the same on every rank, but each "
+                                      f"rank needs its own {kind}s: give a learned table ids, as nn.Embedding does")
+                inputs.append(array)
         return inputs
 
     def apply(self, call: operator_table.Call) -> Tensor:
@@ -330,7 +343,7 @@ class LayerGraph(SharedState):
         with np.errstate(over="ignore"):
             factors = self.edge_factors(reducer).astype(dtype, copy=False)
         raise_together(self.memo.state.comm, range_error(self.edge_weight, factors))  # a batch's communicator is Solo
-        return Tensor(factors, constant=True)
+        return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
         """Return `edge_counts` of a graph with edge weights as float64; not stored. Collective."""

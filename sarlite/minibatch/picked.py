@@ -157,7 +157,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         if self.edge_weight is not None:
             return super().edge_counts(reducer, dtype)
         counts = self.pick_counts(reducer)
-        return None if counts is None else Tensor(counts.astype(dtype), constant=True)
+        return None if counts is None else Tensor(counts.astype(dtype), constant=True, placement="rows")
 
     def pick_counts(self, reducer: str) -> Array | None:
         return self.estimate.counts(reducer) if self.estimate.uneven else None
@@ -208,7 +208,7 @@ class Estimate:
         self._sources, self._columns = sources, columns
         self._rows = dst_rows - dst_rows.dtype.type(edges.first) if edges.first else dst_rows
         self._exact, self._alone = exact, alone
-        self._counts: dict[tuple[str, bool], Array] = {}
+        self._counts: dict[tuple[str, bool, str], Array] = {}
 
     @cached_property
     def in_degrees(self) -> Array:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from sarlite.numerics.placement import Placement
+
 NUMERICS = ("fast", "exact")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -23,8 +25,12 @@ class Numerics(Protocol):
 
     name: str
 
-    def check(self, name: str, tensors: Sequence[Any], replicated: bool, params: dict[str, Any]) -> None:
-        """Raise a ConfigError if this numerics has no primitive `name` for these inputs."""
+    def check_supported(self, name: str) -> None:
+        """Raise a ConfigError if this numerics does not have the primitive `name`."""
+
+    def check_rows(self, name: str, inputs: Sequence[Any], placements: Sequence[Placement | None],
+                   wants_grad: Sequence[bool], result: Placement, params: dict[str, Any]) -> None:
+        """Raise a ConfigError if the result or a gradient would depend on how rows are divided among ranks."""
 
     def backward(self, node: Any) -> AbstractContextManager[None]:
         """Return a context for computing the vjp of a tape node."""

@@ -297,10 +297,13 @@ def add_up(fetches: list[list[tuple[Any, Any, Call]]], products: list[tuple[Any,
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
     layout, captured = Layout.of(outputs), list[Any]()
     made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
-    flat = tape.apply("relations", *numbering.tensors, sinks=captured, operator=Sums(made, pairs, layout))
+    flat = tape.apply("relations", *numbering.tensors, sinks=captured, placement="rows",
+                      operator=Sums(made, pairs, layout))
     if len(layout.places) == 1:
-        return {key: flat.reshape(*shape) for key, (_, shape) in layout.places.items()}
-    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in layout.places.items()}
+        return {key: tape.apply("reshape", flat, placement="rows", shape=shape)
+                for key, (_, shape) in layout.places.items()}
+    return {key: tape.apply("piece", flat, placement="rows", place=place, shape=shape)
+            for key, (place, shape) in layout.places.items()}
 
 
 class _Numbering:

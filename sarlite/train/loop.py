@@ -321,7 +321,7 @@ def source_of(batches: Any) -> Any:
 def _constants(x):
     if isinstance(x, dict):
         return {name: _constants(rows) for name, rows in x.items()}
-    return Tensor(as_array(x), constant=True)
+    return Tensor(as_array(x), constant=True, placement="rows")
 
 
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
