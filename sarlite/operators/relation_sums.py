@@ -241,8 +241,6 @@ def _vjp(g, wants_grad, residuals, operator):
         multiply(left & {*rows})
         left -= {*rows}
         own = [wants_grad[i] for i in fetch.numbers]
-        if not any(own):
-            continue
         gradients = aggregate.vjp(g, own, saved[k], operator=fetch.operator, schedule=fetch.schedule,
                                   earlier=[found[i] for i in rows])
         for i, d in zip(fetch.numbers, gradients):
