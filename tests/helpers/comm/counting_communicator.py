@@ -4,8 +4,10 @@ Collectives of two ranks that do not belong together may meet without an error, 
 allreduce and all ranks make another of the same shape later.
 """
 
+import functools
 import threading
 from collections import Counter
+from typing import Any
 
 from sarlite.comm import threads
 from sarlite.train.step import TrainingStep
@@ -63,7 +65,7 @@ class CountingWorld(threads._World):
 class CountingCommunicator(threads.ThreadCommunicator):
     """A `ThreadCommunicator` whose collective calls are counted in its rank's tally."""
 
-    def __init__(self, world, rank, context=()):
+    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
         super().__init__(world, rank, context)
         if rank not in world.tallies:
             world.tallies[rank] = Tally(world, rank)
@@ -73,6 +75,7 @@ class CountingCommunicator(threads.ThreadCommunicator):
 def _counted(kind):
     method = getattr(threads.ThreadCommunicator, kind)
 
+    @functools.wraps(method)
     def call(self, *args, **options):
         self._world.tallies[self.rank].add(self._context, kind)
         return method(self, *args, **options)
@@ -86,6 +89,7 @@ _rank = threading.local()
 _step = TrainingStep.__call__
 
 
+@functools.wraps(_step)
 def _compared_step(self, *args, **options):
     loss = _step(self, *args, **options)
     tally = getattr(_rank, "tally", None)
