@@ -175,8 +175,8 @@ def weighted_picks(comm, fast_first):
     graph = HeteroGraph.from_edges({relation: EDGES}, {"a": N_NODES}, comm=comm, parts="contiguous")
     graph = graph.with_edge_values({relation: weight[graph.edge_ids[relation]]})
     nodes, ids = graph.of("a"), graph.node_ids["a"]
-    loader = NeighborLoader(nodes, {"a": X[ids].astype(np.float64)}, LABELS[ids], slice(None), fanouts=(-1,), batch_size=N_NODES, remote="exact")
-    batch = next(iter(loader))
+    rows = {"a": X[ids].astype(np.float64)}, LABELS[ids], slice(None)
+    batch = next(iter(NeighborLoader(nodes, *rows, fanouts=(-1,), batch_size=N_NODES, remote="exact")))
     (layer,) = batch.graph.layers(1)
     return after([None] * fast_first + [Exact(comm)], lambda: layer.aggregate({relation: fn.copy_src(batch.x["a"])}, "sym")["a"])
 
