@@ -9,7 +9,7 @@ import numpy as np
 from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError, raise_together
-from sarlite.graph.array_checks import Relation
+from sarlite.graph.array_checks import Relation, check_rows
 from sarlite.graph.destinations import destinations
 from sarlite.graph.shared_state import SharedState
 from sarlite.graph.weights import EdgeValues, check_unambiguous, in_edge_order, positive, range_error, row_sums
@@ -231,9 +231,7 @@ class LayerGraph(SharedState):
                     raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
                 if not isinstance(array, Tensor):
                     array = Tensor(np.ascontiguousarray(array), placement="rows")
-                if array.placement == "replicated" and (numerics.name() == "exact" or self.memo.state.comm.size > 1):
-                    raise ConfigError(f"{message}: {name} of shape {array.shape} is the same on every rank, but each "
-                                      f"rank needs its own {kind}s: give a learned table ids, as nn.Embedding does")
+                check_rows(f"{message}: {name}", array, self.memo.state.comm.size)
                 inputs.append(array)
         return inputs
 

@@ -236,11 +236,11 @@ class Exact:
         if wanted or over_ranks:
             slope = np.empty_like(g) if dx is None or statistics is not None else dx  # which it is without a norm
             pull(dx=slope)
-            sums[0] = self.column_sums(slope, True)
+            sums[0] = self.column_sums(slope)
             if statistics is not None:
                 normal = statistics.mean, statistics.inv_std
                 products = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
-                sums[1] = self.column_sums(products, True)
+                sums[1] = self.column_sums(products)
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums

@@ -68,6 +68,13 @@ def _attention(r, h):
     return r.graph.aggregate(fn.attend(z, ends[:, :2], ends[:, 2:]), "sum").reshape(-1, WIDTH)
 
 
+def _made_weight(r, h):
+    """A weight that a layer makes of learned values, which all ranks hold."""
+    activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=r.dtype)
+    r.parameters.append(activation.bias)
+    return h @ activation(r.learned(WIDTH, 3) @ r.learned(3, WIDTH), r.graph)
+
+
 def _weighted(r, h, edges, reducer):
     return r.graph.aggregate(fn.mul_edge(h, (edges @ r.learned(3, 1))[:, 0]), reducer)
 
@@ -100,6 +107,7 @@ RIGHT = {
     "where": lambda r, h: ops.where(r.rows(WIDTH) > 0, h, h * r.learned(WIDTH)),
     "scalar": lambda r, h: h * (ops.sum(r.learned(WIDTH)) * 0.3 + 1),
     "smooth": lambda r, h: ops.elu(h) + ops.sigmoid(h) * 0.5,
+    "made weight": _made_weight,
     "turned weight": lambda r, h: h @ r.learned(WIDTH, WIDTH).T,
 }
 WRONG = {
@@ -121,6 +129,7 @@ WRONG = {
     "pairs of rows": lambda r, h: h + h.reshape(-1, 2, WIDTH).sum(1).sum(),
     "first row": lambda r, h: h - h[0],
     "largest row": lambda r, h: h - h.max(0),
+    "batch norm of a weight": lambda r, h: h @ nn.BatchNorm(WIDTH, dtype=r.dtype)(r.learned(WIDTH, WIDTH), r.graph.comm),
 }
 
 

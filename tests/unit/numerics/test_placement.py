@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, fn, kernels, nn, numerics
+from sarlite import Graph, HeteroGraph, Tensor, fn, kernels, nn, numerics
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.numerics.exact_sum import Exact
@@ -71,6 +71,9 @@ def test_a_learned_tensor_that_all_ranks_hold_is_no_rows_of_a_graph_on_several_r
             for message in messages:
                 with pytest.raises(ConfigError, match="is the same on every rank, but each rank needs its own"):
                     graph.aggregate(message, "sum")
+            hetero = HeteroGraph.from_edges({("a", "to", "a"): edges}, {"a": 4}, comm=comm, parts="contiguous")
+            with pytest.raises(ConfigError, match=r"own\['a'\]: x of shape .* is the same on every rank"):
+                hetero.aggregate({}, "sum", own={"a": (nn.Parameter(np.ones((hetero.of("a").n_dst, 2))), nn.Parameter(np.eye(2)))})
 
     for n_ranks, name in ((1, "fast"), (1, "exact"), (2, "fast"), (2, "exact")):
         threads.run(n_ranks, work, name)
