@@ -32,13 +32,13 @@ class Tally:
     def compare(self, moment):
         """Raise an AssertionError if ranks have made other calls by the same moment; the last rank to come compares."""
         with self.world.lock:
-            there = self.world.moments.setdefault(moment, {})
-            there[self.rank] = Counter(self.counts)
-            if len(there) < self.world.size:
+            of_ranks = self.world.moments.setdefault(moment, {})
+            of_ranks[self.rank] = Counter(self.counts)
+            if len(of_ranks) < self.world.size:
                 return
             del self.world.moments[moment]
-        differing = {each: [there[rank][each] for rank in range(self.world.size)]
-                     for each in set().union(*there.values()) if len({counts[each] for counts in there.values()}) > 1}
+        differing = {each: [of_ranks[rank][each] for rank in range(self.world.size)]
+                     for each in set().union(*of_ranks.values()) if len({counts[each] for counts in of_ranks.values()}) > 1}
         assert not differing, f"ranks made other collective calls by {moment}: {differing}"
 
 

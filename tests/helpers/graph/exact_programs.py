@@ -178,9 +178,9 @@ class Program:
     def check(self):
         with np.errstate(all="ignore"):
             alone = self.on_rank(Solo(), "exact")
-            found = threads.run(self.n_ranks, self.on_rank, "exact")
+            results = threads.run(self.n_ranks, self.on_rank, "exact")
             if self.wrong:
-                for step, error in (alone, *found):
+                for step, error in (alone, *results):
                     assert step == self.wrong and error.startswith("numerics exact: "), f"{self}\n{step}: {error}"
                 return "refused"
             fast = self.on_rank(Solo(), "fast")
@@ -189,9 +189,9 @@ class Program:
             raise Unclear
         for a, b in zip((*alone[1], *alone[2]), (*fast[1], *fast[2])):
             np.testing.assert_allclose(a, b, rtol=0, atol=RTOL[self.dtype] * max(np.abs(b).max(initial=0), 1), err_msg=str(self))
-        ids = np.concatenate([own for own, _, _ in found])
-        for expected, *of_ranks in zip(alone[1], *(rows for _, rows, _ in found)):
+        ids = np.concatenate([own for own, _, _ in results])
+        for expected, *of_ranks in zip(alone[1], *(rows for _, rows, _ in results)):
             assert np.array_equal(np.concatenate(of_ranks)[np.argsort(ids)], expected), str(self)
-        for _, _, gradients in found:
+        for _, _, gradients in results:
             assert all(np.array_equal(a, b) for a, b in zip(gradients, alone[2], strict=True)), str(self)
         return f"{self.n_ranks} ranks"
