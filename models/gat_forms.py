@@ -48,7 +48,8 @@ class PaperGATConv(AttentionConv):
 
     def _by_head(self, a):
         """Return a matrix (n_heads * n_feat, n_heads) whose product computes a . z of each head."""
-        return a.reshape(-1, 1) * np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0)
+        of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
+        return a.reshape(-1, 1) * of_heads
 
 
 class EdgeGATConv(AttentionConv):

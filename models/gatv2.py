@@ -64,7 +64,7 @@ class GATv2Conv(nn.Module):
         """Scores, (n_edges, n_heads), and the values that they weigh."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
         if self.coefficients.coin()[0]:
-            kept = self.coefficients(Tensor(np.ones(score.shape, score.dtype)), edge.ids)
+            kept = self.coefficients(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
             value = value * kept.reshape(-1, self.n_heads, 1)
         return score, value * edge["weight"] if "weight" in edge else value
 

@@ -3,7 +3,8 @@
  *
  * With m = 1.5 * 2^k and |v| < 2^(k-1), (v + m) - m is v rounded to a multiple of 2^(k-52). Multiples of it whose sum
  * is below 2^(k-1) add without rounding, so in any order and by any threads and ranks the sum has the same bits. Of
- * float64 what the first grid leaves is added on a second, finer one. Infinities and NaN pass through.
+ * float64 what the first grid leaves is added on a second, finer one. Infinities and NaN pass through: an infinity
+ * leaves NaN on the second level, so a first level that is not finite is the whole sum.
  *
  * Of float a sum may begin at m itself: s += v rounds v to the grid, wherever s stands, unless v is a tie, half of a step,
  * which goes to where s is even. So v is p (1 + 2^-52), the factor within one of the two that make p. With e the sum of
@@ -40,7 +41,9 @@ SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, int
                                 int64_t n)
 {
     for (int64_t f = 0; f < n; f++) {
-        T whole = (T)((LEVELS == 1 ? sums[f] : sums[f] + sums[(LEVELS - 1) * apart + f]) * by);
+        double sum = sums[f];
+        if (LEVELS == 2) sum += sum - sum == 0 ? sums[apart + f] : 0;
+        T whole = (T)(sum * by);
         to[f] = accumulate ? to[f] + whole : whole;
     }
 }

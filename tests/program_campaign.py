@@ -1,9 +1,11 @@
 """Random programs against plain NumPy and differences: `python -m tests.program_campaign --programs 20000 --seed 0`.
 
 Kinds: "tape", operations of tensors alone; "graph", aggregations over a graph in parts; "relations", over a graph of
-several types; "batches", sampled, whole and message-flow batches. Program number i depends on the seed, the kind and i
-alone. A program is right where its values are those of formulas in long doubles, and its gradients their differences.
-Ranks are threads.
+several types; "batches", sampled, whole and message-flow batches; "exact", models of rows, replicated tensors, arrays and
+owned tables in exact numerics. Program number i depends on the seed, the kind and i alone. A program is right where its
+values are those of formulas in long doubles, and its gradients their differences; a model in exact numerics, where its bits
+are those of one rank and its values those of fast numerics, or where it is refused as it must be. Ranks are threads. After
+each run they must have made the same collective calls.
 """
 
 import argparse
@@ -11,13 +13,16 @@ import faulthandler
 from collections import Counter
 
 import numpy as np
+import pytest
 
-from tests.helpers.graph import graph_programs, relation_programs
+from tests.helpers.comm.counting_communicator import CountingWorld, count_collectives
+from tests.helpers.graph import exact_programs, graph_programs, relation_programs
 from tests.helpers.minibatch import batch_programs
 from tests.helpers.tape import tape_programs
 from tests.helpers.tape.slopes import Unclear
 
-KINDS = {"tape": tape_programs, "graph": graph_programs, "relations": relation_programs, "batches": batch_programs}
+KINDS = {"tape": tape_programs, "graph": graph_programs, "relations": relation_programs, "batches": batch_programs,
+         "exact": exact_programs}
 SECONDS = 60  # for one program
 
 
@@ -49,6 +54,7 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     found, wrong = Counter(), 0
+    count_collectives(pytest.MonkeyPatch())
     try:
         for i in range(options.first, options.first + options.programs):
             for kind in options.kind or KINDS:
@@ -62,7 +68,7 @@ def main():
         print(f"interrupted before program {i}")
     for (kind, end), k in sorted(found.items()):
         print(f"{kind}: {k} {end}")
-    print(f"{found.total() + wrong} programs, {wrong} wrong")
+    print(f"{found.total() + wrong} programs, {wrong} wrong; collective calls of rank 0: {dict(CountingWorld.finished)}")
     raise SystemExit(min(wrong, 1))
 
 

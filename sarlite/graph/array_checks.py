@@ -1,16 +1,17 @@
-"""Checks of the arrays of edges and ids that a caller passes, for one relation or several."""
+"""Checks of the arrays of edges, ids and rows that a caller passes, for one relation or several."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.structure import edges as edge_lists
 from sarlite.structure import validation
 from sarlite.structure.part_edges_csr import InEdges, find_error, is_sorted
-from sarlite.tape.tensor import as_array
+from sarlite.tape.tensor import Tensor, as_array
 from sarlite.types import Array, ArrayLike
 
 Relation = tuple[str, str, str]  # (source type, name, destination type)
@@ -54,6 +55,16 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
         first, second = order[equal[0]], order[equal[0] + 1]
         error = DataError(f"{name}: {ids[first]} names two rows, of ranks {ranks[first]} and {ranks[second]}")
     raise_together(comm, error)
+
+
+def check_rows(what: str, x: Tensor, n_ranks: int) -> None:
+    """Raise a ConfigError if x is the same on every rank, while each rank has rows of its own.
+
+    On one rank fast numerics takes such a tensor, which has a row for each node of the graph.
+    """
+    if x.placement == "replicated" and (n_ranks > 1 or numerics.name() == "exact"):
+        raise ConfigError(f"{what} of shape {x.shape} is the same on every rank, but each rank needs its own rows: "
+                          "give a learned table ids, as nn.Embedding does")
 
 
 # ---- several relations

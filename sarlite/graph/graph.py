@@ -73,6 +73,7 @@ class Graph(LayerGraph):
                          exchanged_sizes=parts.exchanged_sizes, evaluation_log=parts.evaluation_log)
         self.dst_ids, self.src_ids, self.in_degrees = parts.dst_ids, parts.src_ids, parts.in_degrees
         self.options, self.names, self.explicit_edge_ids = parts.options, parts.names, parts.edge_ids
+        self.has_own_exchange = parts.options.separate
         self.ambiguous_edge_count, self.edge_values = parts.ambiguous_edge_count, parts.edge_values
 
     def __repr__(self) -> str:

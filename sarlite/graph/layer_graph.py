@@ -9,7 +9,7 @@ import numpy as np
 from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError, raise_together
-from sarlite.graph.array_checks import Relation
+from sarlite.graph.array_checks import Relation, check_rows
 from sarlite.graph.destinations import destinations
 from sarlite.graph.shared_state import SharedState
 from sarlite.graph.weights import EdgeValues, check_unambiguous, in_edge_order, positive, range_error, row_sums
@@ -78,6 +78,8 @@ class LayerGraph(SharedState):
         The relation of a `HeteroGraph`.
     relation_index : int
         Index of the relation among those that one fetch serves.
+    has_own_exchange : bool
+        True if no other relation can join the graph's fetch, also on one rank, where nothing is fetched.
     evaluation_log : EvaluationLog, or None
         Log of the chosen evaluation orders of a relation, keyed by relation and widths.
     """
@@ -87,6 +89,7 @@ class LayerGraph(SharedState):
     in_degrees: Array
     edge_values = EdgeValues()
     has_all_edges = False
+    has_own_exchange = False
     ambiguous_edge_count = 0
 
     def __init__(self, comm: Communicator, schedule: Schedule, profile: Profile, n_nodes: int,
@@ -206,7 +209,15 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message as tensors; raise a ShapeError that names an input with wrong rows."""
+        """Return the inputs of a message as tensors.
+
+        Raises
+        ------
+        ShapeError
+            An input does not have one row per node or edge.
+        ConfigError
+            An input is the same on every rank, while each rank has rows of its own.
+        """
         if edge:
             check_unambiguous(self.ambiguous_edge_count, message)
         inputs: list[Tensor] = []
@@ -217,13 +228,11 @@ class LayerGraph(SharedState):
                 if array.shape[:1] != (n,):
                     needed = f"{n} rows, one each {kind} of the graph"
                     raise ShapeError(f"{message}: {name} has shape {array.shape}, but needs {needed}")
-                inputs.append(array if isinstance(array, Tensor) else Tensor(np.ascontiguousarray(array)))
+                if not isinstance(array, Tensor):
+                    array = Tensor(np.ascontiguousarray(array), placement="rows")
+                check_rows(f"{message}: {name}", array, self.memo.state.comm.size)
+                inputs.append(array)
         return inputs
-
-    @property
-    def has_own_exchange(self) -> bool:
-        """True if the graph has reversed edges of its own, so that no other relation can join its fetch."""
-        return self.schedule.reverse is not None
 
     def apply(self, call: operator_table.Call) -> Tensor:
         """Run one aggregation. Collective."""
@@ -239,14 +248,19 @@ class LayerGraph(SharedState):
         Raises
         ------
         ConfigError
-            Numerics "exact" cannot sum over this kind of graph.
+            Numerics "exact" cannot sum over this kind of graph or over bfloat16 rows, or was made for another number of
+            ranks.
         """
         exact = numerics.current()
         if exact is None:
             return FAST
         if not self.has_all_edges:
             raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
-        return ExactEdgeSums(exact.on(self.comm), self.most_edges())
+        if self.schedule.row_format.is_narrow:
+            raise ConfigError("numerics exact: sums of bfloat16 rows are not exact yet: make the graph with "
+                              "row_dtype='float32'")
+        exact.check_comm(self.comm)
+        return ExactEdgeSums(exact, self.most_edges())
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -326,7 +340,7 @@ class LayerGraph(SharedState):
         with np.errstate(over="ignore"):
             factors = self.edge_factors(reducer).astype(dtype, copy=False)
         raise_together(self.memo.state.comm, range_error(self.edge_weight, factors))  # a batch's communicator is Solo
-        return Tensor(factors, constant=True)
+        return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
         """Return `edge_counts` of a graph with edge weights as float64; not stored. Collective."""

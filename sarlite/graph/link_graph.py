@@ -15,7 +15,7 @@ from sarlite.operators import fn
 from sarlite.schedule import needs
 from sarlite.schedule.schedule import Schedule
 from sarlite.structure.part_edges_csr import InEdges
-from sarlite.tape import Tensor, ops
+from sarlite.tape import Tensor, apply, ops
 from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
 
@@ -113,7 +113,7 @@ class LinkGraph:
             starts = range(0, self._n_pieces * self._rows_at_once, self._rows_at_once)
             return ops.concat([self._piece(start).score(decoder, h) for start in starts])
         self._slots = self._slots or self._make_slots(self._graph.comm)
-        heads, tails = (slots.aggregate(fn.copy_src(h), "sum").reshape(*rows.shape, h.shape[1])
+        heads, tails = (_candidate_rows(slots.aggregate(fn.copy_src(h), "sum"), rows.shape)
                         for slots, rows in zip(self._slots, (self.heads, self.tails)))
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
@@ -127,6 +127,11 @@ class LinkGraph:
         with self.nodes.profile.phase("setup"):
             return [kernels.outside_buffers(_slots_of, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
                     for end in (self.heads, self.tails)]
+
+
+def _candidate_rows(rows, shape):
+    """Return the rows (n * c, width) of candidates as rows of links, (n, c, width); a rank owns whole links."""
+    return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
 class _Slots(LayerGraph):

@@ -89,7 +89,7 @@ class Propagation:
 
     def _sum(self, x):
         with no_grad():
-            rows = Tensor(np.ascontiguousarray(x))
+            rows = Tensor(np.ascontiguousarray(x), placement="rows")
             message = fn.copy_src(rows) if self.weight is None else fn.mul_edge(rows, self._weight_as(x.dtype))
             return self.graph.aggregate(message, "sum").data
 

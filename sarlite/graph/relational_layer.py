@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.array_checks import Relation
+from sarlite.graph.array_checks import Relation, check_rows
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.operators import fn, operator_table, relation_sums
 from sarlite.operators.evaluation import EVALUATIONS, check
@@ -118,6 +118,7 @@ class RelationalLayer:
             if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
                 needed = f"({n_dst}, n_in) and (n_in, n_out)"
                 raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not {needed}")
+            check_rows(f"own[{to!r}]: x", x, self.of(to).comm.size)
 
     def _check_messages(self, messages, reducer):
         for relation, message in messages.items():

@@ -72,7 +72,8 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, module, graph, own, n_inputs, *tensors):
-        inputs = [Tensor(t.detach().numpy(), requires_grad=t.requires_grad) for t in tensors[:n_inputs]]
+        inputs = [Tensor(t.detach().numpy(), requires_grad=t.requires_grad, placement="rows")
+                  for t in tensors[:n_inputs]]
         if any(ctx.needs_input_grad[4:]):
             out = module(graph, *inputs)
         else:

@@ -146,7 +146,7 @@ class Batch:
         make = partial(_take, x, rows, self.buffers)  # of no batch: that would hold itself
         if not self._copies and x.ndim == 2 and x.dtype in (np.float32, np.float64):
             return TableRows(kernels.Rows(x, rows), make)
-        return Tensor(make(), constant=self.lasting)
+        return Tensor(make(), constant=self.lasting, placement="rows")
 
     def take(self, x: Array) -> Array:
         """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array.

@@ -95,4 +95,5 @@ class GraphLoader(Loader):
             outputs, rows = np.unique(self.seeds(step), return_inverse=True)
             graph, nodes = self.graph.take(outputs)
             labels = None if self.labels is None else self.labels[outputs]
-            yield GraphBatch(graph, Tensor(self.x[nodes]), labels, rows, self._seeds.count(step), step, outputs)
+            x = Tensor(self.x[nodes], placement="rows")
+            yield GraphBatch(graph, x, labels, rows, self._seeds.count(step), step, outputs)

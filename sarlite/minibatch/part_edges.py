@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, numerics
 from sarlite.comm import Solo
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.graph import Graph
@@ -289,7 +289,8 @@ class RelationEdges(EdgeSet):
         """
         if weighted:
             self.graph.edge_values.check_degrees()
-        return self.graph.memo.get(("inverse roots", self.part.cut, weighted), lambda: self._inverse_roots(weighted))
+        key = "inverse roots", self.part.cut, weighted, numerics.name()
+        return self.graph.memo.get(key, lambda: self._inverse_roots(weighted))
 
     def _inverse_roots(self, weighted):
         roots = np.sqrt(1.0 / positive(self.weighted_degrees if weighted else self.degrees))

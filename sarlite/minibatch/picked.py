@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sarlite import numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import Relation
@@ -14,7 +15,6 @@ from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
-from sarlite.numerics import rank_invariant
 from sarlite.operators.relation_sums import sets_of
 from sarlite.schedule.pieces import Piece, Plan
 from sarlite.schedule.schedule import Schedule
@@ -108,7 +108,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return list(self.plan.blocks)
 
     def dst(self, h: Any) -> Any:
-        if isinstance(h, Tensor) and rank_invariant(len(h) > self.n_dst, True):
+        if isinstance(h, Tensor) and numerics.rank_invariant(len(h) > self.n_dst, True):
             return destinations(h, self.n_dst)
         return super().dst(h)
 
@@ -157,7 +157,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         if self.edge_weight is not None:
             return super().edge_counts(reducer, dtype)
         counts = self.pick_counts(reducer)
-        return None if counts is None else Tensor(counts.astype(dtype), constant=True)
+        return None if counts is None else Tensor(counts.astype(dtype), constant=True, placement="rows")
 
     def pick_counts(self, reducer: str) -> Array | None:
         return self.estimate.counts(reducer) if self.estimate.uneven else None
@@ -208,20 +208,20 @@ class Estimate:
         self._sources, self._columns = sources, columns
         self._rows = dst_rows - dst_rows.dtype.type(edges.first) if edges.first else dst_rows
         self._exact, self._alone = exact, alone
-        self._counts: dict[tuple[str, bool], Array] = {}
+        self._counts: dict[tuple[str, bool, str], Array] = {}
 
     @cached_property
     def in_degrees(self) -> Array:
         return np.diff(self._picked.indptr)
 
-    @cached_property
-    def uneven(self) -> bool:
+    @property
+    def uneven(self) -> bool:  # not cached: numerics may differ from call to call
         if self._exact:
             return False
         if not self._alone:
             return self._edges.part.has_loops
         alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
-        return rank_invariant(alone, self._edges.part.has_loops)
+        return numerics.rank_invariant(alone, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return the factors of destinations and of sources in a sum, each (n,) float64, or None."""
@@ -236,7 +236,7 @@ class Estimate:
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
         """Return the factor of each pick's message, (n_edges,) float64, with or without the picks' weights. Kept."""
-        key = reducer, weight is not None
+        key = reducer, weight is not None, numerics.name()
         if key not in self._counts:
             self._counts[key] = self._counted(reducer, weight)
         return self._counts[key]
@@ -343,7 +343,8 @@ class PickedRelations(RelationalLayer):
 
     def dst(self, h: Any) -> dict[str, Any]:
         n_dst = {name: len(self.dst_ids[name]) for name in h}
-        return {name: destinations(x, n_dst[name]) if rank_invariant(len(x) > n_dst[name], True) else x for name, x in h.items()}
+        return {name: destinations(x, n_dst[name]) if numerics.rank_invariant(len(x) > n_dst[name], True) else x
+                for name, x in h.items()}
 
     @property
     def all_blocks(self) -> list[Edges]:

@@ -15,7 +15,7 @@ from sarlite.graph.link_graph import LinkGraph
 from sarlite.nn.layers import Linear, glorot
 from sarlite.nn.module import Module, Parameter
 from sarlite.nn.random import Random
-from sarlite.tape import Tensor
+from sarlite.tape import Tensor, apply
 from sarlite.types import Array, DType
 
 __all__ = ["DECODERS", "MLP", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
@@ -139,7 +139,7 @@ class MLP(Module):
 def _by_row(layer, x):
     """Apply a layer to the last axis of an (n, c, width) tensor, as a single product."""
     found = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
-    return found.reshape(*x.shape[:2], found.shape[1])
+    return apply("reshape", found, placement=x.placement, shape=(*x.shape[:2], found.shape[1]))
 
 
 DECODERS: dict[str, Callable[..., Module]] = {

@@ -42,9 +42,8 @@ class Parameter(Tensor):
     touched: list[Array] | None
 
     def __init__(self, data: ArrayLike, ids: ArrayLike | None = None) -> None:
-        super().__init__(data, requires_grad=True)
+        super().__init__(data, requires_grad=True, placement="replicated" if ids is None else "rows")
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
-        self.replicated = ids is None
         self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
     @property

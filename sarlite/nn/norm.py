@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sarlite import kernels
+from sarlite import kernels, numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, whole
 from sarlite.nn.activate import Statistics, activate
@@ -144,6 +144,9 @@ class BatchNorm(Module):
         """Return (count, mean, M2) of the rows of all ranks."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
+        if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
+            raise ConfigError("numerics exact: BatchNorm of a tensor that is the same on every rank would count its rows "
+                              "once for each rank: nn.LayerNorm does not")
         return batch_moments(as_array(x), comm)
 
 

@@ -59,7 +59,7 @@ class Readout(Module):
             raise ShapeError(f"readout: a row each of {graph.n_src} nodes is needed, but h has shape {h.shape}")
         if self.scores is None:
             return graph.members.aggregate(fn.copy_src(h), self.kind)
-        zeros = Tensor(np.zeros((graph.n_dst, 1), h.dtype))
+        zeros = Tensor(np.zeros((graph.n_dst, 1), h.dtype), placement="rows")
         message = fn.attend(h.reshape(len(h), 1, h.shape[1]), h @ self.scores, zeros, slope=1.0)
         return graph.members.aggregate(message, "sum").reshape(graph.n_dst, h.shape[1])
 

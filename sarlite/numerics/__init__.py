@@ -1,12 +1,16 @@
 """How values are reduced: fast sums, or exact sums that have the same bits on any number of ranks."""
 
-from sarlite.numerics.elementary import exp, expm1, log, log1p, power
 from sarlite.numerics.selection import (
     NUMERICS,
     Numerics,
     by_numerics,
     current,
+    exp,
+    expm1,
+    log,
+    log1p,
     name,
+    power,
     rank_invariant,
     sums_follow,
     using,

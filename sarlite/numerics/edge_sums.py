@@ -49,8 +49,8 @@ class EdgeSums:
         """Return the accumulator of a sum over the reversed edges that adds the same terms as `gradient`."""
         return RowSum((n_dst, *gradient.shape), gradient.dtype, dst_scale, None)
 
-    def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, final_scale: Array | None = None,
-                     single_block: bool = False) -> "FloatSum":
+    def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Any = None,
+                     final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
         """Return the accumulator of the gradients of source rows, which sum rows of `g`.
 
         Parameters
@@ -58,6 +58,8 @@ class EdgeSums:
         g : (n_dst, ...) array
         dtype : dtype of the source rows
         weight : (n_edges,) or (n_edges, n_heads) array, optional
+        weight_bound : optional
+            `RowSum.weight_bound` of the forward pass, so that ranks need not find the bound again.
         final_scale : (n_src,) float64, optional
             Factor of each finished sum.
         single_block : bool
@@ -156,7 +158,15 @@ class FloatSum:
 
 
 class RowSum:
-    """The weighted sum of each destination's source rows, (n_dst, ...)."""
+    """The weighted sum of each destination's source rows, (n_dst, ...).
+
+    Attributes
+    ----------
+    weight_bound : array, or None
+        Largest edge weight over all ranks, by head, in numerics "exact"; None without weights.
+    """
+
+    weight_bound: Any = None
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, dst_scale: Array | None, out: Array | None) -> None:
         self._out: Array = np.empty(shape, dtype) if out is None else out

@@ -13,6 +13,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.numerics.edge_sums import EdgeSums, in_rows
+from sarlite.numerics.exact_sum import sum_levels
 from sarlite.types import Array, DType
 
 COLUMNS_AT_ONCE = 64
@@ -44,18 +45,20 @@ class ExactEdgeSums(EdgeSums):
                 out=None):
         if src_scale is not None and out is not None:  # each relation would scale what all relations have added up
             raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
-        factor = 1.0 if weight is None else self._factor(weight, x.ndim)
+        bound = None if weight is None else self._weight_bound(weight, x.ndim)
         local = None if src_scale is None else src_scale[: len(x)].astype(x.dtype)
-        grid = self.numerics.edge_grid(x, self.n_terms, factor, local)
-        return ExactRowSum(grid, (n_dst, *x.shape[1:]), x.dtype, dst_scale, single_block, keeps_rows, out)
+        grid = self.numerics.edge_grid(x, self.n_terms, 1.0 if bound is None else bound, local)
+        return ExactRowSum(grid, (n_dst, *x.shape[1:]), x.dtype, dst_scale, single_block, keeps_rows, out, bound)
 
     def row_sum_like(self, gradient, n_dst, dst_scale, single_block):
         return ExactRowSum(gradient.grid, (n_dst, *gradient.shape), gradient.dtype, dst_scale, single_block, False,
                            None)
 
-    def row_gradient(self, g, dtype, *, weight=None, final_scale=None, single_block=False):
-        factor = 1.0 if weight is None else self._factor(weight, g.ndim)
-        return self._sum(self.numerics.largest(g) * factor, self.n_terms, dtype, final_scale, single_block)
+    def row_gradient(self, g, dtype, *, weight=None, weight_bound=None, final_scale=None, single_block=False):
+        if weight is not None and weight_bound is None:
+            weight_bound = self._weight_bound(weight, g.ndim)
+        largest = self.numerics.largest(g) if weight is None else self.numerics.largest(g) * weight_bound
+        return self._sum(largest, self.n_terms, dtype, final_scale, single_block)
 
     def picked_gradient(self, g, row, dtype):
         return self._sum(self.numerics.largest(g).reshape(row), self.n_terms, dtype)
@@ -90,7 +93,7 @@ class ExactEdgeSums(EdgeSums):
     def _sum(self, largest, n_terms, dtype, final_scale=None, single_block=False):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
-    def _factor(self, weight, ndim):
+    def _weight_bound(self, weight, ndim):
         """Return the largest weight over all ranks, by head, shaped to multiply a row of `ndim` - 1 axes."""
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
@@ -158,10 +161,11 @@ class GridSum:
     def _levels(self, g):
         """Split values (n, F) into the parts that the grid's levels hold, (n, levels * F) float64."""
         left, levels = g.astype(np.float64), []
-        for m in self.grid:
-            m = m.reshape(g.shape[1])
-            levels.append((left + m) - m)
-            left = left - levels[-1]
+        with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level
+            for m in self.grid:
+                m = m.reshape(g.shape[1])
+                levels.append((left + m) - m)
+                left = left - levels[-1]
         return np.ascontiguousarray(np.concatenate(levels, 1))
 
     def rounded(self):
@@ -178,8 +182,9 @@ class ExactRowSum:
     blocks, so that few float64 sums and few columns of peers' rows are in memory.
     """
 
-    def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out):
+    def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out, weight_bound=None):
         self._grid, self._shape, self._dtype, self._scale = grid, shape, dtype, dst_scale
+        self.weight_bound = weight_bound
         self._single_block, self._all_columns = single_block, single_block or keeps_rows or len(shape) == 1
         self._out, self._adds = out, out is not None
         self._columns, self._sums = slice(None), out if single_block else None
@@ -236,7 +241,8 @@ class ExactSoftmaxSum:
 
     def __init__(self, z, dst, top, slope, largest, grid, grid_l, single_block):
         score = top + dst
-        score = np.where(score > 0, score, score.dtype.type(slope) * score)
+        with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
+            score = np.where(score > 0, score, score.dtype.type(slope) * score)
         self._m = np.where(np.isneginf(score), 0, score).astype(dst.dtype)
         self._dst, self._largest, self._grid, self._grid_l = dst, largest, grid, grid_l
         self._single_block, (n_dst, n_heads), row = single_block, dst.shape, (dst.shape[1], z.shape[2])
@@ -252,7 +258,7 @@ class ExactSoftmaxSum:
 
     def finish(self):
         if not self._single_block:
-            total, dtype = _sum_levels(self._l), self._dst.dtype
+            total, dtype = sum_levels(self._l), self._dst.dtype
             with np.errstate(divide="ignore"):
                 inverse = np.where(total == 0, 0, 1 / total)
             self._out, self._l = _rounded(self._out, dtype, inverse), inverse.astype(dtype)
@@ -288,7 +294,7 @@ class ExactSoftmaxGradient:
     def dst_gradient(self, sums=None):
         if sums is None:
             sums = self.dst_sums() if self._parts is None else self._parts.sum(0)
-        return _sum_levels(sums).astype(self._dst.dtype)
+        return sum_levels(sums).astype(self._dst.dtype)
 
 
 class AllEdges:
@@ -329,7 +335,7 @@ class AllEdges:
         grid = numerics.edge_grid(values, self._sums.n_terms, factor)
         sums = np.zeros((self.n_dst, *grid.shape))
         kernels.exact_spmm(self.indptr, None, values, sums, grid, weight=weight)
-        found = _sum_levels(sums)
+        found = sum_levels(sums)
         found = (found if dst_scale is None else found * _by_row(dst_scale, found)).astype(values.dtype)
         return found if out is None else np.add(out, found, out=out)
 
@@ -352,11 +358,6 @@ def _rounded(sums, dtype, scale=None):
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)
     return out
-
-
-def _sum_levels(sums):
-    """Return the sum over the levels, axis 1; a view if there is one level."""
-    return sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
 
 def _by_row(scale, array):

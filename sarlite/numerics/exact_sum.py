@@ -4,37 +4,25 @@ Sums over rows and ranks are made on grids (`kernels.exact`), which hold any par
 chosen from the columns' norms over all ranks. They take one allreduce of maxima and one of integers. Any partial sum of
 products a_rp g_rq is at most |a_p| |g_q|. Sums within a row have a fixed order.
 
-A gradient that flows from tensors with one row per node to a replicated tensor (`Tensor.replicated`) is a sum over
-ranks, and the sum is made at that point. The gradient of a replicated tensor is therefore complete, and the same on
-every rank.
+A gradient that flows from rows to a replicated tensor (`placement`) is a sum over ranks, and the sum is made at that
+point. The gradient of a replicated tensor is therefore complete, and the same on every rank.
 """
 
 import math
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.numerics import exact_checks
+from sarlite.numerics.placement import REPLICATED
 from sarlite.numerics.reductions import axes_of, by_heads, flat, taken
 from sarlite.numerics.selection import using
 from sarlite.types import Array
 
-ALIKE = frozenset((
-    "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
-    "clip", "concat", "cross_entropy", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
-    "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
-    "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece",
-    "relations", "relu", "reshape",
-    "share", "sigmoid", "silu", "softmax", "softplus", "sqrt", "squared_error", "std", "sub", "sum", "take",
-    "transpose", "var", "where",
-))  # fmt: skip
-"""Primitives whose results have the same bits for any number of ranks."""
-OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
-"""Primitives that may reduce over axis 0, of which a rank holds only its own rows."""
-BROADCAST = frozenset(("absolute_error", "add", "div", "maximum", "minimum", "mul", "squared_error", "sub", "where"))
 CACHED_VALUES = 1 << 17
 """Values per thread of the rows that are computed at a time."""
 MOST, LEAST = 500, -480
@@ -64,48 +52,31 @@ def some_rows(shape):
 class Exact:
     """The numerics "exact" for the ranks of a communicator. Construction is collective.
 
-    Its methods replace the functions that are marked by `numerics.by_numerics`. `check` refuses operations without an
-    exact method.
+    Its methods replace the functions that are marked by `numerics.by_numerics`.
     """
 
     name = "exact"
 
     def __init__(self, comm):
         self.comm, self.across = comm.channel("exact"), False
-        self._on: dict[int, tuple[Any, Exact]] = {}
 
     def __repr__(self):
         return "Exact()"
 
-    def on(self, comm):
-        """Return this numerics for a communicator of a subset of the ranks. Collective there."""
-        if comm.size == self.comm.size:
-            return self
-        if id(comm) not in self._on:
-            self._on[id(comm)] = comm, type(self)(comm)
-        return self._on[id(comm)][1]
+    def check_comm(self, comm):
+        """Raise a ConfigError unless this numerics sums over the ranks of `comm`, as many as its own."""
+        if comm.size != self.comm.size:
+            raise ConfigError(f"numerics exact: this Exact sums over {self.comm.size} ranks, but {comm.size} ranks hold "
+                              "the rows: give Exact(graph.comm)")
 
     # ---- what the tape tells
 
-    def check(self, name, tensors, replicated, params):
-        """Raise a ConfigError for a primitive whose bits are not the same everywhere."""
-        if name not in ALIKE:
-            raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
-        if replicated:
-            return
-        if name in OVER_AXES and 0 in axes_of(params["axis"], next(t for t in tensors if t is not None).ndim):
-            raise ConfigError(f"numerics exact: {name} over axis 0 is of one rank's rows, so it depends on how rows "
-                              "are divided")
-        if name in BROADCAST:
-            ndim = max(t.ndim for t in tensors if t is not None)
-            if any(t is not None and t.replicated and 0 < t.ndim == ndim for t in tensors):
-                raise ConfigError(f"numerics exact: {name} of rows and a learned tensor of as many axes: its first "
-                                  "axis must go")
+    check_supported, check_rows = staticmethod(exact_checks.check_supported), staticmethod(exact_checks.check_rows)
 
     @contextmanager
     def backward(self, node):
-        """Return the context for a node's vjp: sums are over all ranks unless the node is replicated."""
-        before, self.across = self.across, not node.replicated
+        """Return the context for a node's vjp: sums over rows are over all ranks unless the node is replicated."""
+        before, self.across = self.across, node.placement != REPLICATED
         try:
             with using(self):
                 yield
@@ -147,7 +118,7 @@ class Exact:
             parts = np.empty((n, *grid.shape))
             kernels.exact_spmm(np.arange(n + 1) * len(piece) // n, None, piece, parts, grid, accumulate=False)
             found += parts.sum(0)
-        return self._sum(found, across).sum(0)
+        return sum_levels(self._sum(found, across), 0)
 
     def _norms(self, arrays, across):
         """Return bounds of the column norms of each matrix over all rows, and the bit length of the number of rows.
@@ -233,7 +204,7 @@ class Exact:
             a, b = np.ascontiguousarray(x[:, h]), np.ascontiguousarray(g[:, h])
             grids = np.ldexp(1.0, of_x[h]), np.ldexp(6.0, of_g[h]), 2.0 ** (n_bits - 51)
             sums[:, h] = kernels.exact_gemm_backward(a, b, *grids)
-        return self._sum(sums, self.across).sum(0).astype(g.dtype)
+        return sum_levels(self._sum(sums, self.across), 0).astype(g.dtype)
 
     # ---- rows picked by number
 
@@ -265,11 +236,11 @@ class Exact:
         if wanted or over_ranks:
             slope = np.empty_like(g) if dx is None or statistics is not None else dx  # which it is without a norm
             pull(dx=slope)
-            sums[0] = self.column_sums(slope, True)
+            sums[0] = self.column_sums(slope)
             if statistics is not None:
                 normal = statistics.mean, statistics.inv_std
                 products = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
-                sums[1] = self.column_sums(products, True)
+                sums[1] = self.column_sums(products)
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
@@ -301,6 +272,15 @@ class Exact:
         while n:
             found, base, n = found * base if n & 1 else found, base * base, n >> 1
         return found
+
+
+def sum_levels(sums, axis=1):
+    """Return the sum over the levels of a grid, 1 or 2; a view if there is one level.
+
+    An infinity on the first level leaves NaN on the second, so a first level that is not finite is the whole sum.
+    """
+    first, *more = np.moveaxis(sums, axis, 0)
+    return np.where(np.isfinite(first), first + more[0], first) if more else first
 
 
 def named(name, comm):

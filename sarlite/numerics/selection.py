@@ -1,4 +1,4 @@
-"""Selection of a thread's numerics: its reductions, and its elementary functions, whose last bits libraries choose.
+"""Selection of a thread's numerics, and the elementary functions that it may replace.
 
 A numerics is one object. Where a thread uses a numerics, a function that is marked by `by_numerics` calls the object's
 method of the same name. Where a thread uses none, which is called "fast", the function itself computes the result.
@@ -9,6 +9,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+
+from sarlite.numerics.placement import Placement
 
 NUMERICS = ("fast", "exact")
 T = TypeVar("T")
@@ -23,8 +27,12 @@ class Numerics(Protocol):
 
     name: str
 
-    def check(self, name: str, tensors: Sequence[Any], replicated: bool, params: dict[str, Any]) -> None:
-        """Raise a ConfigError if this numerics has no primitive `name` for these inputs."""
+    def check_supported(self, name: str) -> None:
+        """Raise a ConfigError if this numerics does not have the primitive `name`."""
+
+    def check_rows(self, name: str, inputs: Sequence[Any], placements: Sequence[Placement | None],
+                   wants_grad: Sequence[bool], result: Placement, params: dict[str, Any]) -> None:
+        """Raise a ConfigError if the result or a gradient would depend on how rows are divided among ranks."""
 
     def backward(self, node: Any) -> AbstractContextManager[None]:
         """Return a context for computing the vjp of a tape node."""
@@ -94,3 +102,44 @@ def rank_invariant(local: T, shared: T) -> T:
     A choice between two evaluations that round differently must be the same on any number of ranks in exact numerics.
     """
     return local
+
+
+# ---- elementary functions, whose last bits libraries choose: exact numerics replaces each of them by its own
+
+
+@by_numerics
+def exp(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return e**x elementwise, written to `out` if given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import numerics
+    >>> numerics.exp(np.zeros(2))
+    array([1., 1.])
+    """
+    return np.exp(x, out=out)
+
+
+@by_numerics
+def log(x: np.ndarray) -> np.ndarray:
+    """Return the natural logarithm elementwise."""
+    return np.log(x)
+
+
+@by_numerics
+def log1p(x: np.ndarray) -> np.ndarray:
+    """Return log(1 + x) elementwise for 0 <= x <= 1."""
+    return np.log1p(x)
+
+
+@by_numerics
+def expm1(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return exp(x) - 1 elementwise for x <= 0, written to `out` if given."""
+    return np.expm1(x, out=out)
+
+
+@by_numerics
+def power(base: float, n: int) -> float:
+    """Return base**n for a whole number n >= 0."""
+    return base**n

@@ -55,7 +55,8 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums
     -------
     Tensor
     """
-    return tape.apply("aggregate", *inputs, sinks=operator.captured, operator=operator, schedule=schedule, sums=sums)
+    return tape.apply("aggregate", *inputs, sinks=operator.captured, placement="rows", operator=operator,
+                      schedule=schedule, sums=sums)
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):

@@ -62,7 +62,8 @@ def attended(graph: LayerContract, message: fn.Attend) -> fn.Message:
         if "weight" in edge:
             value = value * edge["weight"]
         if message.dropout:
-            coins = ops.dropout(Tensor(np.ones(score.shape, score.dtype)), edge.ids, message.key, message.dropout)
+            ones = Tensor(np.ones(score.shape, score.dtype), placement="rows")
+            coins = ops.dropout(ones, edge.ids, message.key, message.dropout)
             value = value * coins.reshape(*score.shape, 1)
         return score.leaky_relu(message.slope), value
 

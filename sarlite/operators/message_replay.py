@@ -45,7 +45,7 @@ class Recording:
 
     def __init__(self, message, names, arrays, needs, ids, program=None):
         n_src = len(names[0])
-        self.leaves = [Tensor(a, need) for a, need in zip(arrays, needs)]
+        self.leaves = [Tensor(a, need, placement="rows") for a, need in zip(arrays, needs)]
         for leaf in self.leaves[:n_src]:
             leaf.volatile = True
         self.since = recording.now()

@@ -73,7 +73,7 @@ class Call(NamedTuple):
         """Return the output; store the output of constant rows as a constant."""
         if self.kept_sums is None:
             return out
-        self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True)
+        self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True, placement="rows")
         return constant
 
 
@@ -197,7 +197,7 @@ def _largest_scores(graph: LayerContract, src: Tensor) -> Tensor:
     rows = np.ascontiguousarray(src.data)
     forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
     graph.schedule.run((rows,), lambda block, rows: forward_pass.add(graph.edges_of(block), rows))
-    return Tensor(forward_pass.finish()[0])
+    return Tensor(forward_pass.finish()[0], placement="rows")
 
 
 def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str) -> Call:

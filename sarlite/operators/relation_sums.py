@@ -118,7 +118,8 @@ class Fetched:
         return (self.layout.size,), self.layout.dtype
 
     def needs_rows(self, context):
-        return any(member.operator.needs_rows(self.member_context(member, context)) for member in self.members)
+        members = [(member.operator, self.member_context(member, context)) for member in self.members]
+        return any(operator.needs_rows(own) for operator, own in members if any(own.wants_grad))
 
     def member_context(self, member, context):
         """Return the context of one member, whose blocks arrive one after the other."""
@@ -157,30 +158,34 @@ class _FetchedForward:
 
 
 class _FetchedBackward:
+    """Backward passes of the members for which a gradient is wanted."""
+
     def __init__(self, operator, residuals, g, context):
         self.operator, self.passes = operator, []
         for k, member in enumerate(operator.members):
-            own = operator.layout.view(g, member.key)
-            own.flags.writeable = False  # other members and products read it too
+            own_context = operator.member_context(member, context)
             saved, residuals[k] = residuals[k], residuals[k] if retained() else None
-            self.passes.append(member.operator.backward(saved, own, operator.member_context(member, context)))
+            if any(own_context.wants_grad):
+                own = operator.layout.view(g, member.key)
+                own.flags.writeable = False  # other members and products read it too
+                self.passes.append((member, member.operator.backward(saved, own, own_context)))
         self.sinks = [self._joined(number) for number in range(len(operator.fetched))]
 
     def _joined(self, number):
         """Return the accumulator that all members add their gradients of one fetched input to."""
-        sinks = [each.sinks[member.inputs.index(number)]
-                 for member, each in zip(self.operator.members, self.passes) if number in member.inputs]
+        sinks = [each.sinks[member.inputs.index(number)] for member, each in self.passes if number in member.inputs]
         first, *others = [sink for sink in sinks if sink is not None] or [None]
         return first and first.join(others)
 
     def add(self, block, rows, sinks):
-        for member, each in zip(self.operator.members, self.passes):
+        for member, each in self.passes:
             each.add(sets_of(block)[member.relation_index], None if rows is None else member.own(rows),
                      member.own(sinks))
 
     def finish(self):
-        found, n_fetched = {}, len(self.operator.fetched)
-        for member, each in zip(self.operator.members, self.passes):
+        n_fetched = len(self.operator.fetched)
+        found = {number: None for member in self.operator.members for number in member.inputs if number >= n_fetched}
+        for member, each in self.passes:
             found |= dict(zip([i for i in member.inputs if i >= n_fetched], each.finish(), strict=True))
         return [found[number] for number in sorted(found)]
 
@@ -299,10 +304,13 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
     layout, captured = Layout.of(outputs), list[Node | Tensor]()
     made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
-    flat = tape.apply("relations", *numbering.tensors, sinks=captured, operator=Sums(made, pairs, layout))
+    flat = tape.apply("relations", *numbering.tensors, sinks=captured, placement="rows",
+                      operator=Sums(made, pairs, layout))
     if len(layout.places) == 1:
-        return {key: flat.reshape(*shape) for key, (_, shape) in layout.places.items()}
-    return {key: tape.apply("piece", flat, place=place, shape=shape) for key, (place, shape) in layout.places.items()}
+        return {key: tape.apply("reshape", flat, placement="rows", shape=shape)
+                for key, (_, shape) in layout.places.items()}
+    return {key: tape.apply("piece", flat, placement="rows", place=place, shape=shape)
+            for key, (place, shape) in layout.places.items()}
 
 
 class _Numbering:

@@ -74,7 +74,7 @@ class _SumForward:
         self.sum.add(block, rows[0], src_scale=self.operator.columns_scale(block), **weights)
 
     def finish(self):
-        return self.sum.finish(), self.weight
+        return self.sum.finish(), (self.weight, self.sum.weight_bound)
 
 
 class SumBackward:
@@ -88,13 +88,13 @@ class SumBackward:
         Factor of each row of `g` that is still to be applied.
     """
 
-    def __init__(self, operator, weight, g, context):
-        self.operator, self.weight, g = operator, weight, np.ascontiguousarray(g)
+    def __init__(self, operator, residuals, g, context):
+        self.operator, (self.weight, weight_bound), g = operator, residuals, np.ascontiguousarray(g)
         scale = None if operator.dst_scale is None else operator.dst_scale.astype(g.dtype)
         self.g, self.g_scale = context.row_format.gradient(*context.sums.scaled(g, scale))
-        self.sinks = [context.sums.row_gradient(self.g, g.dtype, weight=weight, final_scale=operator.src_scale,
-                                                single_block=context.single_block)]
-        self.d_weight = np.zeros_like(weight) if operator.needs_rows(context) else None
+        self.sinks = [context.sums.row_gradient(self.g, g.dtype, weight=self.weight, weight_bound=weight_bound,
+                                                final_scale=operator.src_scale, single_block=context.single_block)]
+        self.d_weight = np.zeros_like(self.weight) if operator.needs_rows(context) else None
 
     def add(self, block, rows, sinks):
         operator, (d_x,) = self.operator, sinks

@@ -7,13 +7,15 @@ import numpy as np
 
 from sarlite.kernels import Rows
 from sarlite.numerics import current
+from sarlite.numerics.placement import UNKNOWN, Placement, joined
 from sarlite.tape.ownership import is_sole
 from sarlite.tape.primitives import PRIMITIVES, Node, watched
 from sarlite.tape.recording import Application, state
 from sarlite.tape.tensor import Tensor
 
 
-def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> Tensor:
+def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), placement: Placement | None = None,
+          **params: Any) -> Tensor:
     """Run a primitive, and record it if a gradient can flow.
 
     Parameters
@@ -24,6 +26,9 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
     sinks : sequence of Node or Tensor
         Further places for which the vjp returns gradients, after the gradients of `inputs`; of a Tensor without
         gradient None. Their values are not passed, but the vjp needs them.
+    placement : Placement, optional
+        Placement of the result, for which the caller answers; by default what the inputs' placements give
+        (`placement.joined`).
     """
     tensors = [x if isinstance(x, Tensor) else None for x in inputs]
     for t in tensors:
@@ -35,26 +40,37 @@ def apply(name: str, *inputs: Any, sinks: Sequence[Any] = (), **params: Any) -> 
         places = [None] * len(places)
     wants_grad = tuple(place is not None for place in places)
     there = [t for t in tensors if t is not None]
-    replicated = bool(there) and all(t.replicated for t in there)
+    placements = [_placement(x) for x in inputs]
+    result_placement = placement or joined([p for p in placements if p is not None])
     if (numerics := current()) is not None:
-        numerics.check(name, tensors, replicated, params)
+        numerics.check_supported(name)
+        if placement is None:
+            numerics.check_rows(name, inputs, placements, wants_grad, result_placement, params)
     with watched("forward", name, params):
         made = list(PRIMITIVES[name].forward(wants_grad, *arrays, **params))
     out_is_sole, (out, residuals) = is_sole(made), made
     del made
-    result = Tensor(out)
-    result.volatile, result.replicated = any(t.volatile for t in there), replicated
+    result = Tensor(out, placement=result_placement)
+    result.volatile = any(t.volatile for t in there)
     for t in there if result._data.base is not None else ():
         if isinstance(t._data, np.ndarray) and np.may_share_memory(result._data, t._data):
             result._changes = t._changes  # a view changes with what it is a view of
     if any(wants_grad):
         result.requires_grad = True
-        result.node = Node(name, places, wants_grad, residuals, params, changes=result._changes, replicated=replicated,
+        result.node = Node(name, places, wants_grad, residuals, params, changes=result._changes,
+                           placement=result_placement,
                            volatile=result.volatile and _keeps_volatile(tensors, arrays, residuals),
                            read=_read(tensors, sinks, residuals, result, out_is_sole))
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, wants_grad, result))
     return result
+
+
+def _placement(x):
+    """Return the placement of an input; None for a number, which is the same on every rank."""
+    if isinstance(x, Tensor):
+        return x.placement
+    return UNKNOWN if isinstance(x, (np.ndarray, Rows)) else None
 
 
 def written_over(x: Tensor, result: Tensor) -> Tensor:

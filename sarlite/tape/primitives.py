@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.numerics import current
+from sarlite.numerics.placement import Placement
 from sarlite.tape.recording import now, state
 
 
@@ -106,8 +107,8 @@ class Node:
         The changes of the result.
     read : tuple of (Changes, int)
         The changes of each tensor whose values the vjp will read, and their count when the node was recorded.
-    replicated : bool
-        True if all ranks hold the same result.
+    placement : Placement
+        The placement of the result.
     numerics : Numerics or None
         The numerics of the forward pass, which the vjp uses too.
     time : int
@@ -115,15 +116,15 @@ class Node:
     """
 
     __slots__ = ("name", "sinks", "wants_grad", "residuals", "params", "time", "volatile", "changes", "read",
-                 "replicated", "numerics", "__weakref__")
+                 "placement", "numerics", "__weakref__")
 
     def __init__(self, name: str, sinks: list[Any], wants_grad: tuple[bool, ...], residuals: Sequence[Any],
                  params: dict[str, Any], *, volatile: bool, changes: Changes, read: tuple[tuple[Changes, int], ...],
-                 replicated: bool) -> None:
+                 placement: Placement) -> None:
         self.name, self.sinks, self.wants_grad, self.changes, self.read = name, sinks, wants_grad, changes, read
         self.residuals: Sequence[Any] | None = residuals
         self.params: dict[str, Any] | None = params
-        self.volatile, self.replicated = volatile, replicated
+        self.volatile, self.placement = volatile, placement
         self.numerics, self.time = current(), now()
 
     def vjp(self, cell: list[np.ndarray]) -> Sequence[Any]:

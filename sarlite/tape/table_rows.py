@@ -35,7 +35,8 @@ class TableRows(Tensor):
         self._made: Array | None = None
         self._whole: TableRows | None = None  # the TableRows whose first rows these are
         self._standing: Tensor | None = None
-        self.constant = self.volatile = self.requires_grad = self.replicated = False
+        self.constant = self.volatile = self.requires_grad = False
+        self.placement = "rows"
         self._changes, self.grad, self.node, self.time = Changes(rows.shape), None, None, now()
 
     @property
@@ -98,5 +99,5 @@ def in_table(x: Tensor) -> Tensor:
     if not isinstance(x, TableRows) or x.rows is None:
         return x
     if x._standing is None:
-        x._standing = Tensor(x.rows)
+        x._standing = Tensor(x.rows, placement=x.placement)
     return x._standing

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sarlite.errors import DataError, ShapeError
 from sarlite.kernels import Rows
+from sarlite.numerics.placement import PLACEMENTS, UNKNOWN, Placement
 from sarlite.tape.backward import accumulate, carry
 from sarlite.tape.primitives import OPERATIONS, Changes, Node
 from sarlite.tape.recording import note_read, now, retaining
@@ -32,6 +33,10 @@ class Tensor:
     constant : bool
         The caller promises that the values never change. So results that are computed from them alone may be kept
         (`Graph.aggregate`). `data` is then a read-only view. The result of an operation is not constant.
+    placement : {"unknown", "rows", "replicated"}
+        "rows": axis 0 holds rows that this rank owns. "replicated": all ranks hold the same values. Exact numerics
+        refuses gradients through values of unknown placement. An operation's result is rows if one of its inputs is
+        rows, and replicated if all are; numbers do not count.
 
     Attributes
     ----------
@@ -39,9 +44,6 @@ class Tensor:
         Assigning another one is a change (`changed`).
     grad : ndarray or None
         Sum of the gradients of all backward passes. Later gradients are added in place.
-    replicated : bool
-        True if all ranks hold the same values. This is so for learned tensors that are not owned by rows, and for
-        results that are computed from replicated tensors only.
     version : int
         Number of changes of the values; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
         `detach` returns have one count together.
@@ -61,7 +63,7 @@ class Tensor:
     array([ 2., -4.])
     """
 
-    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "replicated",
+    __slots__ = ("_data", "requires_grad", "grad", "node", "time", "volatile", "constant", "placement",
                  "_changes", "__weakref__")
 
     _data: Array
@@ -71,10 +73,13 @@ class Tensor:
     time: int
     volatile: bool
     constant: bool
-    replicated: bool
+    placement: Placement
 
-    def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False) -> None:
+    def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False,
+                 placement: Placement = UNKNOWN) -> None:
         data = as_array(data)
+        if placement not in PLACEMENTS:
+            raise ValueError(f"placement {placement!r} is not one of {', '.join(PLACEMENTS)}")
         if constant:
             if requires_grad:
                 raise ValueError("a constant tensor cannot require a gradient: its values never change")
@@ -82,7 +87,7 @@ class Tensor:
             data.flags.writeable = False
         if requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only float tensors have gradients, not {data.dtype}")
-        self._data, self.constant, self.volatile, self.replicated = data, bool(constant), False, False
+        self._data, self.constant, self.volatile, self.placement = data, bool(constant), False, placement
         self._changes = Changes(data.shape)
         self.requires_grad, self.grad, self.node = requires_grad, None, None
         self.time = now()
@@ -127,8 +132,8 @@ class Tensor:
 
     def detach(self) -> "Tensor":
         """Return a tensor of the same data without history."""
-        result = Tensor(self._data)
-        result.volatile, result.replicated = self.volatile, self.replicated  # the values still come from remote rows
+        result = Tensor(self._data, placement=self.placement)
+        result.volatile = self.volatile  # the values still come from remote rows
         result._changes = self._changes  # a change of this tensor's values is a change of the result's
         return result
 

@@ -75,7 +75,7 @@ class ShownLabels:
         together(comm, lambda: self._check(labels, others))
         self.x = np.zeros((len(x), x.shape[1] + inputs.n_classes), x.dtype)
         self.x[:, : x.shape[1]] = x
-        self.tensor = Tensor(self.x)
+        self.tensor = Tensor(self.x, placement="rows")
         self._columns = x.shape[1] + labels
         self._classes = np.full(len(x), -1, np.int64)
         self._classes[rows] = labels
@@ -116,17 +116,18 @@ class ShownLabels:
             for number, batch in enumerate(batches, step):
                 if not batch.lasting:
                     with batch.buffers:
-                        yield batch.with_input(Tensor(self.of_batch(batch, number)), batch.rows, batch.n_global)
+                        x = Tensor(self.of_batch(batch, number), placement="rows")
+                        yield batch.with_input(x, batch.rows, batch.n_global)
                     continue
                 hidden, count = self.draw(number)
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
-                yield batch.with_input(Tensor(batch.take(self.x)), rows, count)
+                yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), rows, count)
 
     def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:
-            yield batch.with_input(Tensor(batch.take(self.x)), batch.rows, batch.n_global)
+            yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
         """Show the labels of a share of the training rows, and hide the others'. Collective.

@@ -106,7 +106,7 @@ class Trainer:
                                                     sources))
         self.task = (task or NodeTask()) if loss is None else CustomLoss(loss)
         together(self.comm, lambda: self.task.check_arguments(graph, model, self.x, batches, scoring))
-        together(self.comm, lambda: check_numerics(numerics, self.task, *sources.values()))
+        together(self.comm, lambda: check_numerics(numerics, self.comm, self.task, *sources.values()))
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         splits = {"train": train, "val": val, "test": test}
         self.rows = together(self.comm, lambda: rows_of(graph, self.x, self.labels, self.task, splits))
@@ -321,7 +321,7 @@ def source_of(batches: Any) -> Any:
 def _constants(x):
     if isinstance(x, dict):
         return {name: _constants(rows) for name, rows in x.items()}
-    return Tensor(as_array(x), constant=True)
+    return Tensor(as_array(x), constant=True, placement="rows")
 
 
 def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,

@@ -199,7 +199,7 @@ def _try(model, spec, n_in, n_out, part, batches):
                                batch_size=3).batch(np.arange(3))
     try:
         with no_grad():
-            output = model.train()(graph, Tensor(x, constant=True))
+            output = model.train()(graph, Tensor(x, constant=True, placement="rows"))
     finally:
         model.load_state_dict(state)
     found = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

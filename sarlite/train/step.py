@@ -14,7 +14,7 @@ from sarlite.numerics import by_numerics
 from sarlite.numerics.reductions import surely_finite
 from sarlite.optim import Factor, Optimizer
 from sarlite.profile import Profile
-from sarlite.tape import Tensor, ops
+from sarlite.tape import Tensor, apply, ops
 from sarlite.tape.row_index import row_numbers
 from sarlite.tasks.task_losses import Loss
 from sarlite.types import Array
@@ -102,7 +102,8 @@ class TrainingStep:
             As a loader yields it, or a `FullBatch`. A rank may have no rows.
         loss : callable
             (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor. The share must depend on
-            `output` also without rows. `rows` are row numbers. The sum over ranks is the loss.
+            `output` also without rows. `rows` are row numbers. The sum over ranks is the loss. In exact numerics a
+            loss of `ops` sums over all ranks, so a check that may fail on one rank comes before the call.
 
         Raises
         ------
@@ -157,9 +158,9 @@ class TrainingStep:
     def _backward(self, batch, x, loss):
         """Fill the gradients; return this rank's share of the loss, and the error of its rows or of its loss.
 
-        With an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The backward
-        pass still visits all layers, as other ranks wait for it. The tape alone holds the output, so that the backward
-        pass can free it early.
+        With an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
+        takes part in the loss's sum over rows and in the backward pass of all layers, as other ranks wait for both. The
+        tape alone holds the output, so that the backward pass can free it early.
         """
         graph, error = batch.graph, None
         output = self.model(graph, x)
@@ -168,7 +169,7 @@ class TrainingStep:
         except Exception as found:
             if not isinstance(output, Tensor) or not output.ndim:
                 raise
-            share, error = ops.take(output, np.empty(0, np.int64)).sum(), found.with_traceback(None)
+            share, error = apply("share", output[:0]), found.with_traceback(None)
         del output
         share.backward()
         return (share.item() if error is None else np.nan), error

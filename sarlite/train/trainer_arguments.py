@@ -54,9 +54,11 @@ def check_takes(model, x):
             raise ShapeError(f"{name} has shape {rows.shape}, but the model {type(model).__name__} takes {n} features")
 
 
-def check_numerics(numerics, task, *sources):
-    """Raise a ConfigError if numerics are unknown, or a task or a source of batches is not exact in exact numerics."""
-    if numerics not in NUMERICS and not isinstance(numerics, Exact):
+def check_numerics(numerics, comm, task, *sources):
+    """Raise a ConfigError if numerics are unknown or of other ranks, or a task or a source of batches is not exact."""
+    if isinstance(numerics, Exact):
+        numerics.check_comm(comm)
+    elif numerics not in NUMERICS:
         raise ConfigError(f"numerics {numerics!r} is not one of {', '.join(NUMERICS)}")
     if numerics == "fast":
         return

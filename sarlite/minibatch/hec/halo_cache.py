@@ -340,7 +340,7 @@ class CachedLayer(Picks):
         if self._graph is None:
             self._join(np.ascontiguousarray(h._data if isinstance(h, Tensor) else h))
         assert self._graph is not None
-        return self._graph, h if self._values is None else ops.concat([h, Tensor(self._values)])
+        return self._graph, h if self._values is None else ops.concat([h, Tensor(self._values, placement="rows")])
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
         """Raise a ConfigError: `enter` must be called first, because it fetches the halo rows."""
@@ -356,7 +356,7 @@ class CachedLayer(Picks):
             return self._graph, h
         if isinstance(h, TableRows) and h.rows is not None and h.rows.table is caches.kept:
             return self._graph, h.and_more(halo)
-        return self._graph, ops.concat([h, Tensor(caches.kept[halo])])
+        return self._graph, ops.concat([h, Tensor(caches.kept[halo], placement="rows")])
 
     def _join(self, h):
         """Make the graph with the halo rows that are found, and store their values."""

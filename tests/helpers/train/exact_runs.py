@@ -42,7 +42,7 @@ class Functions(nn.Module):
 
     def __call__(self, graph, x):
         h = ops.elu(self.linear(x)).reshape(-1, 2, 3).matmul_by_head(self.by_head).reshape(-1, 6)
-        e = Tensor(graph.edge_weight[:, None]) @ self.by_edge
+        e = Tensor(graph.edge_weight[:, None], placement="rows") @ self.by_edge
         h = graph.aggregate(lambda s, d, e: s["h"] @ self.inside - d["h"] * e["w"][:, :1], "mean", {"h": h}, {"h": h}, {"w": e})
         h = h + graph.aggregate(lambda s, d, e: s["h"] * e["w"][:, 1:2], "max", {"h": h}, edge={"w": e})
         h = fn.mul_edge(h.reshape(-1, 2, 3) @ self.wide, e[:, 1:])  # of two heads, in turns of columns

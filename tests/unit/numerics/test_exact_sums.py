@@ -1,5 +1,7 @@
 """Sums on grids: ties of a grid, accuracy beside float64 sums rounded once, the oracle's bounds, and fast runs repeated."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,49 @@ def test_ties_of_a_grid_have_the_same_sums_in_any_order(name):
         assert len(products) == len(sums) == 1
     finally:
         kernels.set_instruction_set(before)
+
+
+def exactly(values):
+    return sum(Fraction(float(value)) for value in np.ravel(values))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_bound_of_a_sum_over_edges(dtype):
+    """Values that stand half a step of the grid apart from it reach the bound nearly; the column's largest is another row's."""
+    rng, exact, ratios = np.random.default_rng(0), Exact(Solo()), []
+    for _ in range(200):
+        n, largest = int(rng.integers(1, 70)), float(rng.choice([1.0, np.nextafter(2, 0)]))
+        n_most = n * int(rng.integers(1, 4))
+        grid = exact.grid_of(np.array([largest]), n_most, np.dtype(dtype))
+        step = grid[-1, 0] / 1.5 * 2.0**-52
+        x = ((rng.integers(0, 3, (n, 1)) + rng.choice([0.499, 0.501, 0.4], (n, 1))) * step).astype(dtype)
+        sums = np.zeros((1, *grid.shape))
+        kernels.exact_spmm(np.array([0, n]), np.arange(n), x, sums, grid)
+        bound = n * n_most * 2.0**-49 if dtype == np.float32 else n * n_most**2 * 2.0**-99
+        ratios.append(float(abs(exactly(sums) - exactly(x))) / (bound * largest))
+    assert 0.25 < max(ratios) <= 1
+
+
+@pytest.mark.parametrize("scale", [2.0**-90, 1.0, 2.0**90])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_bound_of_a_product_over_rows(dtype, scale):
+    rng, exact, ratios = np.random.default_rng(0), Exact(Solo()), []
+    for number in range(60):
+        k = int(rng.integers(2, 90))
+        a, g = (rng.standard_normal((k, 1)) * 10.0 ** rng.integers(-6, 1, (k, 1)) for _ in range(2))
+        if number % 2:  # large values that do not meet, and small products that are rounded away
+            small = 2.0 ** (-25 if dtype == np.float32 else -48)
+            a, g = (small * rng.uniform(1, 2, (k, 1)) for _ in range(2))
+            a[:2], g[:2] = [[1], [0]], [[0], [1]]
+        a, g = a.astype(dtype), (g * scale).astype(dtype)
+        norms, n_bits = exact._norms([a, g], False)
+        sums = kernels.exact_gemm_backward(a, g, np.ldexp(1.0, norms[0]), np.ldexp(6.0, norms[1]), 2.0 ** (n_bits - 51))
+        products = a.astype(np.float64) * g.astype(np.float64)  # of float32 exactly
+        bound = k * 2.0**-49 if dtype == np.float32 else k**2 * 2.0**-99
+        for x in (a.astype(np.float64), g.astype(np.float64)):
+            bound *= np.sqrt((x**2).sum() + k * 2.0**-17 * np.abs(x).max() ** 2)
+        ratios.append(float(abs(exactly(sums) - exactly(products)) / Fraction(float(bound))))
+    assert 0.25 < max(ratios) <= 1
 
 
 def test_products_over_rows_are_as_good_as_float64_sums_rounded_once():

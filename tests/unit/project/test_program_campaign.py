@@ -1,9 +1,12 @@
 """A few of the programs of `python -m tests.program_campaign`, which tries any number; and a wrong gradient is seen."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from sarlite import Tensor
+from sarlite.numerics.placement import joined
 from sarlite.tape import PRIMITIVES, ops
 from sarlite.tape.summands import Summand
 from tests.helpers.tape import slopes
@@ -11,7 +14,7 @@ from tests.program_campaign import campaign
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind, n", [("tape", 20), ("graph", 6), ("relations", 3), ("batches", 2)])
+@pytest.mark.parametrize("kind, n", [("tape", 20), ("graph", 6), ("relations", 3), ("batches", 2), ("exact", 15)])
 def test_some_programs(kind, n):
     assert campaign(kind, n, seed=0).total() == n
 
@@ -28,6 +31,15 @@ def test_a_wrong_gradient_is_seen(kind, name, monkeypatch):
     monkeypatch.setitem(PRIMITIVES, name, right._replace(vjp=wrong))
     with pytest.raises(AssertionError, match=f"program [0-9]+: .*--kind {kind} --seed 0 --first"):
         campaign(kind, 60, seed=0)
+
+
+@pytest.mark.timeout(120)
+def test_a_wrong_placement_is_seen(monkeypatch):
+    """With arrays left out, as if they were the same on every rank, results have other bits on other numbers of ranks."""
+    known = lambda placements: joined([placement for placement in placements if placement != "unknown"])  # noqa: E731
+    monkeypatch.setattr(sys.modules["sarlite.tape.apply"], "joined", known)
+    with pytest.raises(AssertionError, match="program [0-9]+: .*--kind exact --seed 0 --first"):
+        campaign("exact", 60, seed=0)
 
 
 def test_differences_are_those_of_long_doubles():

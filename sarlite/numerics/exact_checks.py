@@ -1,0 +1,137 @@
+"""Operations of the tape that exact numerics supports, and the refusal of all others.
+
+A sum over rows is a sum over the rows of all ranks. So exact numerics must know of each value whether it is rows or
+replicated (`placement`), and rows must stay on axis 0.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+from sarlite.numerics.placement import REPLICATED, ROWS, UNKNOWN, Placement
+from sarlite.numerics.reductions import axes_of
+
+PAIRS = frozenset(("absolute_error", "add", "bce_with_logits", "div", "maximum", "minimum", "mul", "squared_error",
+                   "sub", "where"))  # fmt: skip
+"""Primitives that broadcast their inputs."""
+OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
+"""Primitives that reduce over the axes `axis`."""
+LOSSES = frozenset(("cross_entropy", "nll", "share"))
+"""Primitives that return this rank's share of a sum over all rows."""
+SUPPORTED = PAIRS | OVER_AXES | LOSSES | {
+    "abs", "activate", "aggregate", "astype", "bitwise_and", "bitwise_or", "clip", "concat", "dropout", "elu", "equal",
+    "exp", "getitem", "greater", "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "matmul",
+    "matmul_by_head", "neg", "not_equal", "piece", "relations", "relu", "reshape", "sigmoid", "silu", "softplus",
+    "sqrt", "take", "transpose",
+}  # fmt: skip
+"""Primitives whose results have the same bits for any number of ranks."""
+WEIGHTS = {"activate": (1, 2), "layer_norm": (1, 2), "matmul": (1,), "matmul_by_head": (1,)}
+"""Inputs whose gradient is a sum over the rows of the others, by primitive. They hold no rows themselves."""
+
+
+def check_supported(name: str) -> None:
+    """Raise a ConfigError if a primitive has no exact numerics."""
+    if name not in SUPPORTED:
+        raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
+
+
+def check_rows(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
+               result: Placement, params: dict[str, Any]) -> None:
+    """Raise a ConfigError if the bits of a primitive's result or gradients would depend on how rows are divided.
+
+    Parameters
+    ----------
+    name : str
+    inputs : sequence of Tensor, array, number or None
+    placements : sequence of Placement or None
+        Placement of each input; None for a number.
+    wants_grad : sequence of bool
+        True for each input whose gradient is wanted, and then for each further sink.
+    result : Placement
+    params : dict
+    """
+    if result == REPLICATED and name not in LOSSES:
+        return
+    problem = (_sums_rows(name, inputs, placements, params) or _moves_rows(name, inputs[0], params)
+               or _unknown(name, inputs, placements, wants_grad, result)
+               or _joins(name, inputs, placements, wants_grad))
+    if problem:
+        raise ConfigError(f"numerics exact: {name} {problem}")
+
+
+def _unknown(name, inputs, placements, wants_grad, result):
+    """Return the problem if a gradient would flow to or from values of unknown placement, or None."""
+    if name == "take" or not any(wants_grad):  # `_joins` refuses a replicated table, whatever its row numbers are
+        return None
+    for x, placement, wants in zip(inputs, placements, wants_grad):
+        if placement == UNKNOWN and (wants or result == UNKNOWN):
+            kind = "a tensor" if hasattr(x, "placement") else "an array"
+            return (f"takes {kind} of shape {x.shape} that may be rows of this rank or the same on every rank, and the "
+                    "gradient depends on it: give Tensor(array, placement='rows') or Tensor(array, "
+                    "placement='replicated')")
+    return None
+
+
+def _sums_rows(name, inputs, placements, params):
+    """Return the problem if a primitive reduces over the axis of rows, or None."""
+    ndim = getattr(inputs[0], "ndim", 0)
+    if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
+        return "over axis 0 is of one rank's rows, so it depends on how rows are divided"
+    for k in WEIGHTS.get(name, ()):
+        if placements[k] == ROWS:
+            return (f"takes rows of shape {inputs[k].shape} where all ranks need the same values, so it depends on how "
+                    "rows are divided")
+    return None
+
+
+def _moves_rows(name, x, params):
+    """Return the problem if a primitive moves rows off axis 0, or None."""
+    keeps = (name == "transpose" and params["axes"][:1] in ((), (0,))
+             or name == "reshape" and _reshape_keeps_rows(x.shape, params["shape"])
+             or name == "getitem" and _index_keeps_rows(x.ndim, params["index"]))
+    if name in ("transpose", "reshape", "getitem") and not keeps:
+        return (f"moves or merges the rows of a tensor of shape {x.shape}: rows must stay on axis 0, as sums over rows "
+                "are sums over all ranks")
+    return None
+
+
+def _reshape_keeps_rows(shape, new):
+    """Return True if axis 0 of a reshaped array has whole rows, or each row's parts one after another."""
+    if not shape:
+        return True
+    if not new or -1 in new[1:]:
+        return new[:1] == shape[:1]
+    values, others = math.prod(shape[1:]), math.prod(new[1:])
+    return new[0] == shape[0] if others == 0 else values % others == 0
+
+
+def _index_keeps_rows(ndim, index):
+    """Return True if an index takes a slice of axis 0, which stays axis 0."""
+    parts = index if isinstance(index, tuple) else (index,)
+    first = parts[0] if parts else Ellipsis
+    if first is Ellipsis:
+        return sum(part is not None for part in parts[1:]) < ndim
+    return isinstance(first, slice)
+
+
+def _joins(name, inputs, placements, wants_grad):
+    """Return the problem if rows and replicated values meet in a way whose gradient is not summed over ranks, or None.
+
+    The gradient of a replicated input is summed over ranks where the input has fewer axes than the rows, and where it
+    is one of `WEIGHTS`.
+    """
+    ndims = [np.ndim(x) if placement else 0 for x, placement in zip(inputs, placements)]
+    most = max(ndims) if name in PAIRS else 0
+    for k, (placement, ndim, wants) in enumerate(zip(placements, ndims, wants_grad)):
+        if name in PAIRS and placement == ROWS and ndim < most:
+            return f"of rows of {ndim} axes and values of {most} axes: rows must stay on axis 0"
+        if placement == REPLICATED and wants and not (ndim < most or k in WEIGHTS.get(name, ())):
+            shape = inputs[k].shape
+            if name in PAIRS:
+                return f"of rows and a replicated tensor {shape} of as many axes: its first axis must go"
+            return (f"of a replicated tensor {shape}, whose gradient is not summed over ranks here; a table that has a "
+                    "row for each node is given ids, as by nn.Embedding, so that each rank owns its rows")
+    return None
