@@ -137,7 +137,8 @@ class Trainer:
                                           schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
         self.own_seconds = array("d")
-        self._left: Any = iter(())  # what is left of an epoch's batches
+        self._left: Any = (batch for batch in ())  # the remaining batches of an epoch
+        self._next_step = 0  # the global step of the first of them
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -153,14 +154,18 @@ class Trainer:
         Notes
         -----
         Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large
-        array takes fresh memory.
+        array takes fresh memory. After a step that failed, and after `restore_state`, the next step is the global step
+        `training_step.n_steps`.
         """
         if epoch is not None:
             self._begin(epoch * len(self.batches))
+        elif self._next_step != self.training_step.n_steps:
+            self._begin(self.training_step.n_steps)
         batch = next(self._left, None)
         if batch is None:
             self._begin(self.training_step.n_steps)
             batch = next(self._left)
+        self._next_step += 1
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
@@ -218,7 +223,8 @@ class Trainer:
 
     def _begin(self, step):
         """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
-        self.training_step.n_steps = self.batches.step = step
+        self._left.close()  # ends its thread, which may communicate
+        self.training_step.n_steps = self.batches.step = self._next_step = step
         self._left = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
