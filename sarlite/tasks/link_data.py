@@ -39,7 +39,7 @@ class Links(NamedTuple):
     heads, tails : (graph.n_dst,) int64
         Ids of the links' ends, as in `graph.nodes.dst_ids`.
     undirected : bool
-        True if the reverse of each edge is an edge, in all relations. Then both are one link.
+        True if the reverse of each edge is an edge, in all relations. Then both are one link. False without edges.
     """
 
     graph: LinkGraph
@@ -154,7 +154,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     -------
     Links
         For `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The model is an
-        `nn.LinkPredictor` whose decoder has one output for each class, label or value.
+        `nn.LinkPredictor` whose decoder has one output for each class, label or value. Links are in the order of their
+        heads' rows, their tails, their splits and their labels, whichever rank passed a pair.
 
     Raises
     ------
@@ -181,6 +182,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         owner = owners(rows[:, 0], offsets)
         heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
+        order = np.lexsort((*np.atleast_2d(labels.T), split, tails, heads))  # which rank passed a pair does not matter
+        heads, tails, tail_rows, split, labels = (array[order] for array in (heads, tails, tail_rows, split, labels))
         made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
     return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False, **_by_split(split))
 
