@@ -85,9 +85,9 @@ class LinkLoader(NeighborLoader):
 
     Notes
     -----
-    Picks are weighted as if seeds were no edges, but degrees of "sym" count all training edges. A step sends, beyond
-    `NeighborLoader`, 16 bytes for each end that another rank owns, 16 bytes a link, and what drawing negatives
-    sends.
+    A row that would pick a seed picks again among its other edges, so picks are drawn and weighted as if seeds were no
+    edges. Degrees of "sym" count all training edges. A step sends, beyond `NeighborLoader`, 16 bytes for each end that
+    another rank owns, 16 bytes a link, and what drawing negatives sends.
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
