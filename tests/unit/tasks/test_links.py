@@ -14,6 +14,7 @@ from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.link_data import TEST, TRAIN, VAL, split_links, without_links
 from sarlite.tasks.link_edges import linked
 from sarlite.tasks.link_task import LinkTask
+from sarlite.tasks.task_losses import LOSSES
 from tests.helpers.train.linked import DRAW, FEATURES, PAIRS, PARTS, N, part, trainer, whole
 
 EDGES = {tuple(pair) for pair in PAIRS.tolist() if pair[0] != pair[1]}
@@ -195,6 +196,62 @@ def test_decoders_are_their_formulas(name):
                 "mlp": (np.maximum(h @ hidden[0] + t @ hidden[1], 0) @ hidden[2])[..., 0]}[name]  # fmt: skip
     np.testing.assert_allclose(decoder(Tensor(h), Tensor(t)).data, expected, rtol=1e-9)
     gradcheck(lambda a, b, *_: decoder(a, b), [Tensor(h), Tensor(t), *decoder.parameters()])
+
+
+@pytest.mark.parametrize("loss", LOSSES["link"])
+@pytest.mark.parametrize("name", sorted(DECODERS.keys() - {"dot"}))
+def test_no_parameter_of_a_decoder_has_rounding_errors_for_a_gradient(name, loss):
+    """Adam divides a gradient by its size, so a parameter that no score depends on would follow the number of ranks."""
+    made, _ = trainer(Solo(), decoder=name, loss=loss, negatives=3)
+    made.step()
+    assert all(np.abs(p.grad).max() > 1e-6 for p in made.model.decoder.parameters())
+
+
+def test_of_several_relations_mlp_learns_no_constant():
+    decoder, draw = DECODERS["mlp"](6, 4, rng=nn.Random(0)), np.random.default_rng(0)
+    heads, tails = (Tensor(draw.standard_normal((5, n, 6)).astype(np.float32)) for n in (1, 3))
+    scores = decoder(heads, tails, np.array([0, 1, 2, 3, 0]))
+    LinkTask("bpr").loss(scores, np.zeros(5, int), np.arange(5), 5).backward()
+    assert decoder.out.bias.grad is None or not decoder.out.bias.grad.any()
+
+
+@pytest.mark.parametrize("loss", ["bpr", "cross-entropy"])
+def test_scores_of_mlp_after_adam_are_one_ranks_in_float32(loss):
+    def work(comm):
+        graph, rng = part(comm), nn.Random(1)
+        links = split_links(graph, 0.15, 0.2, seed=3, negatives=3)
+        predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng), DECODERS["mlp"](8, rng=rng))
+        made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val,
+                       links.test, rng=rng, task=LinkTask(loss), optimizer=lambda flat: optim.Adam(flat, 0.01))
+        for _ in range(10):
+            made.step()
+        rows = np.concatenate(comm.allgather(np.column_stack([links.heads, links.tails, made.predict()])))
+        return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+
+    expected = work(Solo())
+    for n in (2, 3):
+        for found in threads.run(n, work):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["roc-auc", "ap", "mrr", "hits@3"])
+def test_ties_up_to_rounding_count_alike_in_exact_numerics(metric):
+    """Nodes of four kinds, equal up to the order of sums: on any number of ranks the same ties."""
+    draw = np.random.default_rng(4)
+    kinds = draw.standard_normal((4, 6)).astype(np.float32)
+
+    def work(comm, numerics):
+        graph, rng = part(comm), nn.Random(1)
+        links = split_links(graph, 0.15, 0.2, seed=3, eval_negatives=5, sampler="per-source")
+        predictor = nn.LinkPredictor(GCN(6, 8, hidden=8, dropout=0, rng=rng), nn.Dot())
+        made = Trainer(links.graph, predictor, kinds[graph.dst_ids % 4], links.labels, links.train, links.val, links.test, rng=rng,
+                       task=LinkTask(metric=metric), optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics)
+        made.step()
+        return [value for name, value in made.evaluate().items() if name != "val_loss"]
+
+    expected = work(Solo(), "exact")
+    for n in (2, 3):
+        assert threads.run(n, work, "exact") == [expected] * n
 
 
 def test_weights_stay_with_their_edges():
