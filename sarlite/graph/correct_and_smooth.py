@@ -113,7 +113,7 @@ class CorrectAndSmooth:
         total, count = graph.comm.allreduce(sums)
         if not count:
             raise DataError("correct and smooth: no rank has a training row, so there are no errors to spread")
-        out = self._correct(graph, z, rows, y, total / count, edge_weight) if self.correct_iterations else z
+        out = self._correct(graph, z, rows, y, total / count, edge_weight) if self.correct_iterations else z.copy()
         return self._smooth(graph, out, rows, y, edge_weight) if self.smooth_iterations else out
 
     def _correct(self, graph, z, rows, y, sigma, edge_weight):

@@ -100,7 +100,7 @@ class Graph(LayerGraph):
         undirected : bool
             Add each edge's reverse, then keep one of equal edges. Not for bipartite graphs.
         self_loops : bool
-            Add the missing self loops. Not for bipartite graphs.
+            Add the missing self loops, which `added_loops` marks. Not for bipartite graphs.
         deduplicate : bool
             Keep the first of equal edges. Edge values still follow the order of the given edges; the values of added
             edges follow, in order of (dst, src).
@@ -367,7 +367,8 @@ class Graph(LayerGraph):
         edges : InEdges, optional
             Result of `in_edges`, if the caller has it.
         """
-        part, index = (edges or self.in_edges()).some(mask)
+        first_row = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
+        part, index = (edges or self.in_edges()).some(mask, first_row)
         src_ids, n_src = (self.src_ids, self.n_src) if self.bipartite else (None, None)
         graph = type(self)(build.build_part(
             self.schedule.transport.comm, part, node_ids=self.dst_ids, src_ids=src_ids, edge_ids=self.edge_ids[index],

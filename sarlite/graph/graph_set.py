@@ -134,7 +134,7 @@ class GraphSet:
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
         graph = Graph(build_part(comm, part, node_ids=self.src_ids[nodes], edge_ids=whole.edge_ids[numbers],
-                                 options=options, profile=self.profile))
+                                 options=options, profile=self.profile)._replace(names=whole.names))
         members_of = start + np.arange(len(nodes))
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
