@@ -1,5 +1,7 @@
 """Links: their splits leak nothing, negatives are none, and training on them is the same on any number of ranks."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,59 @@ def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
             assert not own or {*others} <= own
     for n in (2, 3):
         assert threads.run(n, negatives_of, sampler) == [found] * n
+
+
+def dense(comm):
+    """Each node has links to all but a few others; some nodes, such as 3, to all, and each node to node 5."""
+    a = np.random.default_rng(5).random((N, N)) < 0.95
+    a[3], a[:, 5] = True, True
+    np.fill_diagonal(a, False)
+    graph = Graph.from_edges(*np.nonzero(a), N)
+    return a, graph if comm.size == 1 else graph.shard(comm, PARTS[comm.size])
+
+
+@pytest.mark.filterwarnings("ignore:links")
+@pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch"])
+def test_negatives_are_never_links_however_many_there_are(sampler):
+    """Where nearly all pairs are links they are drawn from what is left, evenly, and the same on any number of ranks."""
+    def work(comm):
+        a, graph = dense(comm)
+        links = split_links(graph, 0.15, 0.2, negatives=3, eval_negatives=3, sampler=sampler, seed=3)
+        ids, found = np.concatenate(comm.allgather(graph.dst_ids)), []
+        trained = np.zeros((N, N), bool)
+        for rows in comm.allgather(np.stack([links.heads, links.tails])[:, links.train]):
+            trained[tuple(rows)] = True
+        trained[3] |= sampler != "uniform"
+        for made, known in ((links.graph, a), (links.graph.draw(0, links.train), trained), (links.graph.draw(1, links.train), trained)):
+            pairs = np.stack(np.broadcast_arrays(ids[made.heads], ids[made.tails]), 2)
+            heads, tails = pairs[:, 1:].reshape(-1, 2).T
+            assert not known[heads, tails].any() and (heads != tails).all()
+            found.append(sorted(map(str, np.concatenate(comm.allgather(pairs)).tolist())))
+        free, drawn = ~a & ~np.eye(N, dtype=bool), np.zeros((2, N, N))
+        for heads, tails in zip(links.graph.heads, links.graph.tails):  # of one rank, whose rows are ids
+            np.add.at(drawn[0], (heads[1:] if sampler == "uniform" else heads.repeat(3), tails[1:]), 1)
+            drawn[1] += 3 * (free / free.sum() if sampler == "uniform" else
+                             free * (np.arange(N) == heads[0])[:, None] / max(free[heads[0]].sum(), 1))
+        return found, *drawn[:, free]
+
+    found, drawn, expected = work(Solo())
+    assert drawn.sum() == 3 * len(found[0]) and (np.abs(drawn - expected) < 4.5 * np.sqrt(expected)).all()
+    for n in (2, 3):
+        assert [other for other, *_ in threads.run(n, work)] == [found] * n
+
+
+def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
+    a, graph = dense(Solo())
+    full = np.flatnonzero(a.sum(1) == N - 1)
+    with pytest.warns(RuntimeWarning, match=f"links: {39 * len(full)} of 1,4.. links are left out of training and evaluation: their sources are linked"):
+        links = split_links(graph, 0.15, 0.2, sampler="per-source")
+    assert 3 in full and not np.isin(full, links.heads).any() and 5 in links.tails and 3 in links.graph.nodes.edge_src_ids
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert 3 in split_links(graph, 0.15, 0.2).heads  # "uniform" draws other sources
+    every = Graph.from_edges(*np.nonzero(~np.eye(4, dtype=bool)), 4)
+    with pytest.raises(DataError, match="all pairs are links, so that no negative is left"):
+        split_links(every, 0.15, 0.2)
 
 
 def test_evaluations_negatives_may_be_links_or_of_another_sampler():
