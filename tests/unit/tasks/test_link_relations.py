@@ -305,7 +305,8 @@ def test_decoders_of_several_outputs_refuse_candidates_of_one_relation():
 def test_listed_links_of_a_relation_without_edges_are_not_turned_round(n):
     def work(comm):
         graph = HeteroGraph.from_edges({BUYS: ([], []), FOLLOWS: EDGES[FOLLOWS]}, {"user": 30, "item": 20}, comm=comm, parts="random")
-        links, own = split_links(graph, PAIRS[:9][comm.rank :: n], PAIRS[9:15][comm.rank :: n], relation=BUYS), graph.of("user", "item").first
+        links = split_links(graph, PAIRS[:9][comm.rank :: n], PAIRS[9:15][comm.rank :: n], relation=BUYS)
+        own = graph.of("user", "item").first
         return links.undirected, np.stack([links.heads - own["user"], links.tails - own["item"]], 1).tolist()
 
     undirected, pairs = zip(*threads.run(n, work))
