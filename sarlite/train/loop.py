@@ -147,6 +147,12 @@ class Trainer:
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Trainer is neither copied nor pickled, as its optimizer steps the arrays of its own model and "
+                        "its batches come from a loader: copy.deepcopy(trainer.model) and trainer.model.state_dict() "
+                        "copy the model, train.checkpoint.write(path, trainer, {}) writes the whole state, and "
+                        "checkpoint.restore_state puts the state into another Trainer")
+
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of
         all ranks. Collective.
