@@ -39,8 +39,9 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
         row an edge. The error names the field, and of a HeteroData the relation.
     """
     if not hasattr(data, "edge_types"):
-        ends = _ends_of(data, "")
-        return Graph.from_edges(*ends, data.num_nodes).with_edge_values(*_values_of(data, "edge_weight", "edge_attr", ""))
+        src, dst = _ends_of(data, "")
+        graph = Graph.from_edges(src, dst, data.num_nodes)
+        return graph.with_edge_values(*_values_of(data, "edge_weight", "edge_attr", ""))
     edges = {relation: _ends_of(data[relation], f" of {relation}") for relation in data.edge_types}
     values = {relation: _values_of(data[relation], "edge_weight", "edge_attr", f" of {relation}") for relation in edges}
     return _of_relations(edges, {name: data[name].num_nodes for name in data.node_types}, values)
@@ -87,8 +88,8 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
         warnings.warn(f"from_dgl: the edge data {', '.join(names)} are not read: name them by weight= and features=",
                       RuntimeWarning, stacklevel=2)
     if len(graph.ntypes) == 1 == len(edges):
-        ((relation, ends),) = edges.items()
-        made = Graph.from_edges(*ends, graph.num_nodes())
+        ((relation, (src, dst)),) = edges.items()
+        made = Graph.from_edges(src, dst, graph.num_nodes())
         return made.with_edge_values(*_values_of(stored[relation], weight, features, ""))
     values = {relation: _values_of(data, weight, features, f" of {relation}") for relation, data in stored.items()}
     return _of_relations(edges, {name: graph.num_nodes(name) for name in graph.ntypes}, values)

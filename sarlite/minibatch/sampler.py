@@ -273,7 +273,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, own, layer, step, purpose=""):
-        """Return the arguments of `kernels.sample` that say what is drawn, by name.
+        """Return the arguments of `kernels.sample` that decide the draws, by name.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """

@@ -137,8 +137,8 @@ class Trainer:
                                           schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
         self.own_seconds = array("d")
-        self._left: Any = (batch for batch in ())  # the remaining batches of an epoch
-        self._next_step = 0  # the global step of the first of them
+        self._left: Any = None  # the remaining batches of an epoch
+        self._next_step = -1  # the global step of the first of them; -1 before the first epoch
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -229,7 +229,8 @@ class Trainer:
 
     def _begin(self, step):
         """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
-        self._left.close()  # ends its thread, which may communicate
+        if self._left is not None:
+            self._left.close()  # ends its thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step
         self._left = self.inputs.to_train(iter(self.batches), step)
 

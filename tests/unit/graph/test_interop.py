@@ -38,7 +38,7 @@ class Stores(dict):
 
 def test_a_pyg_graph_of_relations_brings_weights_and_features():
     to, back = ("a", "to", "b"), ("b", "back", "a")
-    data = Stores({"a": 3, "b": 4}, a__to__b=SimpleNamespace(edge_index=np.array([[2, 0, 1], [3, 0, 3]]), edge_weight=np.array([1.0, 2, 4])),
+    data = Stores({"a": 3, "b": 4}, a__to__b=SimpleNamespace(edge_index=np.array([[2, 0, 1], [3, 0, 3]]), edge_weight=2.0 ** np.arange(3)),
                   b__back__a=SimpleNamespace(edge_index=np.array([[1], [2]]), edge_attr=np.array([7.0])))
     graph = interop.from_pyg(data)
     x = np.eye(3)
