@@ -10,7 +10,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key
-from sarlite.structure.part_edges_csr import InEdges
+from sarlite.structure.part_edges_csr import InEdges, among
 from sarlite.types import Array
 
 KINDS = ("uniform", "replace", "full", "labor")
@@ -226,16 +226,17 @@ class Sampler:
         if without is None:
             return Picked(*self._pick(own, rows, layer, step, self._numbering))
         hit = self._hit(own, rows, layer, step, without)
-        calm = self._pick(own, rows[~hit] if hit.any() else rows, layer, step, self._numbering)
-        again = self._pick_again(own, rows[hit], layer, step, without) if hit.any() else None
-        return Picked(*(calm if again is None else _merged(hit, calm, again)), without)
+        picks = self._pick(own, rows[~hit], layer, step, self._numbering)
+        if hit.any():
+            picks = _merged(hit, picks, self._pick_again(own, rows[hit], layer, step, without))
+        return Picked(*picks, without)
 
     def _hit(self, own, rows, layer, step, without):
         """Return True for each row that would pick an edge in `without`, (n_rows,) bool."""
         starts, stops = (np.searchsorted(without, own.edges.indptr[at]) for at in (rows, rows + 1))
         at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
         indptr, _, positions = self._pick(own, rows[at], layer, step, None)
-        hit[np.repeat(at, np.diff(indptr))[np.isin(positions, without)]] = True
+        hit[np.repeat(at, np.diff(indptr))[among(without, positions)]] = True
         return hit
 
     def _pick(self, own, rows, layer, step, numbering):
@@ -259,7 +260,7 @@ class Sampler:
         is_loop = np.zeros(len(dst), bool)
         if edges.added_loops is not None:
             is_loop = edges.added_loops[rows][dst] & (edges.indices[positions] == rows[dst])
-        drawn, dst_ids = ~is_loop & ~np.isin(positions, without), rows.astype(np.int64) + first
+        drawn, dst_ids = ~is_loop & ~among(without, positions), rows.astype(np.int64) + first
         indptr = np.concatenate([[0], np.cumsum(np.bincount(dst[drawn], minlength=len(rows)))])
         indptr, _, found = kernels.sample(
             indptr, edges.indices[positions[drawn]], np.arange(len(rows), dtype=rows.dtype),

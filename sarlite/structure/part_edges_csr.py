@@ -178,6 +178,12 @@ def _rows_with_edges(indptr, where, keep_all):
     return rows, np.append(ends[rows], ends[-1])
 
 
+def among(known, wanted):
+    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
+    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
+
+
 def owners(rows, offsets):
     """Return the rank that owns each row number, (n,), in the smallest unsigned dtype."""
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))

@@ -12,10 +12,10 @@ from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, Relation
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import splitmix64
-from sarlite.structure.part_edges_csr import owners
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
-from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
+from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.types import Array
 
 

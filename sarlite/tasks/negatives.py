@@ -14,7 +14,7 @@ from sarlite.comm.routing import ask, send
 from sarlite.errors import DataError, raise_together
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import GAMMA, key, splitmix64
-from sarlite.structure.part_edges_csr import owners
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 
@@ -108,7 +108,8 @@ class Negatives:
     A negative depends on the seed, the step, the ids of its link and its column; for "in-batch" also on the step's
     links. "in-batch" draws from all nodes after half of the `TRIES`, as a batch may have no other tail. After `TRIES`
     draws that are links, the tail is drawn from the nodes that the head is not linked to; of "uniform" the pair is
-    drawn from all pairs that are no links. Listed pairs that are links are left out.
+    drawn from all pairs that are no links, for which 16 bytes a head go to all ranks. Listed pairs that are links are
+    left out.
     """
 
     def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, known: Array, sampler: Any, seed: int,
@@ -257,12 +258,6 @@ class Negatives:
 
     def _are_own(self, heads, tails):
         return among(self.known, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
-
-
-def among(known: Array, wanted: Array) -> Array:
-    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
-    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def _one_of(ends, bits, places):

@@ -7,10 +7,9 @@ import numpy as np
 
 from sarlite.comm.routing import ask
 from sarlite.errors import DataError, raise_together
-from sarlite.structure.part_edges_csr import owners
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tape import Tensor
 from sarlite.tasks.link_edges import Ends
-from sarlite.tasks.negatives import among
 from sarlite.types import Array
 
 NOBODY = -1
