@@ -5,11 +5,14 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 from sarlite.errors import ConfigError
+
+P = ParamSpec("P")
 
 
 def flag(option: str) -> str:
@@ -146,6 +149,23 @@ def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
     """Return the cells of a table as text, one line per row; columns align to the left ("<") or right (">")."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def returns_status(main: Callable[P, int | None]) -> Callable[P, int]:
+    """Decorate a command's `main` so that it returns the exit status where it would raise SystemExit.
+
+    A notebook that calls `main(words)` goes on then; `sys.exit(main())` ends a process with the same status.
+    """
+    @wraps(main)
+    def run(*args: P.args, **options: P.kwargs) -> int:
+        try:
+            return main(*args, **options) or 0
+        except SystemExit as left:  # of argparse, which prints help, of a guard, or of the user's model
+            if isinstance(left.code, str):
+                print(left.code, file=sys.stderr)
+            return left.code if isinstance(left.code, int) else int(left.code is not None)
+
+    return run
 
 
 class Parser(argparse.ArgumentParser):

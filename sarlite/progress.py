@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 from sarlite.errors import ConfigError, needs
@@ -27,11 +28,13 @@ def bar_class(kind: str, stream: TextIO) -> Any:
     ConfigError
         Kind "bar" without tqdm.
     """
+    in_notebook = "ipykernel" in sys.modules
+    module = "tqdm.auto" if in_notebook and find_spec("ipywidgets") else "tqdm.std"  # tqdm.auto warns of its lack
     if kind == "bar":
-        return needs("tqdm.auto", "--progress bar").tqdm
-    if kind == "auto" and (stream.isatty() or "ipykernel" in sys.modules):
+        return needs(module, "--progress bar").tqdm
+    if kind == "auto" and (stream.isatty() or in_notebook):
         with contextlib.suppress(ConfigError):
-            return needs("tqdm.auto", "--progress auto").tqdm
+            return needs(module, "--progress auto").tqdm
     return None
 
 

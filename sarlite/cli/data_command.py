@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from sarlite.command import Parser, byte_size
+from sarlite.command import Parser, byte_size, returns_status
 from sarlite.data import budget, format, scratch
 from sarlite.data.assignment import make_parts, plan, structure
 from sarlite.data.divide import divide
@@ -32,6 +32,7 @@ from sarlite.structure.partition import METHODS
 _MOST_PARTS = 1 << 20
 
 
+@returns_status
 def main(arguments=None):
     """Run one command; return the exit status: 0, 2 where the input is at fault or 130 after Ctrl-C."""
     faulthandler.enable(2)  # a crash in C names its place

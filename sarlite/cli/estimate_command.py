@@ -21,7 +21,7 @@ from sarlite.cli.run_report import duration
 from sarlite.cli.settings import settings
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import aligned, byte_size, count, readable
+from sarlite.command import aligned, byte_size, count, readable, returns_status
 from sarlite.data import load
 from sarlite.errors import ConfigError, SarliteError, needs
 from sarlite.graph.graph import Graph
@@ -253,6 +253,7 @@ def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     pyplot.close(figure)
 
 
+@returns_status
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, as the command line says; return the exit status."""
     try:

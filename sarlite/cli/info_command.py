@@ -14,7 +14,7 @@ from typing import Any
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser
+from sarlite.command import Parser, returns_status
 from sarlite.errors import EXTRAS, ConfigError
 
 ALWAYS = ("numpy", "scipy", "cffi", "threadpoolctl")  # packages that are needed without any extra
@@ -131,16 +131,19 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def main(argv: list[str] | None = None) -> None:
+@returns_status
+def main(argv: list[str] | None = None) -> int:
+    """Print what sarlite runs on; return the exit status."""
     parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     try:
         options, found = parser.parse_args(argv), collect()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     print(json.dumps(found) if options.json else text(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -387,7 +387,7 @@ def _arrays(config, form, found):
 
 
 def main(argv=None):
-    """Predict as the command line says; return the exit status, or exit with it."""
+    """Predict as the command line says; return the exit status."""
     return main_on_ranks(argv, parse, lambda: predict)
 
 

@@ -10,7 +10,7 @@ from sarlite.cli.charts import Bars, Lines, Matrix, Timeline
 from sarlite.cli.config import read_toml
 from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
-from sarlite.command import Parser, readable
+from sarlite.command import Parser, readable, returns_status
 from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
 from sarlite.files import write_whole
 
@@ -289,6 +289,7 @@ def spans_of(path: str) -> list[dict[str, Any]]:
                  "start": float(event["ts"]), "length": float(event["dur"])} for event in events if event["ph"] == "X"]
 
 
+@returns_status
 def main(argv: list[str] | None = None) -> int:
     """Write the page as the command line says; return the exit status."""
     parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")

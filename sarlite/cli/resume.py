@@ -91,6 +91,10 @@ def check_options(options: RunOptions, metadata: Mapping[str, Any]) -> None:
         if there != here and not (name == "model" and same_class(there, here)):
             raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {path} has {_said(there)}")
     epochs = options.training.epochs
+    schedule, there = options.training.lr_schedule, before.get("epochs", OPTIONS["epochs"].unset)
+    if schedule.endswith("cosine") and schedule == before.get("lr_schedule") and epochs != there:
+        raise ConfigError(f"--epochs {epochs}: cannot change with --lr-schedule {schedule}, as the learning rate would "
+                          f"jump: the run of {path} has {there}. Another --lr-schedule may go on for more epochs")
     if metadata["epoch"] > epochs:
         raise ConfigError(f"--epochs {epochs}: the checkpoint {path} is of epoch {metadata['epoch']}; --epochs counts "
                           "from the first one")

@@ -100,7 +100,7 @@ def _probabilities(files, graph, n_classes):
 
 
 def main(argv=None):
-    """Smooth as the command line says; return the exit status, or exit with it."""
+    """Smooth as the command line says; return the exit status."""
     return main_on_ranks(argv, parse, lambda: smooth)
 
 

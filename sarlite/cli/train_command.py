@@ -6,8 +6,9 @@ from typing import Any
 
 from sarlite.cli import config
 from sarlite.comm import Communicator, launch, threads
+from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
-from sarlite.command import flag
+from sarlite.command import flag, returns_status
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
 from sarlite.kernels import instruction_set
 
@@ -16,22 +17,33 @@ Parse = Callable[[Sequence[str] | None], tuple[Any, ...]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the command line says; return the exit status, or exit with it."""
+    """Train as the command line says; return the exit status."""
     return main_on_ranks(argv, _parse, _train)
 
 
 def main_on_ranks(argv: Sequence[str] | None, parse: Parse, load_action: Callable[[], Callable[..., Any]]) -> int:
-    """Run a command on all ranks; return the exit status, or exit with it.
+    """Run a command on all ranks; return the exit status.
 
     Parameters
     ----------
     argv : sequence of str, optional
+        By default the words of the command line, after which the process is expected to end. With `argv` the caller's
+        process goes on.
     parse : callable
         parse(argv) -> (options, own...): the `RunOptions`, and the command's own dataclass of options if it has one.
     load_action : callable
         Returns the function (comm, options, own..., tick, interrupts) that every rank runs. Its imports take long, and
         here they are guarded.
     """
+    try:
+        return _on_ranks(argv, parse, load_action)
+    finally:
+        if argv is not None:
+            call_off()  # what `guard` has set for the end of the process
+
+
+@returns_status
+def _on_ranks(argv, parse, load_action):
     launch.begin()
     found, error = _parsed(argv, parse)
     machine = found[0].machine if found else None

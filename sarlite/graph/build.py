@@ -98,7 +98,11 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
                                                     deduplicate=deduplicate, edge_index=True)
     if n_dst is not None:
         indptr = indptr[: n_dst + 1]
-    parts = _build_whole(indptr, indices, _edge_index(origin, len(sources)), n_src)
+    added_loops = None
+    if self_loops:
+        added_loops = np.zeros(n_nodes, bool)
+        added_loops[indices[(origin < 0) & (indices == edge_lists.destinations(indptr))]] = True
+    parts = _build_whole(indptr, indices, _edge_index(origin, len(sources)), n_src, added_loops)
     n_added = int(np.count_nonzero(origin < 0))
     return parts._replace(ambiguous_edge_count=n_added if len(origin) == len(sources) else 0)
 
@@ -157,11 +161,12 @@ def _build_from_entries(entries: interop.Entries, edge_index: ArrayLike | None, 
     return build_from_edges(entries.columns, entries.rows, n_src=n_src, n_dst=n_dst)
 
 
-def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src: int | None) -> GraphParts:
+def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src: int | None,
+                 added_loops: Array | None = None) -> GraphParts:
     n_src = None if n_src is None else validation.count("n_src", n_src)
     if edge_index is not None and np.array_equal(edge_index, np.arange(len(edge_index))):
         edge_index = None
-    return build_part(Solo(), InEdges(indptr, indices, edge_index), n_src=n_src)
+    return build_part(Solo(), InEdges(indptr, indices, edge_index, added_loops), n_src=n_src)
 
 
 # ---- parts of a graph

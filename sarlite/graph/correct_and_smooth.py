@@ -14,7 +14,7 @@ from sarlite.errors import ConfigError, DataError, ShapeError, whole
 from sarlite.graph.graph import Graph
 from sarlite.graph.propagation import NORMALIZATIONS, Propagation
 from sarlite.numerics import reductions
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
 
@@ -113,7 +113,7 @@ class CorrectAndSmooth:
         total, count = graph.comm.allreduce(sums)
         if not count:
             raise DataError("correct and smooth: no rank has a training row, so there are no errors to spread")
-        out = self._correct(graph, z, rows, y, total / count, edge_weight) if self.correct_iterations else z
+        out = self._correct(graph, z, rows, y, total / count, edge_weight) if self.correct_iterations else z.copy()
         return self._smooth(graph, out, rows, y, edge_weight) if self.smooth_iterations else out
 
     def _correct(self, graph, z, rows, y, sigma, edge_weight):
@@ -165,7 +165,7 @@ def _checked(graph, probabilities, labels, train):
         raise ShapeError(f"labels: {labels.dtype} of shape {labels.shape}, but ({graph.n_dst},) integers are needed, "
                          "one a node")
     check_probabilities(z, graph.dst_ids)
-    rows = row_numbers("train", train, graph.n_dst)
+    rows = selected_rows("train", train, graph.n_dst)
     wrong = rows[(labels[rows] < 0) | (labels[rows] >= z.shape[1])]
     if len(wrong):
         node, label = graph.dst_ids[wrong[0]], labels[wrong[0]]

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from sarlite.comm import CommLike, Communicator, together, wrap
+from sarlite.comm import CommLike, Communicator, Solo, together, wrap
 from sarlite.errors import ConfigError
 from sarlite.graph import build, frames, weights
 from sarlite.graph.build import GraphParts
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.shard import divide_graph
+from sarlite.graph.shared_state import check_whole
 from sarlite.profile import Counted
 from sarlite.schedule.modes import Mode
 from sarlite.schedule.needs import Needs
@@ -81,6 +82,12 @@ class Graph(LayerGraph):
         share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        check_whole(self)
+        return _whole, (self.in_edges(), self.dst_ids, self.src_ids if self.bipartite else None, self.explicit_edge_ids,
+                        self.options, {"names": self.names, "edge_values": self.edge_values,
+                                       "ambiguous_edge_count": self.ambiguous_edge_count})
+
     # ---- constructors
 
     @classmethod
@@ -101,7 +108,7 @@ class Graph(LayerGraph):
         undirected : bool
             Add each edge's reverse, then keep one of equal edges. Not for bipartite graphs.
         self_loops : bool
-            Add the missing self loops. Not for bipartite graphs.
+            Add the missing self loops, which `added_loops` marks. Not for bipartite graphs.
         deduplicate : bool
             Keep the first of equal edges. Edge values still follow the order of the given edges; the values of added
             edges follow, in order of (dst, src).
@@ -368,7 +375,8 @@ class Graph(LayerGraph):
         edges : InEdges, optional
             Result of `in_edges`, if the caller has it.
         """
-        part, index = (edges or self.in_edges()).some(mask)
+        first_row = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
+        part, index = (edges or self.in_edges()).some(mask, first_row)
         src_ids, n_src = (self.src_ids, self.n_src) if self.bipartite else (None, None)
         graph = type(self)(build.build_part(
             self.schedule.transport.comm, part, node_ids=self.dst_ids, src_ids=src_ids, edge_ids=self.edge_ids[index],
@@ -564,3 +572,10 @@ class Graph(LayerGraph):
             order = np.argsort(edges.numbers)
             src, dst = src[order], dst[order]
         return self.ids[src], self.ids[dst]
+
+
+def _whole(edges, dst_ids, src_ids, edge_ids, options, facts):
+    """Return a whole graph that was pickled."""
+    n_src = None if src_ids is None else len(src_ids)
+    return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,
+                                  options=options)._replace(**facts))

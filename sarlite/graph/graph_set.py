@@ -9,6 +9,7 @@ from sarlite.errors import ConfigError, raise_together
 from sarlite.graph.array_checks import check_array, check_csr
 from sarlite.graph.build import build_part
 from sarlite.graph.graph import Graph
+from sarlite.graph.shared_state import Unchanging, check_whole
 from sarlite.schedule.modes import Mode
 from sarlite.schedule.schedule import Options
 from sarlite.structure import validation, whole_graphs
@@ -17,7 +18,7 @@ from sarlite.structure.part_edges_csr import InEdges
 from sarlite.types import Array, ArrayLike
 
 
-class GraphSet:
+class GraphSet(Unchanging):
     """A set of graphs divided among ranks; each rank owns some. Make one with `of`. Construction is collective.
 
     A model's rows are graphs: `nodes` is what layers compute on, and `members` leads from each node to its graph, so a
@@ -103,6 +104,11 @@ class GraphSet:
     def __repr__(self) -> str:
         return f"GraphSet({self.n_dst} of {self.n_nodes} graphs, {self.nodes!r})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        check_whole(self)
+        edges = self.members.in_edges()
+        return GraphSet, (self.nodes, edges.indptr, edges.indices, self.dst_ids)
+
     def layers(self, n: int) -> NoReturn:
         """Raise a ConfigError: a model of nodes has no output rows for graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
@@ -134,7 +140,7 @@ class GraphSet:
         numbers = places if edges.numbers is None else edges.numbers[places]
         options = Options(whole.schedule.mode, whole.schedule.transport.prefetch)
         graph = Graph(build_part(comm, part, node_ids=self.src_ids[nodes], edge_ids=whole.edge_ids[numbers],
-                                 options=options, profile=self.profile))
+                                 options=options, profile=self.profile)._replace(names=whole.names))
         members_of = start + np.arange(len(nodes))
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 

@@ -15,9 +15,9 @@ from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.relation_fetches import Fetch, HeteroParts, build_relations, make_fetch
 from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.graph.shard import divide_relations
-from sarlite.graph.shared_state import SharedState
+from sarlite.graph.shared_state import SharedState, Unchanging, check_whole
 from sarlite.operators.layer_contract import Evaluation, EvaluationLog
-from sarlite.profile import Counted
+from sarlite.profile import Counted, Profile
 from sarlite.schedule import schedule
 from sarlite.schedule.communicator_state import CommState
 from sarlite.schedule.modes import Mode
@@ -78,6 +78,11 @@ class HeteroGraph(SharedState, RelationalLayer):
         types = ", ".join(f"{len(ids)} {name}" for name, ids in self.node_ids.items())
         n_edges = sum(len(edges.indices) for edges in self._parts.in_edges.values())
         return f"HeteroGraph({types}; {len(self.relations)} relations, {n_edges} edges{share})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        check_whole(self)
+        facts = self._parts._replace(edge_values=self.edge_values)._asdict()
+        return _whole, ({name: value for name, value in facts.items() if name not in ("comm", "profile")},)
 
     # ---- constructors
 
@@ -350,7 +355,12 @@ class HeteroGraph(SharedState, RelationalLayer):
         return self.memo.get("evaluations", dict)
 
 
-class NodeType:
+def _whole(facts):
+    """Return a whole graph that was pickled."""
+    return HeteroGraph(HeteroParts(comm=Solo(), profile=Profile(), **facts))
+
+
+class NodeType(Unchanging):
     """The nodes of one type or of several types; `nn.Activation`, `nn.BatchNorm` and a `Trainer` use it like a graph.
 
     The rows and ids of several types follow each other type by type, as at the ends of a relation's links.
@@ -389,6 +399,9 @@ class NodeType:
 
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeType, (self.graph, *self.node_types)
 
     @property
     def options(self) -> Options:

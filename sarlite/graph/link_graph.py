@@ -11,6 +11,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.shared_state import Unchanging
 from sarlite.operators import fn
 from sarlite.schedule import needs
 from sarlite.schedule.schedule import Schedule
@@ -22,7 +23,7 @@ from sarlite.types import Array
 Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives
 
 
-class LinkGraph:
+class LinkGraph(Unchanging):
     """Rows of candidate links; each row has c candidates, a head and a tail node each. Construction is collective.
 
     The last layer of a model scores the candidates: its output has one row for each row of the `LinkGraph` and one

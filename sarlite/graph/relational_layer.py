@@ -80,8 +80,9 @@ class RelationalLayer:
         -----
         One fetch for each source type serves all its relations. A row that several relations need travels once, and
         once more in backward if an operator needs it (case 2: a weight inside, attention). A tensor in several messages
-        travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`. The first call for
-        a set of relations out of a type builds their exchange.
+        travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`; the first call
+        computes it by a fetch of its own, so that all calls add up in one order. The first call for a set of relations
+        out of a type builds their exchange.
 
         References
         ----------
@@ -96,15 +97,14 @@ class RelationalLayer:
         for graphs in self.by_source(messages):
             calls = {relation: operator_table.call(graph, _evaluated(messages[relation], evaluation), reducer)
                      for relation, graph in graphs.items()}
+            _store_constant_sums(graphs, calls)
             pending: list[relation_sums.Summand] = [(graph, _sum_key(relation, graph, calls[relation]), calls[relation])
-                       for relation, graph in graphs.items() if calls[relation].kept_output is None]
+                       for relation, graph in graphs.items() if calls[relation].kept_sums is None]
             has_separate = any(isinstance(key, tuple) for _, key, _ in pending)
             outputs = relation_sums.add_up([pending], []) if has_separate else {}
             fetches += [pending] if pending and not has_separate else []
             for relation, call in calls.items():
-                to, out = relation[2], call.kept_output
-                if relation in outputs:
-                    out = call.keep(outputs.pop(relation))
+                to, out = relation[2], outputs.pop(relation, call.kept_output)
                 if out is not None and call.weight is not None:
                     products.append((to, out, call.weight))
                 elif out is not None:
@@ -134,9 +134,20 @@ def _evaluated(message, evaluation):
     return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
 
 
+def _store_constant_sums(graphs, calls):
+    """Store the sums of constant rows that no earlier call has stored, by a fetch of their own.
+
+    Then the first call adds up the other relations in the order of all later calls.
+    """
+    missing = [(graphs[relation], relation, call) for relation, call in calls.items()
+               if call.kept_sums is not None and call.kept_output is None]
+    for relation, out in relation_sums.add_up([missing], []).items() if missing else ():
+        calls[relation].keep(out)
+
+
 def _sum_key(relation, graph, call):
-    """Return the relation if its output is stored, multiplied or fetched alone; else the type whose sum it joins."""
-    separate = graph.has_own_exchange or call.kept_sums is not None or call.weight is not None
+    """Return the relation if its output is multiplied or fetched alone; else the type whose sum it joins."""
+    separate = graph.has_own_exchange or call.weight is not None
     return relation if separate else relation[2]
 
 

@@ -13,7 +13,7 @@ from sarlite.minibatch.batch_layers import batch_rows, layer_graph
 from sarlite.minibatch.cooperative import make_sampler
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.tape import Tensor
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array
 from sarlite.types import ArrayLike
 
@@ -81,7 +81,7 @@ def _checked(graph, rows, n_layers, labels):
     whole("n_layers", n_layers, 1)
     if labels is not None and labels.shape[:1] != (graph.n_dst,):
         raise ShapeError(f"labels of shape {labels.shape} has not the graph's {graph.n_dst} rows")
-    return row_numbers("rows", rows, graph.n_dst)
+    return selected_rows("rows", rows, graph.n_dst)
 
 
 class _Asked(Exception):

@@ -26,7 +26,7 @@ from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.seeds import Seeds, divide
 from sarlite.minibatch.transposes import Transposes
 from sarlite.schedule.ahead import ahead
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
 
@@ -69,7 +69,11 @@ class Loader(ABC):
         self.x, self.labels = input_rows(self.graph, x), None if labels is None else as_array(labels)
         if self.labels is not None and self.labels.shape[:1] != (self.graph.n_dst,):
             raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {self.graph.n_dst} rows")
-        return row_numbers("train", train, self.graph.n_dst), whole("batch_size", batch_size, 1)
+        return self._train_rows(train), whole("batch_size", batch_size, 1)
+
+    def _train_rows(self, train):
+        """Return the seeds of an epoch, (k,) int64, from the argument `train`."""
+        return selected_rows("train", train, self.graph.n_dst)
 
     @abstractmethod
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:

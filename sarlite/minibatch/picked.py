@@ -259,11 +259,11 @@ class Estimate:
     def _share(self):
         """d / k, the number of edges that a pick stands for, (n_dst,) float64; None if all are 1.
 
-        Added loops count neither in d nor in k; edges that are left out count in both.
+        Neither added loops nor edges that are left out count.
         """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
-        picks = self.in_degrees - loops + (0 if self._picked.n_left_out is None else self._picked.n_left_out)
-        share = np.where(picks > 0, (self._full - loops) / np.maximum(picks, 1), 1.0)
+        picks = self.in_degrees - loops
+        share = np.where(picks > 0, (self._rest - loops) / np.maximum(picks, 1), 1.0)
         return None if (share == 1).all() else share
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key
-from sarlite.structure.part_edges_csr import InEdges
+from sarlite.structure.part_edges_csr import InEdges, among
 from sarlite.types import Array
 
 KINDS = ("uniform", "replace", "full", "labor")
@@ -53,15 +53,12 @@ class Picked(NamedTuple):
         Position of each pick among the set's edges, ascending within a row.
     without : (n,) int, or None
         Positions of the edges that are left out, ascending.
-    n_left_out : (n_dst,) int64, or None
-        Number of picks of each row that were left out because of `without`.
     """
 
     indptr: Array
     columns: Array
     positions: Array
     without: Array | None = None
-    n_left_out: Array | None = None
 
 
 class Layer(NamedTuple):
@@ -178,7 +175,7 @@ class Sampler:
         step : int
             The global step.
         without : list of (n,) int or None, optional
-            By set, where edges that are left out stand among the set's edges, ascending: a pick of one brings nothing.
+            By set, the positions of edges that are left out, ascending. A row picks among its other edges.
 
         Returns
         -------
@@ -226,28 +223,68 @@ class Sampler:
         """Return the picks for the rows that are destinations of the set `own`; their columns are not numbered yet."""
         rows = rows[own.places(rows)]
         rows = rows - rows.dtype.type(own.first) if own.first else rows
-        indptr, columns, positions = self._pick(own, rows, layer, step)
         if without is None:
-            return Picked(indptr, columns, positions)
-        out, kept = _left_out(own.edges, rows, indptr, positions, without), np.ones(len(positions), bool)
-        kept[out] = False
-        n_left_out = np.bincount(np.searchsorted(indptr, out, side="right") - 1, minlength=len(rows))
-        indptr = indptr - np.concatenate([[0], np.cumsum(n_left_out)])
-        return Picked(indptr, columns[kept], positions[kept], without, n_left_out)
+            return Picked(*self._pick(own, rows, layer, step, self._numbering))
+        hit = self._hit(own, rows, layer, step, without)
+        picks = self._pick(own, rows[~hit], layer, step, self._numbering)
+        if hit.any():
+            picks = _merged(hit, picks, self._pick_again(own, rows[hit], layer, step, without))
+        return Picked(*picks, without)
 
-    def _pick(self, own, rows, layer, step):
-        k, edges, first = self.fanouts[layer], own.edges, own.first
-        kind = "uniform" if k < 0 else self.kind
-        if kind != "replace":
-            k = self._most if k < 0 else min(k, self._most)
-        name = own.source if kind == "labor" else own.relation
-        found = key(self.seed, f"sample {kind}", name, step, 0 if self.one_variate else layer)
-        dst_ids = self._ids
+    def _hit(self, own, rows, layer, step, without):
+        """Return True for each row that would pick an edge in `without`, (n_rows,) bool."""
+        starts, stops = (np.searchsorted(without, own.edges.indptr[at]) for at in (rows, rows + 1))
+        at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
+        indptr, _, positions = self._pick(own, rows[at], layer, step, None)
+        hit[np.repeat(at, np.diff(indptr))[among(without, positions)]] = True
+        return hit
+
+    def _pick(self, own, rows, layer, step, numbering):
+        """Return the picks for some rows, as (indptr, columns, positions)."""
+        edges, first, dst_ids = own.edges, own.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
         dst_ids = None if dst_ids is None else dst_ids[first : first + edges.n_dst]
-        return kernels.sample(edges.indptr, edges.indices, rows, k, kind=kind, key=found, loops=edges.added_loops,
-                              dst_ids=dst_ids, src_ids=self._ids, numbering=self._numbering)
+        return kernels.sample(edges.indptr, edges.indices, rows, **self._draw(own, layer, step), dst_ids=dst_ids,
+                              loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
+
+    def _pick_again(self, own, rows, layer, step, without):
+        """Return picks for rows whose first picks are in `without`, from their other edges, as `_pick` does.
+
+        The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
+        """
+        edges, first = own.edges, own.first
+        counts = edges.indptr[rows + 1] - edges.indptr[rows]
+        dst = np.repeat(np.arange(len(rows)), counts)
+        positions = np.arange(len(dst)) + np.repeat(edges.indptr[rows] - np.cumsum(counts) + counts, counts)
+        is_loop = np.zeros(len(dst), bool)
+        if edges.added_loops is not None:
+            is_loop = edges.added_loops[rows][dst] & (edges.indices[positions] == rows[dst])
+        drawn, dst_ids = ~is_loop & ~among(without, positions), rows.astype(np.int64) + first
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(dst[drawn], minlength=len(rows)))])
+        indptr, _, found = kernels.sample(
+            indptr, edges.indices[positions[drawn]], np.arange(len(rows), dtype=rows.dtype),
+            **self._draw(own, layer, step, " again"), dst_ids=dst_ids if self._ids is None else self._ids[dst_ids],
+            src_ids=self._ids, numbering=self._numbering)
+        dst = np.concatenate([np.repeat(np.arange(len(rows)), np.diff(indptr)), dst[is_loop]])
+        positions = np.concatenate([positions[drawn][found], positions[is_loop]])  # an added loop is always picked
+        order = np.lexsort((positions, dst))
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=len(rows)))])
+        positions = positions[order].astype(edges.indices.dtype)
+        return indptr, edges.indices[positions], positions
+
+    def _draw(self, own, layer, step, purpose=""):
+        """Return the arguments of `kernels.sample` that decide the draws, by name.
+
+        The picks of "labor" depend on variates of sources, which have no `purpose`.
+        """
+        k = self.fanouts[layer]
+        kind = "uniform" if k < 0 else self.kind
+        if kind != "replace":
+            k = self._most if k < 0 else min(k, self._most)
+        name, purpose = (own.source, "") if kind == "labor" else (own.relation, purpose)
+        return {"k": k, "kind": kind,
+                "key": key(self.seed, f"sample {kind}{purpose}", name, step, 0 if self.one_variate else layer)}
 
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
@@ -261,14 +298,19 @@ class Sampler:
         return np.ascontiguousarray(rows, self._numbering.dtype)
 
 
-def _left_out(edges, rows, indptr, positions, without):
-    """Return the indices of the picks whose edges are in `without`; only rows with such edges are searched."""
-    concerned = np.zeros(edges.n_dst, bool)
-    concerned[np.searchsorted(edges.indptr, without, side="right") - 1] = True
-    at = np.flatnonzero(concerned[rows])
-    counts = indptr[at + 1] - indptr[at]
-    picks = np.repeat(indptr[at] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-    return picks[np.isin(positions[picks], without)]
+def _merged(second, one, other):
+    """Return the picks of all rows, as (indptr, columns, positions), from the picks of two groups of rows.
+
+    `second` is True for the rows of the second group, (n_rows,) bool.
+    """
+    counts = np.empty(len(second), np.int64)
+    counts[~second], counts[second] = np.diff(one[0]), np.diff(other[0])
+    of_second, merged = np.repeat(second, counts), []
+    for ours, theirs in zip(one[1:], other[1:]):
+        array = np.empty(len(of_second), ours.dtype)
+        array[~of_second], array[of_second] = ours, theirs
+        merged.append(array)
+    return np.concatenate([[0], np.cumsum(counts)]), *merged
 
 
 def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:

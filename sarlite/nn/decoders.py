@@ -119,19 +119,23 @@ class RotatE(_Relation):
 
 
 class MLP(Module):
-    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows, and a layer of outputs."""
+    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows, and a layer of outputs.
+
+    The score of a link among candidates has no c. All candidates of a link would share c, so a loss that compares
+    candidates has no gradient for c but rounding errors, which Adam would enlarge.
+    """
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
         self.n_out = n_out
         self.head, self.tail = (Linear(width, width, bias, rng=rng, dtype=dtype) for bias in (True, False))
-        self.out = Linear(width, 1 if n_out is None else whole("n_out", n_out, 1), rng=rng, dtype=dtype)
+        n = 1 if n_out is None else whole("n_out", n_out, 1)
+        self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
-            weight, bias = self.out.weight.T[relation], self.out.bias[relation]  # type: ignore[index]
-            return (weight[:, None] * hidden).sum(-1) + bias[:, None]
+            return (self.out.weight.T[relation][:, None] * hidden).sum(-1)
         found = _by_row(self.out, hidden)
         return found.reshape(found.shape[:2] if self.n_out is None else (len(found), self.n_out))
 

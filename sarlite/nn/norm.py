@@ -77,7 +77,7 @@ class BatchNorm(Module):
 
     In training the variance is the biased variance, M2 / n. Running averages of the mean and of the unbiased variance,
     M2 / (n - 1), are kept as float64 buffers and used in `eval`. They are updated as new = (1 - momentum) * old +
-    momentum * batch.
+    momentum * batch. A column whose values are equal up to rounding leaves its running variance as it is.
 
     Parameters
     ----------
@@ -130,15 +130,25 @@ class BatchNorm(Module):
         if self.training:
             count, mean, m2 = self._moments(x, comm)
             if count:
+                variance = self._variance(count, mean, m2, x.dtype)
                 self.running_mean += self.momentum * (mean - self.running_mean)
-                self.running_var += self.momentum * (m2 / max(count - 1, 1) - self.running_var)
+                self.running_var += self.momentum * (variance - self.running_var)
             return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1))
         if self._seen is not None:
             self._seen.append(self._moments(x, comm))
             count, mean, m2 = merge_moments(self._seen)
             if count:
-                self.running_mean[...], self.running_var[...] = mean, m2 / max(count - 1, 1)
+                self.running_mean[...], self.running_var[...] = mean, self._variance(count, mean, m2, x.dtype)
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
+
+    def _variance(self, count, mean, m2, dtype):
+        """Return each column's unbiased variance, but the running variance of a column without variance.
+
+        In training such a column becomes beta. With a running variance of 0 `eval` would multiply what the running mean
+        lags behind by 1 / sqrt(eps).
+        """
+        variance = m2 / max(count - 1, 1)
+        return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)
 
     def _moments(self, x, comm):
         """Return (count, mean, M2) of the rows of all ranks."""

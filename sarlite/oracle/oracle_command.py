@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite import oracle
-from sarlite.command import Parser
+from sarlite.command import Parser, returns_status
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle.choices import DTYPES, PARTS, USUAL, among
 
@@ -100,6 +100,7 @@ def _operation(parser, several=False):
     parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
 
 
+@returns_status
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
     try:

@@ -31,11 +31,19 @@ class InEdges(NamedTuple):
     def n_dst(self):
         return len(self.indptr) - 1
 
-    def some(self, kept):
-        """Return the edges selected by `kept`, (n_edges,) bools, and the index of each into the edge values."""
+    def some(self, kept, first_row=0):
+        """Return the edges selected by `kept`, (n_edges,) bools, and the index of each into the edge values.
+
+        `first_row` is the row number of the first destination in the whole graph.
+        """
         counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.indptr])
         indptr, places = np.concatenate([[0], np.cumsum(counts)]), np.flatnonzero(kept)
-        edges = InEdges(indptr, self.indices[places], added_loops=self.added_loops)
+        loops = self.added_loops
+        if loops is not None:
+            rows = np.repeat(np.arange(self.n_dst), np.diff(self.indptr))
+            loops = loops.copy()
+            loops[rows[~kept & (self.indices == rows + first_row)]] = False
+        edges = InEdges(indptr, self.indices[places], added_loops=loops)
         return edges, places if self.numbers is None else self.numbers[places]
 
     def sorted(self):
@@ -168,6 +176,12 @@ def _rows_with_edges(indptr, where, keep_all):
     if keep_all or 3 * len(rows) > 2 * len(ends):
         return None, ends
     return rows, np.append(ends[rows], ends[-1])
+
+
+def among(known, wanted):
+    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
+    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def owners(rows, offsets):

@@ -14,7 +14,7 @@ from sarlite.tape.axes import log_softmax_of, softmax_of
 from sarlite.tape.elementwise import sigmoid_of
 from sarlite.tape.pairwise import div, mul, pair
 from sarlite.tape.primitives import primitive
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tape.shaping import take
 from sarlite.tape.tensor import Operand, Tensor, as_array
 from sarlite.types import Array
@@ -151,7 +151,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     labels, n = as_array(labels), len(x)
     if x.ndim != 2 or labels.shape != (n,):
         raise ShapeError(f"logits {x.shape} and labels {labels.shape} are not (n, n_classes) and (n,)")
-    rows = None if rows is None else row_numbers("rows", rows, n)
+    rows = None if rows is None else selected_rows("rows", rows, n)
     chosen = labels if rows is None else labels[rows]
     _check_labels(labels, chosen, rows, x.shape[1])
     weights = _weights(x, chosen, rows, weight, row_weight)
@@ -296,7 +296,7 @@ def _of_values(operation, x, targets, rows, count, weight, reduction):
     if weight is not None:
         weight = np.broadcast_to(as_array(weight).astype(x.dtype, copy=False), x.shape)
     if rows is not None:
-        rows = row_numbers("rows", rows, len(x))
+        rows = selected_rows("rows", rows, len(x))
         x, targets, weight = take(x, rows), take(targets, rows), None if weight is None else weight[rows]
     losses = operation(x, targets)
     losses = losses if weight is None else mul(losses, weight)

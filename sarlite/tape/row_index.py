@@ -6,6 +6,22 @@ from sarlite.errors import DataError, ShapeError
 from sarlite.tape.tensor import as_array
 
 
+def selected_rows(name, rows, n_rows):
+    """Return the row numbers of a selection that a user made; see `row_numbers` for parameters and other errors.
+
+    Raises
+    ------
+    DataError
+        `n_rows` integers 0 and 1, which are a mask of another dtype than bool.
+    """
+    array = None if isinstance(rows, slice) else as_array(rows)
+    is_mask = array is not None and n_rows > 2 and array.shape == (n_rows,) and array.dtype.kind in "iu"
+    if is_mask and array.max() <= 1 and array.min() >= 0:
+        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; "
+                        "of a mask take .astype(bool)")
+    return row_numbers(name, rows if array is None else array, n_rows)
+
+
 def row_numbers(name, rows, n_rows):
     """Return the row numbers of a selection of rows.
 
@@ -26,7 +42,7 @@ def row_numbers(name, rows, n_rows):
     Raises
     ------
     ShapeError, DataError
-        Another kind or shape; a number out of range; a mask of integers.
+        Another kind or shape; a number out of range.
     """
     if isinstance(rows, slice):
         try:
@@ -40,9 +56,6 @@ def row_numbers(name, rows, n_rows):
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ShapeError(f"{name}: {array.dtype} {array.shape} is neither {n_rows} bools, nor a slice, nor row numbers")
-    if n_rows > 2 and array.shape == (n_rows,) and array.max() <= 1 and array.min() >= 0:
-        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; "
-                        "of a mask take .astype(bool)")
     wrong = np.flatnonzero((array < 0) | (array >= n_rows))
     if len(wrong):
         raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but rows are 0 .. {n_rows - 1}" if n_rows else

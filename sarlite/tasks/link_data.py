@@ -1,5 +1,6 @@
 """Links to predict: a graph's edges, divided into splits. Links to validate and to test on bring no messages."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,10 @@ from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, Relation
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import splitmix64
-from sarlite.structure.part_edges_csr import owners
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
-from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers, among
+from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.types import Array
 
 
@@ -39,7 +40,7 @@ class Links(NamedTuple):
     heads, tails : (graph.n_dst,) int64
         Ids of the links' ends, as in `graph.nodes.dst_ids`.
     undirected : bool
-        True if the reverse of each edge is an edge, in all relations. Then both are one link.
+        True if the reverse of each edge is an edge, in all relations. Then both are one link. False without edges.
     """
 
     graph: LinkGraph
@@ -85,7 +86,8 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
     negatives, eval_negatives : int
         Number of negatives of each link, in training and in evaluation. Negatives of training are pairs that are no
         training links, and negatives of evaluation are pairs that are no links at all. Every evaluation has the same
-        negatives.
+        negatives. A link whose source is linked to all destinations has none: a warning says how many such links are
+        left out of all splits. "uniform" draws other sources, too, and leaves out no link.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) array of ids
         "uniform" draws both ends of a negative from all nodes. Otherwise the head is the link's. "per-source" draws the
         tail from all nodes, "in-batch" from the tails of the step's links. An array lists hard negatives, and each rank
@@ -154,7 +156,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     -------
     Links
         For `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The model is an
-        `nn.LinkPredictor` whose decoder has one output for each class, label or value.
+        `nn.LinkPredictor` whose decoder has one output for each class, label or value. Links are in the order of their
+        heads' rows, their tails, their splits and their labels, whichever rank passed a pair.
 
     Raises
     ------
@@ -181,6 +184,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         owner = owners(rows[:, 0], offsets)
         heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
+        order = np.lexsort((*np.atleast_2d(labels.T), split, tails, heads))  # which rank passed a pair does not matter
+        heads, tails, tail_rows, split, labels = (array[order] for array in (heads, tails, tail_rows, split, labels))
         made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
     return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False, **_by_split(split))
 
@@ -285,7 +290,7 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     if disjoint:
         training = found[0].subgraph({one: mask & ~targets[one] for one, mask in kept.items()})
 
-    rows, to_train, to_eval = [], [], []
+    rows, to_train, to_eval, n_left_out = [], [], [], np.zeros(2, np.int64)
     for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):
         (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
@@ -300,8 +305,12 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         if undirected:
             coin = (variates(ids[heads], tails, seed) & np.uint64(1)).astype(bool)
             chosen &= (ids[heads] < tails) == coin
+        has_negatives = _has_negatives(to_eval[-1], heads) & ((split != TRAIN) | _has_negatives(to_train[-1], heads))
+        n_left_out += np.array([np.count_nonzero(chosen & ~has_negatives), np.count_nonzero(chosen)])
+        chosen &= has_negatives
         rows.append(np.stack([heads, tails, tail_rows, split, np.full(len(heads), at)])[:, chosen])
 
+    _warn_left_out(nodes.comm, *nodes.comm.allreduce(n_left_out).tolist())
     heads, tails, tail_rows, split, relations = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
     relations = relations if several else None
@@ -310,6 +319,18 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations)
     return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails,
                  undirected=all(own[3] for own in links), **_by_split(split))
+
+
+def _has_negatives(negatives, heads):
+    """Return True for each link that has a negative: "uniform" draws other heads, too, the other samplers do not."""
+    return np.ones(len(heads), bool) if negatives.of_pairs else negatives.n_left(heads) > 0
+
+
+def _warn_left_out(comm, n_left_out, n_links):
+    if n_left_out and not comm.rank:
+        warnings.warn(f"links: {n_left_out:,} of {n_links:,} links are left out of training and evaluation: their "
+                      "sources are linked to all destinations, so they have no negatives. They bring messages as before",
+                      RuntimeWarning, stacklevel=4)
 
 
 def _by_split(split):

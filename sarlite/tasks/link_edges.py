@@ -195,7 +195,7 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
     heads, tails, tail_rows : (n_links,) int64
         Local rows of the heads; ids of the tails, and their row numbers.
     undirected : bool
-        True if the reverse of each edge is an edge, on all ranks.
+        True if there are edges on any rank, and the reverse of each edge is an edge.
     """
     nodes, (sources, tails) = edges.nodes, edges.ends
     comm, n = nodes.comm, nodes.n_nodes
@@ -205,7 +205,8 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
     found = np.stack([numbers(sources[no_loop]), tails[no_loop], rows + first], 1).astype(np.int64)
     found = _to_heads(comm, offsets, found)
     same = np.array_equal(_distinct(found[:, 0] * n + found[:, 1]), _distinct(rows * n + sources[no_loop]))
-    undirected, listed_rows = all(comm.allgather(same)), numbers(listed)
+    ranks, listed_rows = comm.allgather((same, len(rows))), numbers(listed)
+    undirected = all(same for same, _ in ranks) and any(n_links for _, n_links in ranks)
     more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
     if undirected:
         more = np.concatenate([more, np.stack([listed_rows[:, 1], listed[:, 0], listed_rows[:, 0]], 1)])

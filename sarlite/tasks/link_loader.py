@@ -15,7 +15,7 @@ from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.minibatch.part_edges import share
 from sarlite.structure.part_edges_csr import owners
 from sarlite.tape import Tensor
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tasks.negatives import Candidates
 from sarlite.types import Array
 
@@ -85,9 +85,9 @@ class LinkLoader(NeighborLoader):
 
     Notes
     -----
-    Picks are weighted as if seeds were no edges, but degrees of "sym" count all training edges. A step sends, beyond
-    `NeighborLoader`, 16 bytes for each end that another rank owns, 16 bytes a link, and what drawing negatives
-    sends.
+    A row that would pick a seed picks again among its other edges, so picks are drawn and weighted as if seeds were no
+    edges. Degrees of "sym" count all training edges. A step sends, beyond `NeighborLoader`, 16 bytes for each end that
+    another rank owns, 16 bytes a link, and what drawing negatives sends.
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
@@ -101,6 +101,9 @@ class LinkLoader(NeighborLoader):
                          **options)
         self._candidates = draw.on(self._sampling)
         self._offsets = np.concatenate([[0], np.cumsum(graph.comm.allgather(graph.n_src))])
+
+    def _train_rows(self, train):
+        return train  # the links' heads, which are rows that the LinkGraph was made with
 
     def _seed_ids(self):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
@@ -196,4 +199,4 @@ def _checked(graph, labels, train, remote):
         raise ConfigError(f"remote {remote!r}: minibatches of links are exact: a link's ends may be of any two ranks")
     if np.shape(labels)[:1] != (graph.n_dst,):
         raise ShapeError(f"labels of shape {np.shape(labels)} have not the graph's {graph.n_dst} rows")
-    return row_numbers("train", train, graph.n_dst), np.asarray(labels)
+    return selected_rows("train", train, graph.n_dst), np.asarray(labels)

@@ -21,6 +21,11 @@ class LinkTask(PairTask):
     metric : str, optional
         By default ROC-AUC. It compares all links with all negatives, as "ap" does. "mrr" and "hits@k" are computed from
         each link's rank among its own negatives.
+
+    Notes
+    -----
+    Metrics compare scores as they are. In fast numerics, scores that are equal up to rounding may tie on one number of
+    ranks and not on another; in exact numerics the metrics have the same bits on any number of ranks.
     """
 
     def __init__(self, loss: str | None = None, metric: str | None = None) -> None:

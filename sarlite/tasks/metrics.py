@@ -1,4 +1,4 @@
-"""Metrics over all ranks, with the same bits however the rows are divided.
+"""Metrics over all ranks, with the same bits however the rows are divided, given the bits of the outputs.
 
 Hits and counts are integers, and sums of errors are added as integers (`ExactSums`). ROC-AUC counts pairs (`auc`).
 """

@@ -11,16 +11,17 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
+from sarlite.errors import DataError, raise_together
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.keys import GAMMA, key, splitmix64
-from sarlite.structure.part_edges_csr import owners
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 
 AT_ONCE = 1 << 18
 """Candidates that are scored at a time in evaluation."""
 TRIES = 32
-"""Number of draws of a negative, while each draw so far is a link."""
+"""Number of draws of a negative, while each draw so far is a link. A further draw is from the pairs that are left."""
 
 
 class RowNumbers:
@@ -106,8 +107,9 @@ class Negatives:
     -----
     A negative depends on the seed, the step, the ids of its link and its column; for "in-batch" also on the step's
     links. "in-batch" draws from all nodes after half of the `TRIES`, as a batch may have no other tail. After `TRIES`
-    draws that are links the last draw stays, for a node that is linked to nearly all others. Listed pairs that are
-    links are left out.
+    draws that are links, the tail is drawn from the nodes that the head is not linked to; of "uniform" the pair is
+    drawn from all pairs that are no links, for which 16 bytes a head go to all ranks. Listed pairs that are links are
+    left out.
     """
 
     def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, known: Array, sampler: Any, seed: int,
@@ -119,6 +121,7 @@ class Negatives:
         self.of_pairs, self.in_batch = (not is_listed and sampler == one for one in ("uniform", "in-batch"))
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
         self.listed = self._by_head(sampler) if is_listed else None
+        self._taken: Array | None = None  # the links, and each node beside itself, numbered as `known`
 
     def on(self, comm: Communicator) -> "Negatives":
         """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
@@ -133,6 +136,11 @@ class Negatives:
         ----------
         heads, tails : (k,) int64
             Local rows of the links' heads, and ids of their tails.
+
+        Raises
+        ------
+        DataError
+            On every rank: no pair is left that is no link, of a head or, for "uniform", of any. See `n_left`.
         """
         own = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
         own = splitmix64(own ^ tails.astype(np.uint64))
@@ -152,7 +160,60 @@ class Negatives:
             wrong = wrong[self._are_links(found[0, wrong], end)]
             if not self.comm.allreduce(np.array([len(wrong)]))[0]:
                 break
+        else:
+            row, column = np.divmod(wrong, n)
+            found[:, wrong] = self._of_the_rest(heads[row], splitmix64(own[row]), column)
         return found[0].reshape(-1, n), found[1].reshape(-1, n)
+
+    def n_left(self, heads: Array) -> Array:
+        """Return the number of nodes that may be the tail of a negative, for each of these local rows, (k,) int64."""
+        starts, stops = self._tails_of(self.known, heads)
+        return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
+
+    def _of_the_rest(self, heads, bits, places):
+        """Return row numbers of heads and tails, (2, k), drawn from the pairs that are no links. Collective."""
+        if self.of_pairs:
+            rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
+            every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
+            ids, ends = every[np.argsort(every[:, 0])].T
+            ends = np.cumsum(ends)
+            self._check_left(len(bits) and (not len(ends) or not ends[-1]))
+            at = _below(ends[-1] if len(ends) else 0, bits, places)
+            which = np.searchsorted(ends, at, "right")
+            rows, at = self.numbers(ids[which]), at - np.concatenate([[0], ends])[which]
+            owner = owners(rows, self.offsets)
+            asked = np.stack([rows - self.offsets[owner], at], 1)
+            tails = ask(self.comm, owner, asked, lambda part: self._free_tails(*part.T))
+        else:
+            n_left, rows = self.n_left(heads), heads + self.offsets[self.comm.rank]
+            self._check_left(not n_left.all())
+            tails = self._free_tails(heads, _below(n_left, bits, places))
+        return np.stack([rows, self.numbers(tails)])
+
+    def _check_left(self, is_wrong):
+        raise_together(self.comm, DataError("negatives: all pairs are links, so that no negative is left") if is_wrong
+                       else None)
+
+    def _free_tails(self, heads, at):
+        """Return the id of the node number `at` among those that are no tail of the local row `heads`, (k,) int64."""
+        if self._taken is None:
+            own = np.flatnonzero(self._is_tail(self.ids))
+            self._taken = np.union1d(self.known, own * self.numbers.n + self.ids[own])
+        starts, stops = self._tails_of(self._taken, heads)
+        first, low, high = heads * self.numbers.n + self.tails.first, starts, stops
+        while (open_ := low < high).any():  # a bisection: how many of a head's tails stand before the wanted node
+            middle = np.where(open_, (low + high) // 2, 0)
+            before = open_ & (self._taken[middle] - first - (middle - starts) <= at)
+            low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
+        return self.tails.first + at + low - starts
+
+    def _tails_of(self, known, heads):
+        """Return where the tails of local rows begin and end in `known`, which is numbered as `self.known`."""
+        first = heads * self.numbers.n + self.tails.first
+        return np.searchsorted(known, first), np.searchsorted(known, first + self.tails.n)
+
+    def _is_tail(self, ids):
+        return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
     def _tails_of_batch(self, tails):
         """Return a function that draws from the tails of all ranks' links, like `_one_of`. Collective, as is a draw.
@@ -197,12 +258,6 @@ class Negatives:
 
     def _are_own(self, heads, tails):
         return among(self.known, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
-
-
-def among(known: Array, wanted: Array) -> Array:
-    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
-    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
 
 
 def _one_of(ends, bits, places):

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm.routing import ask
-from sarlite.structure.part_edges_csr import owners
+from sarlite.errors import DataError, raise_together
+from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tape import Tensor
 from sarlite.tasks.link_edges import Ends
-from sarlite.tasks.negatives import among
 from sarlite.types import Array
 
 NOBODY = -1
@@ -72,6 +72,11 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     known : (m,) int64
         As for `top`: pairs that do not count, except the links themselves.
 
+    Raises
+    ------
+    DataError
+        On every rank: a tail is none of the destinations.
+
     Notes
     -----
     Each rank's rows are broadcast twice, in pieces. Work: 2 x n x n_nodes scores.
@@ -80,6 +85,10 @@ def ranks(graph: Any, decoder: Callable[[Tensor, Tensor], Tensor], h: Array, hea
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(h)))])
     heads = heads - starts[comm.rank]
     to = ask(comm, owners(tails, starts), tails, lambda asked: ids[asked - starts[comm.rank]])[:, None]
+    wrong = to[(to < destinations.first) | (to >= destinations.first + destinations.n)]
+    raise_together(comm, DataError(f"links: node {wrong[0]} is none of the nodes {destinations.first} .. "
+                                   f"{destinations.first + destinations.n - 1} that links may lead to")
+                   if len(wrong) else None)
     own, higher = np.empty((len(heads), 1), h.dtype), np.zeros(len(heads))
     # as the others are, so that equal rows tie
     for of_nodes, some, scores in _scored(graph, decoder, h, heads, destinations, n_bytes):

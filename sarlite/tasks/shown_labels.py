@@ -115,9 +115,8 @@ class ShownLabels:
         with closing(batches):
             for number, batch in enumerate(batches, step):
                 if not batch.lasting:
-                    with batch.buffers:
-                        x = Tensor(self.of_batch(batch, number), placement="rows")
-                        yield batch.with_input(x, batch.rows, batch.n_global)
+                    x = Tensor(self.of_batch(batch, number), placement="rows")
+                    yield batch.with_input(x, batch.rows, batch.n_global)
                     continue
                 hidden, count = self.draw(number)
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
@@ -157,12 +156,13 @@ class ShownLabels:
         return splitmix64(ids.astype(np.uint64) ^ own) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
-        """Return a batch's input rows, (n_src, n_features + n_classes), new.
+        """Return a batch's input rows, (n_src, n_features + n_classes), new, from the batch's buffers.
 
         Seeds hide their labels on every rank. Other training nodes show their labels if they are drawn by (seed, step,
         id). So a row's input is the same for any number of ranks.
         """
-        x, n = batch.take(self.x), batch.n_dst
+        with batch.buffers:
+            x, n = batch.take(self.x), batch.n_dst
         first = x.shape[1] - self.inputs.n_classes
         x[:, first:] = 0
         classes = self._classes[batch.part_rows[n:]]  # the seeds, which come first, are this rank's own

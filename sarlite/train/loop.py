@@ -137,7 +137,8 @@ class Trainer:
                                           schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
         self.own_seconds = array("d")
-        self._left: Any = iter(())  # what is left of an epoch's batches
+        self._left: Any = None  # the remaining batches of an epoch
+        self._next_step = -1  # the global step of the first of them; -1 before the first epoch
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -146,6 +147,12 @@ class Trainer:
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Trainer is neither copied nor pickled, as its optimizer steps the arrays of its own model and "
+                        "its batches come from a loader: copy.deepcopy(trainer.model) and trainer.model.state_dict() "
+                        "copy the model, train.checkpoint.write(path, trainer, {}) writes the whole state, and "
+                        "checkpoint.restore_state puts the state into another Trainer")
+
     def step(self, epoch: int | None = None) -> float:
         """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of
         all ranks. Collective.
@@ -153,14 +160,18 @@ class Trainer:
         Notes
         -----
         Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large
-        array takes fresh memory.
+        array takes fresh memory. After a step that failed, and after `restore_state`, the next step is the global step
+        `training_step.n_steps`.
         """
         if epoch is not None:
             self._begin(epoch * len(self.batches))
+        elif self._next_step != self.training_step.n_steps:
+            self._begin(self.training_step.n_steps)
         batch = next(self._left, None)
         if batch is None:
             self._begin(self.training_step.n_steps)
             batch = next(self._left)
+        self._next_step += 1
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
@@ -218,7 +229,9 @@ class Trainer:
 
     def _begin(self, step):
         """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
-        self.training_step.n_steps = self.batches.step = step
+        if self._left is not None:
+            self._left.close()  # ends its thread, which may communicate
+        self.training_step.n_steps = self.batches.step = self._next_step = step
         self._left = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):

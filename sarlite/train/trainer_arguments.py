@@ -9,7 +9,7 @@ from sarlite.numerics import NUMERICS
 from sarlite.numerics.exact_sum import Exact
 from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
-from sarlite.tape.row_index import row_numbers
+from sarlite.tape.row_index import selected_rows
 from sarlite.tasks.task import Task
 from sarlite.tasks.task_losses import Loss
 from sarlite.train.step import not_finite
@@ -87,7 +87,7 @@ def rows_of(graph, x, labels, task, splits):
             raise ShapeError(f"{name} is {rows.dtype}, but features are numbers, as by x.astype(np.float32)")
         if (error := not_finite(rows, name=name)) is not None:
             raise error
-    found = {name: row_numbers(name, split, graph.n_dst) for name, split in splits.items()}
+    found = {name: selected_rows(name, split, graph.n_dst) for name, split in splits.items()}
     task.check(labels, found, graph.n_dst)
     return found
 

@@ -8,6 +8,7 @@ import numpy as np
 from sarlite.keys import splitmix64
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import Layer
+from sarlite.structure.part_edges_csr import among
 from sarlite.types import Array
 
 
@@ -68,9 +69,9 @@ def _next_picks(part, layer, rows, wanted, substitutes):
     place = np.arange(degree.sum()) - np.repeat(ends - degree, degree)
     positions, dst = np.repeat(first, degree) + place, np.repeat(dst, degree)
     source = edges.indices[positions]
-    free = ~_among(positions, np.sort(layer.picked.positions))
+    free = ~among(np.sort(layer.picked.positions), positions)
     local = source < part.n_local
-    free[local] &= _among(source[local], np.sort(rows))
+    free[local] &= among(np.sort(rows), source[local])
     free[~local] &= substitutes.has(source[~local])
     positions, dst, place = positions[free], dst[free], place[free]
     ids = part.ids[rows[dst]].astype(np.uint64)
@@ -95,11 +96,3 @@ def _laid_out(part, layer, rows, dst, positions):
     picked = picked._replace(indptr=np.searchsorted(dst, np.arange(layer.n_dst + 1)).astype(np.int64), columns=columns,
                              positions=positions.astype(picked.positions.dtype))
     return layer._replace(sets=[picked], halo=halo)
-
-
-def _among(values, ascending):
-    places = np.searchsorted(ascending, values)
-    found = np.zeros(len(values), bool)
-    inside = places < len(ascending)
-    found[inside] = ascending[places[inside]] == values[inside]
-    return found

@@ -8,9 +8,9 @@ import pytest
 from sarlite import nn
 from sarlite.cli import config, run
 from sarlite.cli.data_command import main as convert
-from sarlite.comm import Solo
+from sarlite.comm import Solo, threads
 from sarlite.data import load
-from sarlite.errors import CheckpointError, ConfigError, DataError
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError
 from sarlite.tasks import recommend
 from sarlite.tasks.link_edges import Ends
 from sarlite.train import checkpoint
@@ -117,6 +117,16 @@ def test_equal_rows_tie_in_ranks(width):
     for n_bytes in (1, 1 << 25):
         for left_out, expected in ((none, [1 + 2 + (N - 4) / 2, 1.5]), (known, [1 + 1 + (N - 6) / 2, 1])):
             assert recommend.ranks(graph, nn.Dot(), h, heads, tails, Ends(0, graph.n_nodes), left_out, n_bytes)[:, 1].tolist() == expected
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_ranks_of_links_to_no_destination_are_refused(n_ranks):
+    def work(comm):
+        graph, rows = part(comm), np.arange(comm.rank == 0)
+        with pytest.raises(SarliteError, match=r"node 3 is none of the nodes 10 .. 39 that links may lead to"):
+            recommend.ranks(graph, nn.Dot(), np.ones((graph.n_dst, 2)), rows, rows + 3, Ends(10, 30), np.empty(0, np.int64))
+
+    threads.run(n_ranks, work)
 
 
 def test_recommendations_in_small_pieces_and_ties():

@@ -1,8 +1,11 @@
 """What long work tells: nothing of short steps, how far long ones are, and when they will end."""
 
+import importlib
 import io
 import re
 import time
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,7 +84,8 @@ def test_a_line_that_changes_on_a_terminal():
 
 def test_a_bar_without_tqdm(monkeypatch):
     monkeypatch.setitem(progress.sys.modules, "tqdm", None)
-    monkeypatch.setitem(progress.sys.modules, "tqdm.auto", None)
+    for name in ("tqdm.auto", "tqdm.std"):
+        monkeypatch.setitem(progress.sys.modules, name, None)
     with pytest.raises(ConfigError, match="--progress bar needs the package tqdm"):
         Progress("bar")
     assert not Progress("auto", Terminal())._bar
@@ -108,7 +112,18 @@ def test_convert_and_partition_tell(tmp_path, capsys, monkeypatch):
 
 
 def test_a_notebook_has_a_bar(monkeypatch):
-    auto = pytest.importorskip("tqdm.auto")
+    """Of widgets where they are installed; else one of text, without tqdm's warning that they are not."""
+    tqdm, notebook = pytest.importorskip("tqdm"), SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": 1}))
     assert progress.bar_class("auto", io.StringIO()) is None
-    monkeypatch.setitem(progress.sys.modules, "ipykernel", object())
-    assert progress.bar_class("auto", io.StringIO()) is auto.tqdm and progress.bar_class("lines", io.StringIO()) is None
+    for name, module in (("ipykernel", object()), ("IPython", notebook), ("ipywidgets", None)):
+        monkeypatch.setitem(progress.sys.modules, name, module)
+    for name in ("tqdm.auto", "tqdm.autonotebook", "tqdm.notebook"):
+        monkeypatch.delitem(progress.sys.modules, name, raising=False)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert progress.bar_class("auto", io.StringIO()) is tqdm.tqdm and progress.bar_class("lines", io.StringIO()) is None
+    monkeypatch.setattr(progress, "find_spec", lambda name: object())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert progress.bar_class("auto", io.StringIO()) is importlib.import_module("tqdm.auto").tqdm

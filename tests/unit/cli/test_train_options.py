@@ -1,16 +1,19 @@
 """The training command's options: flags over file over default, and what is refused."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 import sarlite
-from sarlite.cli import config, info_command
+from sarlite.cli import config, estimate_command, info_command, predict_command, report_command, smooth_command, train_command
 from sarlite.cli import data_command as data
 from sarlite.cli.help import groups
 from sarlite.cli.options import OPTIONS
-from sarlite.command import byte_size, readable
+from sarlite.command import byte_size, readable, returns_status
 from sarlite.errors import ConfigError, SarliteError
+from sarlite.oracle import oracle_command
 from tests.helpers.train.training_runs import SMALL, command
 
 pytestmark = pytest.mark.timeout(120)
@@ -125,11 +128,26 @@ def test_so_do_those_of_the_data_command(flags, message, capsys):
     assert status == 2 and shown.endswith(message + "\n") and shown.count("\n") == 1 and shown.startswith("error: ")
 
 
-@pytest.mark.parametrize("main", [config.parse, data.main, info_command.main])
-def test_the_version(main, capsys):
-    with pytest.raises(SystemExit) as found:
-        main(["--version"])
-    assert found.value.code == 0 and capsys.readouterr().out == f"sarlite {sarlite.__version__}\n"
+@pytest.mark.parametrize("main", [data.main, info_command.main, train_command.main, predict_command.main, smooth_command.main,
+                                  report_command.main, estimate_command.main, oracle_command.main])
+def test_a_command_that_a_notebook_calls_returns_its_status(main, capsys):
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"sarlite {sarlite.__version__}\n"
+    assert main(["--help"]) == 0 and "usage: " in capsys.readouterr().out
+    assert main(["--nothing"]) == 2 and capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_command_that_is_refused_does_not_end_the_notebook_later():
+    """The clock that ends a process which hangs at its end is stopped."""
+    program = ("import time; from sarlite.comm import guard; guard.END_SECONDS = 0.1\n"
+               "from sarlite.cli.train_command import main; print(main(['--lr', 'x'])); time.sleep(1); print('goes on')")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\ngoes on\n") and done.stderr.startswith("error: ")
+
+
+def test_a_status_is_that_of_a_process_that_exits(capsys):
+    for code, status in ((None, 0), (0, 0), (3, 3), ("no room", 1), (True, 1)):
+        assert returns_status(lambda code=code: sys.exit(code))() == status
+    assert capsys.readouterr().err == "no room\n" and returns_status(lambda: None)() == 0
 
 
 def shown_by(flag, capsys):

@@ -96,6 +96,13 @@ def test_float32_stays_float32_and_nothing_is_changed():
     np.testing.assert_allclose(found, dense(Z, LABELS, TRAIN), rtol=1e-3, atol=1e-4)
 
 
+def test_without_iterations_the_scores_are_a_copy():
+    z = Z.copy()
+    found = CorrectAndSmooth(correct_iterations=0, smooth_iterations=0)(Graph.from_edges(*EDGES), z, LABELS, TRAIN)
+    np.testing.assert_array_equal(found, Z)
+    assert not np.shares_memory(found, z)
+
+
 def refused(change, **options):
     graph = Graph.from_edges(*EDGES)
     given = {"z": Z.copy(), "labels": LABELS.copy(), "train": TRAIN, "weights": None}

@@ -63,6 +63,26 @@ def test_options_change_the_edges():
         np.testing.assert_allclose(total(Graph.from_edges(*EDGES, **{option: True})), matrix @ X, err_msg=option)
 
 
+@pytest.mark.parametrize("options", [{}, {"undirected": True}, {"deduplicate": True}], ids=lambda options: " ".join(options) or "plain")
+def test_added_self_loops_are_marked(options):
+    """Also in a part, and in a graph without some of the edges, a loop among them."""
+    missing = np.diag(dense()) == 0
+    whole = Graph.from_edges(*EDGES, self_loops=True, **options)
+
+    def work(comm):
+        graph = whole.shard(comm, np.arange(9) % comm.size)
+        np.testing.assert_array_equal(graph.added_loops, missing[graph.node_ids])
+        edges, ids = graph.in_edges(), np.concatenate(comm.allgather(graph.node_ids))
+        is_loop = ids[edges.indices] == np.repeat(graph.node_ids, np.diff(edges.indptr))
+        mask = ~is_loop | (ids[edges.indices] % 2 == 0)
+        np.testing.assert_array_equal(graph.subgraph(mask).added_loops, (missing & (np.arange(9) % 2 == 0))[graph.node_ids])
+
+    assert missing.any() and not missing.all() and Graph.from_edges(*EDGES, **options).added_loops is None
+    np.testing.assert_array_equal(whole.added_loops, missing)
+    for n_ranks in (1, 2):
+        threads.run(n_ranks, work)
+
+
 CHANGES = {
     "no loop is missing": ([2, 0, 1, 2, 0], [0, 0, 1, 2, 2], dict(self_loops=True), [], 0),
     "a loop is missing": ([2, 0, 1, 0], [0, 0, 1, 1], dict(self_loops=True), [(2, 2)], 0),

@@ -61,6 +61,13 @@ def test_a_batch_of_all_graphs_is_the_set(values):
     np.testing.assert_allclose(found, model(made.nodes, Tensor(FEATURES)).data[rows], rtol=1e-12)
 
 
+def test_graphs_that_are_taken_keep_the_names_of_their_nodes():
+    nodes = np.array(["e", "a", "d", "b", "c"])
+    graph = Graph.from_pandas({"src": ["a", "c", "d"], "dst": ["b", "d", "e"]}, nodes={"id": nodes}, id="id")
+    taken, rows = GraphSet.of(graph, [1, 0, 1, 0, 1]).take(np.array([1, 0]))
+    assert taken.nodes.ids.tolist() == nodes[rows].tolist() == ["e", "d", "c", "a", "b"]
+
+
 def test_an_epoch_has_each_graph_once_and_the_same_graphs_on_any_number_of_ranks():
     def steps(comm):
         made = graphs(comm)

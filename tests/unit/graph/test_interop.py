@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sarlite import Graph, HeteroGraph, Tensor, fn, interop, nn, optim
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.models import GAT, GCN
 
 SRC, DST = np.array([0, 1, 2, 2, 3, 0]), np.array([1, 2, 0, 1, 1, 3])
@@ -26,6 +26,40 @@ def test_a_pyg_graph():
         interop.from_pyg(SimpleNamespace(num_nodes=5))
 
 
+class Stores(dict):
+    """A stand-in for PyG's HeteroData: a store of attributes for each node type and relation."""
+
+    def __init__(self, n_nodes, **relations):
+        super().__init__({name: SimpleNamespace(num_nodes=n) for name, n in n_nodes.items()})
+        self.node_types = [*n_nodes]
+        self.edge_types = [tuple(name.split("__")) for name in relations]
+        self.update(zip(self.edge_types, relations.values()))
+
+
+def test_a_pyg_graph_of_relations_brings_weights_and_features():
+    to, back = ("a", "to", "b"), ("b", "back", "a")
+    data = Stores({"a": 3, "b": 4}, a__to__b=SimpleNamespace(edge_index=np.array([[2, 0, 1], [3, 0, 3]]), edge_weight=2.0 ** np.arange(3)),
+                  b__back__a=SimpleNamespace(edge_index=np.array([[1], [2]]), edge_attr=np.array([7.0])))
+    graph = interop.from_pyg(data)
+    x = np.eye(3)
+    expected = np.zeros((4, 3))
+    expected[[3, 0, 3], [2, 0, 1]] = [1, 2, 4]
+    np.testing.assert_array_equal(graph.aggregate({to: fn.copy_src(x)}, "sum")["b"].data, expected)
+    assert graph.edge_values[back].features.tolist() == [[7]] and graph.edge_values[back].weight is None
+    data[to].edge_weight = np.ones(2)
+    with pytest.raises(ShapeError, match=r"edge_weight of \('a', 'to', 'b'\): float64 of shape \(2,\)"):
+        interop.from_pyg(data)
+    data[to].edge_index = np.ones((3, 2), int)
+    with pytest.raises(DataError, match=r"from_pyg: edge_index of \('a', 'to', 'b'\) is int64 \(3, 2\), but must be integers of shape \(2"):
+        interop.from_pyg(data)
+
+
+@pytest.mark.parametrize("index", [np.zeros((6, 2), int), np.zeros(6, int), np.zeros((2, 2, 2), int), np.zeros((2, 6)), [[0, 1], [2]], 3])
+def test_an_edge_index_of_a_wrong_shape_is_refused_by_name(index):
+    with pytest.raises(DataError, match="edge_index"):
+        interop.from_pyg(SimpleNamespace(edge_index=index, num_nodes=5))
+
+
 def test_pyg_itself():
     torch = pytest.importorskip("torch")
     pyg = pytest.importorskip("torch_geometric.data")
@@ -34,24 +68,35 @@ def test_pyg_itself():
     hetero = pyg.HeteroData()
     hetero["paper"].num_nodes, hetero["author"].num_nodes = 4, 3
     hetero["author", "writes", "paper"].edge_index = torch.tensor([[0, 2], [3, 1]])
+    hetero["author", "writes", "paper"].edge_attr = torch.ones(2, 3)
     graph = interop.from_pyg(hetero)
+    assert graph.edge_values["author", "writes", "paper"].features.shape == (2, 3)
     assert isinstance(graph, HeteroGraph) and graph.n_nodes == {"paper": 4, "author": 3}
     found = graph.aggregate({("author", "writes", "paper"): fn.copy_src(X[:3])}, "sum")["paper"].data
     np.testing.assert_array_equal(found[[3, 1]], X[[0, 2]])
 
 
 class Dgl:
-    """What sarlite calls of a DGL graph."""
+    """What sarlite calls of a DGL graph; `edata` are edge data by relation."""
 
-    def __init__(self, relations, nodes):
-        self.canonical_etypes, self.ntypes, self._nodes, self._relations = [*relations], [*nodes], nodes, relations
+    def __init__(self, relations, nodes, edata=None):
+        self.canonical_etypes, self.ntypes, self._nodes = [*relations], [*nodes], nodes
+        self.edges = DglEdges(relations, edata or {})
 
     def num_nodes(self, name=None):
         return self._nodes[name or self.ntypes[0]]
 
-    def edges(self, etype, order):
+
+class DglEdges:
+    def __init__(self, relations, edata):
+        self._relations, self._edata = relations, edata
+
+    def __call__(self, etype, order):
         assert order == "eid"
         return self._relations[etype]
+
+    def __getitem__(self, etype):
+        return SimpleNamespace(data=self._edata.get(etype, {}))
 
 
 def test_a_dgl_graph():
@@ -61,6 +106,25 @@ def test_a_dgl_graph():
     assert graph.n_nodes == {"a": 2, "b": 3} and graph.in_degrees["a", "to", "b"].tolist() == [0, 0, 2]
     with pytest.raises(ConfigError, match="from_dgl: int is no DGL graph"):
         interop.from_dgl(3)
+
+
+def test_edge_data_of_a_dgl_graph_become_weights_and_features_by_name():
+    own, weight, features = ("n", "e", "n"), np.arange(6.0), np.arange(12.0).reshape(6, 2)
+    given = Dgl({own: (SRC, DST)}, {"n": 5}, {own: {"w": weight, "feat": features, "_ID": np.arange(6)}})
+    graph = interop.from_dgl(given, weight="w", features="feat")
+    expected = np.zeros((5, 3))
+    np.add.at(expected, DST, X[SRC] * weight[:, None])
+    np.testing.assert_allclose(graph.aggregate(fn.copy_src(X), "sum").data, expected)
+    np.testing.assert_array_equal(graph.edge_features, features)
+    with pytest.warns(RuntimeWarning, match="from_dgl: the edge data feat, w are not read: name them by weight= and features="):
+        assert interop.from_dgl(given).edge_weight is None
+    with pytest.raises(ConfigError, match="from_dgl: weight 'weight' is none of the edge data: feat, w"):
+        interop.from_dgl(given, weight="weight")
+    to, back = ("a", "to", "b"), ("b", "to", "a")
+    several = Dgl({to: ([0, 1], [2, 2]), back: ([1], [0])}, {"a": 2, "b": 3}, {to: {"w": np.array([2.0, 8])}})
+    graph = interop.from_dgl(several, weight="w")
+    assert graph.aggregate({to: fn.copy_src(np.ones((2, 1)))}, "sum")["b"].data.tolist() == [[0], [0], [10]]
+    assert back not in graph.edge_values or graph.edge_values[back].weight is None
 
 
 @pytest.fixture

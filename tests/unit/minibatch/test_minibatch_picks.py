@@ -7,6 +7,8 @@ import pytest
 
 from sarlite import Graph, Tensor, fn, kernels, nn
 from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.sampler import Sampler
+from sarlite.structure.part_edges_csr import InEdges
 from tests.helpers.graph.strategies import random_edges, values
 from tests.helpers.minibatch.small_batches import N_IN, N, X, batches, plain, with_loops
 
@@ -158,3 +160,32 @@ def test_weights_of_picks_in_attention_do_not_depend_on_their_dtype():
 
     for single, double in zip(outputs(np.float32), outputs(np.float64), strict=True):
         np.testing.assert_array_equal(single, double)
+
+
+@pytest.mark.parametrize("loops", [False, True], ids=["plain", "loops"])
+@pytest.mark.parametrize("kind", ["uniform", "replace", "labor", "full"])
+def test_rows_pick_among_their_other_edges_where_some_are_left_out(kind, loops):
+    """As many picks as a graph without these edges has, each edge as likely; of "labor" the same picks."""
+    dice, n, k = np.random.default_rng(5), 30, -1 if kind == "full" else 3
+    own = [np.sort(np.concatenate([dice.permutation(np.delete(np.arange(n), row))[: row % 9], [row] * loops])) for row in range(n)]
+    dst, src = np.repeat(np.arange(n), [len(row) for row in own]), np.concatenate(own).astype(np.int32)
+    added, is_loop = np.ones(n, bool) if loops else None, (dst == src) & loops
+    left_out = np.flatnonzero((dice.random(len(src)) < 0.4) & ~is_loop)
+    rest = np.delete(np.arange(len(src)), left_out)
+    whole, without = (InEdges(np.searchsorted(dst[at], np.arange(n + 1)), src[at], added_loops=added) for at in (slice(None), rest))
+    samplers, rows = [Sampler(edges, (k,), kind, 2) for edges in (whole, without)], dice.permutation(n)
+    counts, n_steps = np.zeros(len(src)), 300
+    for step in range(n_steps):
+        found, expected = samplers[0](rows, step, [left_out]), samplers[1](rows, step)
+        picked, reference = found.layers[0].picked, expected.layers[0].picked
+        np.testing.assert_array_equal(picked.indptr, reference.indptr)
+        assert not np.isin(picked.positions, left_out).any()
+        np.testing.assert_array_equal(dst[picked.positions], np.repeat(rows, np.diff(picked.indptr)))
+        np.testing.assert_array_equal(found.rows[picked.columns], src[picked.positions])
+        counts += np.bincount(picked.positions, minlength=len(src))
+        if kind in ("labor", "full"):
+            np.testing.assert_array_equal(picked.positions, rest[reference.positions])
+    degrees = np.bincount(dst[rest][~is_loop[rest]], minlength=n)[dst[rest]]
+    likely = np.where(is_loop[rest], 1, np.minimum(k if k > 0 else 99, degrees if kind != "replace" else 99) / np.maximum(degrees, 1))
+    error = np.sqrt(likely * (1 - 1 / np.maximum(degrees, 1) if kind == "replace" else 1 - likely) / n_steps)
+    assert (np.abs(counts[rest] / n_steps - likely) <= 4.5 * error * ~is_loop[rest] + 1e-12).all() and len(left_out) > 30

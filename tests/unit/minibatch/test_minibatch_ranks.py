@@ -275,10 +275,10 @@ def test_a_failure_while_sampling_is_one_on_all_ranks(ahead, monkeypatch):
         loader = NeighborLoader(part, X[part.src_ids], None, seeds, fanouts=(2, 2), batch_size=4, sample_ahead=ahead)
         right, seen = loader.sampler._pick, []
 
-        def fails(edges, rows, layer, step):
+        def fails(edges, rows, layer, step, numbering):
             if comm.rank == 1 and step == 2 and layer == 0:
                 raise MemoryError("no room")
-            return right(edges, rows, layer, step)
+            return right(edges, rows, layer, step, numbering)
 
         loader.sampler._pick = fails
         with pytest.raises((MemoryError, SarliteError), match="no room"):

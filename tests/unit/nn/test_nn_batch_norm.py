@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from sarlite import Graph, Trainer, nn, optim
 from sarlite.comm import Solo
 from sarlite.comm.threads import run
 from sarlite.errors import ConfigError, ShapeError
+from sarlite.models import GIN
 from sarlite.nn import BatchNorm, Module, exact_moments
 from sarlite.nn.norm import merge_moments
 from sarlite.tape import Tensor, gradcheck, no_grad
+from sarlite.tasks.node_task import NodeTask
 
 RNG = np.random.default_rng(3)
 X, G = RNG.normal(2.0, 3.0, (12, 5)), RNG.standard_normal((12, 5))
@@ -84,6 +87,34 @@ def test_running_statistics():
     out = norm.eval()(Tensor(X), None).data  # no communicator: nothing may be communicated
     np.testing.assert_allclose(out, (X - norm.running_mean) / np.sqrt(norm.running_var + 1e-5) * GAMMA + BETA, rtol=1e-12)
     assert all((before[name] == array).all() for name, array in norm.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_column_without_variance_keeps_its_running_variance(dtype):
+    """In `eval` it stays near beta while its mean moves, where 1 / sqrt(eps) would enlarge the move; so with exact moments."""
+    norm, rows = make(dtype), X.astype(dtype)
+    for k in range(60):
+        rows[:, 1], rows[:, 3] = 1 + 0.01 * k, 0
+        rows[::2, 1] = np.nextafter(rows[::2, 1], dtype(9))
+        norm(Tensor(rows), Solo())
+    np.testing.assert_array_equal(norm.running_var[[1, 3]], 1)
+    np.testing.assert_allclose(norm.running_var[[0, 2, 4]], X.var(0, ddof=1)[[0, 2, 4]], rtol=1e-2)
+    out = norm.eval()(Tensor(rows), Solo()).data
+    np.testing.assert_allclose(out[:, [1, 3]], np.broadcast_to(BETA[[1, 3]], (len(X), 2)), atol=0.1 * np.abs(GAMMA).max())
+    exact_moments(norm, lambda: norm(Tensor(rows), Solo()))
+    np.testing.assert_array_equal(norm.running_var[[1, 3]], 1)
+
+
+def test_gin_evaluates_as_it_trains_where_all_nodes_are_alike():
+    """A ring of equal nodes, whose columns have no variance: outputs in training and in evaluation are near each other."""
+    n, rng = 60, nn.Random(0)
+    labels = np.random.default_rng(2).standard_normal((n, 1)).astype(np.float32) * 15 + 20
+    trainer = Trainer(Graph.from_edges(np.arange(n), (np.arange(n) + 1) % n, undirected=True), GIN(3, 1, dropout=0.0, rng=rng),
+                      np.ones((n, 3), np.float32), labels, slice(None), rng=rng, task=NodeTask("regress"),
+                      optimizer=lambda flat: optim.Adam(flat, 0.01))
+    for _ in range(100):
+        loss = trainer.step()
+    np.testing.assert_allclose(trainer.evaluate()["train_rmse"], loss**0.5, rtol=0.01)
 
 
 def test_large_mean_does_not_cancel():

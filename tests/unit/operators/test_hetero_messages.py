@@ -4,10 +4,12 @@
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor, fn
+from sarlite import Graph, Tensor, fn, numerics
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
-from tests.helpers.graph.relational_graphs import CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
+from sarlite.numerics.exact_sum import Exact
+from sarlite.tape import ops
+from tests.helpers.graph.relational_graphs import ABOUT, CITES, EDGES, N_NODES, REVIEWS, WRITES, X, make
 from tests.helpers.graph.strategies import tied_values, values
 
 pytestmark = pytest.mark.timeout(120)
@@ -91,6 +93,31 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
 
     threads.run(1, work, "sar")
     threads.run(3, work, "sar" if name != "mul" else "oneshot")
+
+
+@pytest.mark.parametrize("n_ranks, options", [(1, {}), (2, {}), (3, {"backward": "fetch"})])
+@pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
+def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
+    """Constant rows beside others of one type: a resumed run, whose first call is a later call of a straight run, has the same bits."""
+    def work(comm):
+        graph, found = make(comm, "random", **options), []
+        with numerics.using(Exact(comm) if exact else None):
+            constant, h = ({kind: Tensor(tied_values(7, n, 5)[graph.node_ids[kind]] / 3, **of) for kind, n in N_NODES.items()}
+                           for of in ({"constant": True}, {"requires_grad": True}))
+            weight = Tensor(values(50, 5, 5), requires_grad=True)
+            messages = {WRITES: fn.copy_src(constant["author"]), REVIEWS: fn.copy_src(h["author"]), CITES: fn.copy_src(h["paper"]),
+                        ABOUT: fn.copy_src(constant["field"])}
+            for _ in range(3):
+                out = graph.aggregate(messages, "mean", own={"paper": (h["paper"], weight)})["paper"]
+                ops.cross_entropy(out, np.arange(len(out.data)) % 5, np.arange(len(out.data)), N_NODES["paper"]).backward()
+                found.append([array.copy() for array in (out.data, weight.grad, h["author"].grad, h["paper"].grad)])
+                weight.grad = h["author"].grad = h["paper"].grad = None
+        first, *later = found
+        for other in later:
+            for array, expected in zip(first, other, strict=True):
+                np.testing.assert_array_equal(array, expected)
+
+    threads.run(n_ranks, work)
 
 
 def test_edge_features_are_seen_by_the_scores_of_a_relation():

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from sarlite import Graph, Tensor
+from sarlite import Graph, Tensor, nn
 from sarlite.comm import threads
 from sarlite.kernels import Buffers
 from sarlite.tape import no_grad
@@ -37,6 +37,24 @@ def run(layout, aggregate, *inputs, g=G):
 
     ids, *found = (np.concatenate(arrays) for arrays in zip(*threads.run(n_ranks, work)))
     return [array[np.argsort(ids)] for array in found]
+
+
+def test_a_message_that_picks_rows_of_an_owned_table_in_a_flat_array():
+    """Piece by piece, beside another use of the table: its gradient is that of a plain loop over the edges."""
+    picks, table = np.array([2, 0, 2]), nn.Embedding(np.arange(4), 3, rng=nn.Random(0), dtype=np.float64)
+    flat = nn.flatten(table)
+    flat.zero_grad()
+    graph, x = in_small_pieces(Graph.from_edges(SRC, DST, N)), Tensor(X, requires_grad=True)
+    out = graph.aggregate(lambda src, dst, edge: src["x"] * table.weight[picks].sum(0), "sum", src={"x": x})
+    (out.sum() + table.weight[np.array([1, 1])].sum()).backward()
+    rows = table.weight.data
+    d_rows, d_x = np.zeros((4, 3)), np.zeros((N, 3))
+    for source in SRC:
+        np.add.at(d_rows, picks, X[source])
+        d_x[source] += rows[picks].sum(0)
+    d_rows[1] += 2
+    np.testing.assert_allclose(flat.owned[0].grad, d_rows, rtol=1e-12)
+    np.testing.assert_allclose(x.grad, d_x, rtol=1e-12)
 
 
 # ---- masked edges

@@ -111,10 +111,36 @@ def test_gradients_of_decoders_with_outputs(decoder):
 def test_splits_are_of_pairs_in_either_direction():
     graph = part(Solo())
     links = labelled_links(graph, np.concatenate([PAIRS, PAIRS[:, ::-1]]), np.zeros(240, np.int64), 0.2, 0.3, seed=4)
-    split = np.select([np.isin(np.arange(240), rows) for rows in (links.train, links.val, links.test)], [TRAIN, VAL, TEST])
-    np.testing.assert_array_equal(split[:120], split[120:])
-    assert len(set(split.tolist())) == 3 and sorted([*links.train, *links.val, *links.test]) == [*range(240)]
+    ends = np.stack([links.heads, links.tails], 1)
+    splits = [{*map(tuple, ends[rows].tolist())} for rows in (links.train, links.val, links.test)]
+    assert all(splits) and [{pair[::-1] for pair in pairs} for pairs in splits] == splits and len(set.union(*splits)) > 200
+    assert sorted([*links.train, *links.val, *links.test]) == [*range(240)]
     assert links.graph.nodes is graph
+
+
+def test_equal_pairs_are_in_one_order_whichever_rank_passes_them():
+    """Rank 0 passes the pairs in order, and the last rank all of them backwards."""
+    pairs, labels = np.repeat(PAIRS[:20], 3, 0), np.arange(60) * 7 % 11
+    labels = {"classes": labels, "numbers": np.stack([labels % 2 * 1.0, labels], 1)}
+
+    def work(comm, passer, kind):
+        chosen = np.arange(60)[:: 1 - 2 * passer] if comm.rank == passer else np.arange(0)
+        links = labelled_links(part(comm), pairs[chosen], labels[kind][chosen], split=np.zeros(60, np.int64)[chosen])
+        rows = np.column_stack([links.heads, links.tails, links.labels])
+        loader = LinkLoader(links.graph, FEATURES[links.graph.nodes.dst_ids], links.labels, links.train, fanouts=(2,), batch_size=4)
+        return rows.tolist(), [rows[loader.links(step)].tolist() for step in range(len(loader))]
+
+    for kind in labels:
+        assert threads.run(2, work, 0, kind) == threads.run(2, work, 1, kind)
+
+
+def test_links_of_the_first_two_nodes_alone_are_no_mask():
+    """As many links as nodes, all from nodes 0 and 1: the loader's own row numbers are not taken for a mask of integers."""
+    pairs = np.array([[0, 2], [1, 3], [0, 3], [1, 2]])
+    links = labelled_links(Graph.from_edges(*pairs.T, 4), pairs, np.array([0, 1, 1, 0]), split=np.zeros(4, np.int64))
+    loader = LinkLoader(links.graph, FEATURES[:4], links.labels, links.train, fanouts=(2,), batch_size=4)
+    (batch,) = loader
+    assert sorted(batch.labels.tolist()) == [0, 0, 1, 1]
 
 
 def test_bad_arguments_are_refused():

@@ -86,17 +86,20 @@ def _places(graph):
 
 
 def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
-    """In a sum d / k of the d edges there were before seeds were left out and the k picks of them: so the sum is unbiased."""
+    """In a sum d / k of the d edges that are no seeds and the k picks of them: so the sum over these edges is unbiased."""
     trainer, links = made(Solo(), fanouts=(2,))
     loader = trainer.batches
     (without,), part = loader._edges(links.train[:12]), loader._part.edges
     batch = loader._batch(loader.sampler(np.arange(N), 0, [without]), 0, 0, pushes=False)
     (graph,) = batch.graphs
-    dst, d = np.repeat(np.arange(N), graph.in_degrees), part.degrees
-    assert len(without) == 24 and not np.isin(graph.picked.positions, without).any() and graph.picked.n_left_out.sum() > 3
-    expected = (d / np.minimum(d, 2))[dst]
-    np.testing.assert_allclose(graph.estimate.counts("sum"), expected)
+    dst, loops = np.repeat(np.arange(N), graph.in_degrees), part.edges.added_loops
+    loops = np.zeros(N, bool) if loops is None else loops
+    assert len(without) == 24 and not np.isin(graph.picked.positions, without).any()
     rest = part.degrees - np.bincount(np.searchsorted(part.edges.indptr, without, side="right") - 1, minlength=N)
+    np.testing.assert_array_equal(graph.in_degrees, loops + np.minimum(rest - loops, 2))
+    is_loop = loops[dst] & (graph.picked.columns == dst)
+    expected = np.where(is_loop, 1, ((rest - loops) / np.maximum(np.minimum(rest - loops, 2), 1))[dst])
+    np.testing.assert_allclose(graph.estimate.counts("sum"), expected)
     np.testing.assert_allclose(graph.estimate.counts("mean"), expected / rest[dst])
 
 

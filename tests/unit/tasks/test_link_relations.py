@@ -301,6 +301,18 @@ def test_decoders_of_several_outputs_refuse_candidates_of_one_relation():
                 decoder(heads, tails)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_listed_links_of_a_relation_without_edges_are_not_turned_round(n):
+    def work(comm):
+        graph = HeteroGraph.from_edges({BUYS: ([], []), FOLLOWS: EDGES[FOLLOWS]}, {"user": 30, "item": 20}, comm=comm, parts="random")
+        links = split_links(graph, PAIRS[:9][comm.rank :: n], PAIRS[9:15][comm.rank :: n], relation=BUYS)
+        own = graph.of("user", "item").first
+        return links.undirected, np.stack([links.heads - own["user"], links.tails - own["item"]], 1).tolist()
+
+    undirected, pairs = zip(*threads.run(n, work))
+    assert undirected == (False,) * n and sorted(pair for own in pairs for pair in own) == sorted(PAIRS[:15].tolist())
+
+
 def test_told_splits_are_ids_of_either_type():
     graph = graph_of(Solo())
     links = split_links(graph, PAIRS[:9], [*PAIRS[9:15].tolist(), [29, 19]], relation=[*BUYS])

@@ -1,5 +1,7 @@
 """Links: their splits leak nothing, negatives are none, and training on them is the same on any number of ranks."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -7,13 +9,14 @@ from sarlite import Graph, Tensor, Trainer, nn, no_grad, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.link_graph import LinkGraph
-from sarlite.models import GAT, GCN, SGC
+from sarlite.models import GAT, GCN, SAGE, SGC
 from sarlite.nn.decoders import DECODERS
 from sarlite.tape.gradcheck import gradcheck
 from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.link_data import TEST, TRAIN, VAL, split_links, without_links
 from sarlite.tasks.link_edges import linked
 from sarlite.tasks.link_task import LinkTask
+from sarlite.tasks.task_losses import LOSSES
 from tests.helpers.train.linked import DRAW, FEATURES, PAIRS, PARTS, N, part, trainer, whole
 
 EDGES = {tuple(pair) for pair in PAIRS.tolist() if pair[0] != pair[1]}
@@ -120,6 +123,59 @@ def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
         assert threads.run(n, negatives_of, sampler) == [found] * n
 
 
+def dense(comm):
+    """Each node has links to all but a few others; some nodes, such as 3, to all, and each node to node 5."""
+    a = np.random.default_rng(5).random((N, N)) < 0.95
+    a[3], a[:, 5] = True, True
+    np.fill_diagonal(a, False)
+    graph = Graph.from_edges(*np.nonzero(a), N)
+    return a, graph if comm.size == 1 else graph.shard(comm, PARTS[comm.size])
+
+
+@pytest.mark.filterwarnings("ignore:links")
+@pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch"])
+def test_negatives_are_never_links_however_many_there_are(sampler):
+    """Where nearly all pairs are links they are drawn from what is left, evenly, and the same on any number of ranks."""
+    def work(comm):
+        a, graph = dense(comm)
+        links = split_links(graph, 0.15, 0.2, negatives=3, eval_negatives=3, sampler=sampler, seed=3)
+        ids, found = np.concatenate(comm.allgather(graph.dst_ids)), []
+        trained = np.zeros((N, N), bool)
+        for rows in comm.allgather(np.stack([links.heads, links.tails])[:, links.train]):
+            trained[tuple(rows)] = True
+        trained[3] |= sampler != "uniform"
+        for made, known in ((links.graph, a), (links.graph.draw(0, links.train), trained), (links.graph.draw(1, links.train), trained)):
+            pairs = np.stack(np.broadcast_arrays(ids[made.heads], ids[made.tails]), 2)
+            heads, tails = pairs[:, 1:].reshape(-1, 2).T
+            assert not known[heads, tails].any() and (heads != tails).all()
+            found.append(sorted(map(str, np.concatenate(comm.allgather(pairs)).tolist())))
+        free, drawn = ~a & ~np.eye(N, dtype=bool), np.zeros((2, N, N))
+        for heads, tails in zip(links.graph.heads, links.graph.tails):  # of one rank, whose rows are ids
+            np.add.at(drawn[0], (heads[1:] if sampler == "uniform" else heads.repeat(3), tails[1:]), 1)
+            drawn[1] += 3 * (free / free.sum() if sampler == "uniform" else
+                             free * (np.arange(N) == heads[0])[:, None] / max(free[heads[0]].sum(), 1))
+        return found, *drawn[:, free]
+
+    found, drawn, expected = work(Solo())
+    assert drawn.sum() == 3 * len(found[0]) and (np.abs(drawn - expected) < 4.5 * np.sqrt(expected)).all()
+    for n in (2, 3):
+        assert [other for other, *_ in threads.run(n, work)] == [found] * n
+
+
+def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
+    a, graph = dense(Solo())
+    full = np.flatnonzero(a.sum(1) == N - 1)
+    with pytest.warns(RuntimeWarning, match=f"links: {39 * len(full)} of 1,4.. links are left out of training and evaluation"):
+        links = split_links(graph, 0.15, 0.2, sampler="per-source")
+    assert 3 in full and not np.isin(full, links.heads).any() and 5 in links.tails and 3 in links.graph.nodes.edge_src_ids
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert 3 in split_links(graph, 0.15, 0.2).heads  # "uniform" draws other sources
+    every = Graph.from_edges(*np.nonzero(~np.eye(4, dtype=bool)), 4)
+    with pytest.raises(DataError, match="all pairs are links, so that no negative is left"):
+        split_links(every, 0.15, 0.2)
+
+
 def test_evaluations_negatives_may_be_links_or_of_another_sampler():
     """As benchmarks that are not filtered have them."""
     told, *_ = negatives_of(Solo(), "per-source", filtered=False)
@@ -195,6 +251,61 @@ def test_decoders_are_their_formulas(name):
                 "mlp": (np.maximum(h @ hidden[0] + t @ hidden[1], 0) @ hidden[2])[..., 0]}[name]  # fmt: skip
     np.testing.assert_allclose(decoder(Tensor(h), Tensor(t)).data, expected, rtol=1e-9)
     gradcheck(lambda a, b, *_: decoder(a, b), [Tensor(h), Tensor(t), *decoder.parameters()])
+
+
+@pytest.mark.parametrize("loss", LOSSES["link"])
+@pytest.mark.parametrize("name", sorted(DECODERS.keys() - {"dot"}))
+def test_no_parameter_of_a_decoder_has_rounding_errors_for_a_gradient(name, loss):
+    """Adam divides a gradient by its size, so a parameter that no score depends on would follow the number of ranks."""
+    made, _ = trainer(Solo(), decoder=name, loss=loss, negatives=3)
+    made.step()
+    assert all(np.abs(p.grad).max() > 1e-6 for p in made.model.decoder.parameters())
+
+
+def test_of_several_relations_mlp_learns_no_constant():
+    decoder, draw = DECODERS["mlp"](6, 4, rng=nn.Random(0)), np.random.default_rng(0)
+    heads, tails = (Tensor(draw.standard_normal((5, n, 6)).astype(np.float32)) for n in (1, 3))
+    scores = decoder(heads, tails, np.array([0, 1, 2, 3, 0]))
+    LinkTask("bpr").loss(scores, np.zeros(5, int), np.arange(5), 5).backward()
+    assert decoder.out.bias.grad is None or not decoder.out.bias.grad.any()
+
+
+@pytest.mark.parametrize("loss", ["bpr", "cross-entropy"])
+def test_scores_of_mlp_after_adam_are_one_ranks_in_float32(loss):
+    def work(comm):
+        graph, rng = part(comm), nn.Random(1)
+        links = split_links(graph, 0.15, 0.2, seed=3, negatives=3)
+        predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng), DECODERS["mlp"](8, rng=rng))
+        made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val,
+                       links.test, rng=rng, task=LinkTask(loss), optimizer=lambda flat: optim.Adam(flat, 0.01))
+        for _ in range(10):
+            made.step()
+        rows = np.concatenate(comm.allgather(np.column_stack([links.heads, links.tails, made.predict()])))
+        return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+
+    expected = work(Solo())
+    for n in (2, 3):
+        for found in threads.run(n, work):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["roc-auc", "ap", "mrr", "hits@3"])
+def test_ties_up_to_rounding_count_alike_in_exact_numerics(metric):
+    """All nodes have the same features, so means of neighbours are equal up to the order of sums."""
+    x = np.random.default_rng(4).standard_normal((1, 6)).astype(np.float32).repeat(N, 0)
+
+    def work(comm, numerics):
+        graph, rng = part(comm), nn.Random(1)
+        links = split_links(graph, 0.15, 0.2, seed=3, eval_negatives=5, sampler="per-source")
+        predictor = nn.LinkPredictor(SAGE(6, 8, hidden=8, dropout=0, rng=rng), nn.Dot())
+        made = Trainer(links.graph, predictor, x[graph.dst_ids], links.labels, links.train, links.val, links.test, rng=rng,
+                       task=LinkTask(metric=metric), optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics)
+        made.step()
+        return [value for name, value in made.evaluate().items() if name != "val_loss"]
+
+    expected = work(Solo(), "exact")
+    for n in (2, 3):
+        assert threads.run(n, work, "exact") == [expected] * n
 
 
 def test_weights_stay_with_their_edges():

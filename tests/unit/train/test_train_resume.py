@@ -100,6 +100,19 @@ def test_what_cannot_change_is_refused_and_nothing_changes(three, go_on, flags, 
     assert content(three) == before
 
 
+def test_a_learning_rate_that_ends_with_the_run_does_not_jump(tmp_path, go_on):
+    """A cosine goes by the number of epochs: a resumed run has the curve of a straight one, or is refused."""
+    flags = ["--model", "gcn", "--lr-schedule", "warmup:1:cosine"]
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    train_here(tmp_path / "run", *flags, "--epochs", 3)
+    words = "--epochs 6: cannot change with --lr-schedule warmup:1:cosine, as the learning rate would jump: the run of .* has 3"
+    with pytest.raises(ConfigError, match=words):
+        go_on(path, "--epochs", 6)
+    assert len(metrics(tmp_path / "run")) == 3
+    go_on(path, "--epochs", 6, "--lr-schedule", "constant")
+    assert [record["lr"] for record in metrics(tmp_path / "run")][3:] == [0.02] * 3
+
+
 def test_through_the_command(three):
     before = content(three)
     done = command(*PLAIN, "--resume", three / "checkpoint.safetensors", "--epochs", 6, "--hidden", 9)

@@ -1,4 +1,4 @@
-"""One trainer over whatever yields batches: steps one by one, and scores over any batches that have the splits' rows."""
+"""One trainer over whatever yields batches: steps one by one, states restored amid an epoch, and scores of the splits' rows."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,9 @@ from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
 from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.models import SAGE
+from sarlite.tasks.node_task import NodeTask
+from sarlite.tasks.shown_labels import LabelInputs
+from sarlite.train import checkpoint
 from tests.helpers.minibatch.batching import EDGES, LABELS, N_IN, N_OUT, X, parts
 
 pytestmark = pytest.mark.timeout(60)
@@ -74,3 +77,60 @@ def test_any_batches_with_the_rows_score_alike(name, way, splits):
     expected = scores(Solo())
     for found in [scores(Solo(), scoring=SCORED[name]), *threads.run(2, scores, scoring=SCORED[name])]:
         np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def batches_of(graph):
+    """A trainer over small batches, and the losses of two epochs, step by step, of another trainer of the same kind."""
+    def small(graph, x, labels, splits):
+        return NeighborLoader(graph, x, labels, splits[0], fanouts=(3, 3), batch_size=3, seed=2)
+
+    one, other = (trainer(graph, batches=small) for _ in range(2))
+    return one, [other.step() for _ in range(2 * len(other.batches))]
+
+
+def restored_amid_an_epoch(comm, path):
+    own, losses = batches_of(part_of(comm))
+    assert [own.step() for _ in range(2)] == losses[:2]
+    checkpoint.write(path, own, {})
+    assert [own.step() for _ in range(2)] == losses[2:4] and len(own.batches) > 4
+    checkpoint.restore_state(own, *checkpoint.read(comm, path))
+    assert [own.step() for _ in range(len(losses) - 2)] == losses[2:]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_state_restored_amid_an_epoch_goes_on_with_its_own_batches(n_ranks, tmp_path):
+    threads.run(n_ranks, restored_amid_an_epoch, tmp_path / "state.safetensors")
+
+
+def failed_amid_an_epoch(comm):
+    own, losses = batches_of(part_of(comm))
+    loss, found = own.loss, [own.step(), own.step()]
+
+    def fails(*arguments):
+        if comm.rank == 0:
+            raise ValueError("a fault of the loss")
+        return loss(*arguments)
+
+    own.loss = fails
+    with pytest.raises(Exception, match="a fault of the loss"):
+        own.step()
+    own.loss = loss
+    assert [*found, *(own.step() for _ in losses[2:])] == losses
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_the_batch_of_a_step_that_failed_is_the_next_steps(n_ranks):
+    threads.run(n_ranks, failed_amid_an_epoch)
+
+
+def test_trainers_with_label_inputs_take_steps_in_turn():
+    def make():
+        own, rng = SPLITS, nn.Random(2)
+        graph, task = Graph.from_edges(*EDGES), NodeTask(label_inputs=LabelInputs(0.5, N_OUT))
+        model = SAGE(N_IN + N_OUT, N_OUT, layers=LAYERS, hidden=8, batch_norm=False, rng=rng, dtype=np.float64)
+        return Trainer(graph, model, X, LABELS, *own, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), task=task,
+                       batches=sampled(graph, X, LABELS, own))
+
+    alone, one, other = make(), make(), make()
+    losses = [alone.step() for _ in range(3)]
+    assert [(one.step(), other.step()) for _ in losses] == [(loss, loss) for loss in losses]
