@@ -24,7 +24,7 @@ from sarlite.types import Array
 
 ALIKE = frozenset((
     "abs", "absolute_error", "activate", "add", "aggregate", "astype", "bce_with_logits", "bitwise_and", "bitwise_or",
-    "clip", "concat", "cross_entropy", "div", "dropout", "elu", "equal", "exp", "getitem", "greater",
+    "clip", "concat", "cross_entropy", "div", "dropout", "elu", "equal", "exp", "focal", "getitem", "greater",
     "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log_softmax", "logsumexp",
     "matmul", "matmul_by_head", "max", "maximum", "min", "minimum", "mul", "neg", "nll", "not_equal", "piece",
     "relations", "relu", "reshape",
