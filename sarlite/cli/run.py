@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sarlite import nn, optim
-from sarlite.cli import limit, resume
+from sarlite.cli import class_options, class_report, limit, resume
 from sarlite.cli import run_report as report
 from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, to_toml
@@ -23,6 +23,7 @@ from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
 from sarlite.tasks.task_table import task_type
+from sarlite.tasks.thresholds import threshold_rule
 from sarlite.train import batch_sources, checkpoint, propagated, trace
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
@@ -92,6 +93,10 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     part = targets.apply(part)
+    training, decided = class_options.of_data(comm, run.training, part)
+    run = run._replace(training=training)
+    if comm.rank == 0 and decided:
+        print("\n".join(decided), flush=True)
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
@@ -101,7 +106,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
-             "used": used}
+             "used": used, "positive": trainer.task.positive}
     if part.class_names:
         about["class_names"] = part.class_names
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
@@ -115,7 +120,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
             return dry_run(comm, run, trainer, part, memory)
     saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
     with errors_of(run.model.spec):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
+        return _report(run, trainer, part, saving, *_fit(run, trainer, part, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -173,14 +178,16 @@ def _task(run, part):
     return task
 
 
-def _fit(run, trainer, saving, tick, memory):
-    """Train until the last epoch or a signal, and save. Collective.
+def _fit(run, trainer, part, saving, tick, memory):
+    """Train until the last epoch or a signal, judge the best model, and save. Collective.
 
     Returns
     -------
     list of float, float
         Each epoch's seconds; those of all, with evaluations and checkpoints.
     Trace, or None
+    dict or None
+        The best model's `outcome`; None if nothing was trained, or a signal ended the run early.
     """
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
     begin = time.perf_counter()
@@ -210,12 +217,17 @@ def _fit(run, trainer, saving, tick, memory):
         with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
             fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
                 stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
+        total, judged = time.perf_counter() - begin, None
+        if seconds and not (saving.signum and saving.epoch < epochs):
+            judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
+                             threshold_rule(run.training.threshold))
+            saving.decide(judged.get("threshold"))
         saving.save()
     saving.meet_signals()
-    return seconds, time.perf_counter() - begin, recorded
+    return seconds, total, recorded, judged
 
 
-def _report(run, trainer, part, saving, seconds, total, recorded):
+def _report(run, trainer, part, saving, seconds, total, recorded, judged):
     """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
@@ -226,18 +238,21 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold") if name in (judged or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
     times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
     if comm.rank == 0:
+        for text in class_report.warnings(trainer.task, judged, part.class_names):
+            print(f"warning: {text}", file=sys.stderr, flush=True)
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     if seconds:  # else the run was complete, and stays as it was
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
-        if not saving.signum:
-            summary["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
+        if judged:
+            summary["outcome"] = report.finite(judged)
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:
         saving.leave(complete=True)

@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from sarlite import kernels, progress
+from sarlite.cli import class_report
 from sarlite.errors import needs, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
@@ -19,7 +20,7 @@ LINE_SECONDS = 5.0
 
 def write_metrics(file, record):
     """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
-    file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+    file.write(json.dumps(finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
@@ -202,6 +203,8 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
+        *class_report.threshold_row(counted.get("threshold")),
+        *class_report.calibration_row(counted.get("calibration")),
         *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], one_process)),
         ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size)),
@@ -258,7 +261,7 @@ def _scores(scores, task):
     """Return the metric of each split."""
     found = {name: scores[f"{split}_{task.key}"]
              for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
-    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"
+    return ", ".join(f"{name} {_share(value) if task.metric_kind.share or value is None else f'{value:.6g}'}"
                      for name, value in found.items())
 
 
@@ -299,18 +302,18 @@ def summary(run, size, data, counted, best, times):
     """Return what `table` shows, as a dict that JSON can hold."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
-    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+    return finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
                     "metric": best.task.metric, "counted": counted, "versions": versions,
                     "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
 
 
-def _finite(value):
+def finite(value):
     """Return the value with null in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {str(name): _finite(found) for name, found in value.items()}
+        return {str(name): finite(found) for name, found in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(found) for found in value]
+        return [finite(found) for found in value]
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -126,7 +126,8 @@ class Trainer:
         self.scoring = source_of(self.full_batch if scoring is None else scoring)
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
-        self.loss = checked_loss(self.task.loss, type(model).__name__, self.n_classes)
+        loss_over_rows = self.task.loss_over(self.labels, self.rows["train"], self.comm, self.n_classes)
+        self.loss = checked_loss(loss_over_rows, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = together(self.comm, lambda: optimizer(self.flat))
         if not isinstance(self.optimizer, Optimizer):
