@@ -18,6 +18,7 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.errors import ConfigError
 from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
@@ -26,9 +27,10 @@ from sarlite.tasks.task_table import task_type
 from sarlite.tasks.thresholds import threshold_rule
 from sarlite.train import batch_sources, checkpoint, propagated, trace
 from sarlite.train.edge_values import ARRAYS
+from sarlite.train.epochs import fit
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, widths
-from sarlite.train.loop import Trainer, fit
+from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import errors_of, make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.stopping import Best, Stopping
@@ -103,6 +105,9 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
+    if threshold_rule(run.training.threshold).chosen and not trainer.counts["val"]:
+        raise ConfigError(f"threshold {run.training.threshold}: is chosen on the validation rows, but there are none",
+                          "threshold")
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
@@ -211,12 +216,16 @@ def _fit(run, trainer, part, saving, tick, memory):
             profile.trace = None
         return stops
 
+    def on_divergence(text):
+        if comm.rank == 0:
+            print(f"warning: {text} (--lr)", file=sys.stderr, flush=True)
+
     with saving.interrupts.postponed():
         if saving.start < epochs:
             saving.try_disk()
         with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
             fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
-                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
+                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step, on_divergence=on_divergence)
         total, judged = time.perf_counter() - begin, None
         if seconds and not (saving.signum and saving.epoch < epochs):
             judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
@@ -241,7 +250,8 @@ def _report(run, trainer, part, saving, seconds, total, recorded, judged):
     counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold") if name in (judged or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
-    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
+    early = saving.epoch < run.training.epochs and saving.stopping.ends(saving.epoch, saving.best)
+    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": early}
     if comm.rank == 0:
         for text in class_report.warnings(trainer.task, judged, part.class_names):
             print(f"warning: {text}", file=sys.stderr, flush=True)

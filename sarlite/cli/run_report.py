@@ -177,7 +177,7 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         What `--json` prints.
     best : Best
     times : dict
-        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether they ended "early".
+        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether patience ended them "early".
     run_dir : path
     """
     balance, patience = summary["partition"]["imbalance"], run.training.patience
