@@ -144,6 +144,8 @@ class TrainingOptions:
     label_inputs: float | None = fixed_option(None, "share of the training nodes whose labels are inputs in an epoch; "
                                               "the loss is the mean over the other training nodes", metavar="SHARE",
                                               inside="above 0 and below 1", see="#labels-as-inputs")
+    baseline: bool = option(True, "tell beside the metric what predictions without edges reach: a regression on the "
+                            "features, and the classes' shares", on_resume="forget", see="#what-the-graph-brings")
     numerics: str = fixed_option("fast", "exact: the same bits for any number of ranks and threads, any mode, "
                                  "partition and processor", choices=NUMERICS, see="numerics.md")
     propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",

@@ -26,6 +26,7 @@ from sarlite.profile import trim
 from sarlite.tasks.task_table import task_type
 from sarlite.tasks.thresholds import threshold_rule
 from sarlite.train import batch_sources, checkpoint, propagated, trace
+from sarlite.train.baseline import baselines, row_features
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.epochs import fit
 from sarlite.train.identity import identity
@@ -114,6 +115,11 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
              "used": used, "positive": trainer.task.positive}
     if part.class_names:
         about["class_names"] = part.class_names
+    without_edges = None
+    if run.training.baseline and not machine.dry_run and part.task != "link":
+        features, ids = row_features(part)
+        without_edges = baselines(comm, trainer.task, features, ids, trainer.labels, trainer.rows, part.n_classes)
+        del features
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
@@ -125,7 +131,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
             return dry_run(comm, run, trainer, part, memory)
     saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
     with errors_of(run.model.spec):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, part, saving, tick, memory))
+        return _report(run, trainer, part, saving, without_edges, *_fit(run, trainer, part, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -236,7 +242,7 @@ def _fit(run, trainer, part, saving, tick, memory):
     return seconds, total, recorded, judged
 
 
-def _report(run, trainer, part, saving, seconds, total, recorded, judged):
+def _report(run, trainer, part, saving, without_edges, seconds, total, recorded, judged):
     """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
@@ -247,6 +253,7 @@ def _report(run, trainer, part, saving, seconds, total, recorded, judged):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= {"baseline": report.finite(without_edges)} if without_edges else {}
     counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold") if name in (judged or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)

@@ -202,6 +202,7 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         *_message_flow(counted),
         *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
+        *_without_edges(counted.get("baseline"), best.task),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *class_report.threshold_row(counted.get("threshold")),
         *class_report.calibration_row(counted.get("calibration")),
@@ -258,11 +259,24 @@ _PATIENT = "; none better for {}, so they ended"
 
 
 def _scores(scores, task):
-    """Return the metric of each split."""
-    found = {name: scores[f"{split}_{task.key}"]
-             for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
+    """Return the metric of each split in words."""
+    return _by_split({split: scores[f"{split}_{task.key}"] for split in ("train", "val", "test")}, task)
+
+
+def _by_split(values, task):
+    named = (("train", values["train"]), ("validation", values["val"]), ("test", values["test"]))
     return ", ".join(f"{name} {_share(value) if task.metric_kind.share or value is None else f'{value:.6g}'}"
-                     for name, value in found.items())
+                     for name, value in named)
+
+
+def _without_edges(found, task):
+    """Yield the rows of the baselines without edges; none of a run without these."""
+    kind = "linear" if task.form.name == "regress" else "logistic"
+    if found and "features" in found:
+        yield "no edges", f"{_by_split(found['features'], task)} ({kind} regression on the features)"
+    if found:
+        prior = "mean of the training rows" if kind == "linear" else "shares of the classes"
+        yield "prior", f"{_by_split(found['prior'], task)} ({prior})"
 
 
 def _smoothed(found):

@@ -22,7 +22,7 @@ from sarlite.train import checkpoint
 from tests.helpers.train.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
-        "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict, "calibration": dict}  # fmt: skip
+        "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict, "baseline": dict, "calibration": dict}  # fmt: skip
 METRICS = {"epoch": int, "loss": float, "train_accuracy": float, "val_accuracy": float, "test_accuracy": float,
            "val_loss": float, "seconds": float, "lr": float}
 
