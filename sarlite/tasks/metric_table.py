@@ -134,6 +134,12 @@ def find_metric(form: str, word: str | None) -> NamedMetric:
                       "metric")
 
 
+def lower_is_better(word: str) -> bool:
+    """Return True if a lower value is better of the metric that `word` names, in any form of targets."""
+    return any(kind.lower for metrics in METRICS.values() for name, kind in metrics.items()
+               if word == name or kind.parameter is not None and word.startswith(name[:-1]))
+
+
 def _number(text):
     try:
         return float(text)
