@@ -21,7 +21,8 @@ from sarlite.models import GAT, SAGE
 from sarlite.tape import no_grad, ops
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.shown_labels import LabelInputs
-from sarlite.train.loop import fit, set_threads
+from sarlite.train.epochs import fit
+from sarlite.train.loop import set_threads
 
 
 def sage(n_in, n_out, args, rng):

@@ -83,6 +83,7 @@ class GAT(Layered):
 
     self_loops = True
     overwrites = False  # attention's gradient reads its output
+    hidden_options = ("hidden", "heads", "batch_norm", "activation")
 
     def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8,
                  heads: int = 8, out_heads: int = 1, out_concat: bool = False, dropout: float = 0.6,

@@ -50,6 +50,7 @@ class GCN(Layered):
     """
 
     self_loops = edge_weights = True
+    hidden_options = ("hidden", "batch_norm", "activation")
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 16, dropout: float = 0.5,
                  input_dropout: float | None = None, batch_norm: bool = False, activation: str = "relu", rng: nn.Random,

@@ -59,6 +59,7 @@ class GIN(Layered):
     """
 
     self_loops = False
+    hidden_options = ("dropout",)  # others also act inside a layer
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 3, hidden: int = 64, dropout: float = 0.5,
                  batch_norm: bool = True, activation: str = "relu", rng: nn.Random,

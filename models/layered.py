@@ -36,12 +36,15 @@ class Layered(nn.Module):
         Of the first layer's input.
     overwrites : bool
         Whether an activation may be written over the layer's output, which no gradient then reads.
+    hidden_options : tuple of str
+        Parameters without effect on a model of one layer.
     """
 
     convs: Sequence[Any]
     activations: Sequence[Activation]
     input_dropout: Dropout | None = None
     overwrites = True
+    hidden_options: tuple[str, ...] = ("hidden", "batch_norm", "activation", "dropout")
 
     def make_convs(self, conv: Callable[..., Any], n_in: int, n_out: int, layers: int, hidden: int) -> None:
         """Make the layers: conv(n_in, n_out, bias=...), of which the last alone has a bias."""

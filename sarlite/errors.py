@@ -63,6 +63,10 @@ class DataError(SarliteError, ValueError):
         super().__init__(one_line(str(message)), argument, hints)
 
 
+class DivergenceError(DataError):
+    """The loss or the gradients of a training step are not finite, although the features are."""
+
+
 class ShapeError(SarliteError, ValueError):
     """Arrays disagree in shape, dtype or memory layout."""
 

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 480, 230, 58, 22, 8
 COLOURS = 8
@@ -13,9 +13,30 @@ MOST_SPANS = 4000
 """Of a timeline; of more the longest are drawn."""
 
 
+DASHES = {"train": "1 4", "val": "7 4", "test": ""}
+"""Dash pattern of each split's curves, in SVG units; a curve of no split is solid."""
+
+
+class Curve(NamedTuple):
+    """A curve of a chart: the colour says its run or series, and the dash its split.
+
+    Attributes
+    ----------
+    series : str
+        Name of the run or series; curves with one name have one colour.
+    split : str
+        Key of `DASHES`, or "".
+    points : list of (x, y)
+    """
+
+    series: str
+    split: str
+    points: Sequence[tuple[float, float]]
+
+
 def colour(number: int) -> str:
-    """Return the colour of a series; all series beyond the last colour share one."""
-    return f"var(--c{number})" if number < COLOURS else "var(--dim)"
+    """Return the colour of a series: of the page's colours, and beyond these hues that are far apart."""
+    return f"var(--c{number})" if number < COLOURS else f"hsl({number * 137.5 % 360:.0f} 60% 50%)"
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -39,6 +60,9 @@ class Chart:
     def html(self) -> str:
         keys = "".join(f'<span class="key"><i style="background:{colour(at)}"></i>{html.escape(name)}</span> '
                        for at, name in enumerate(self.legend()))
+        keys += "".join(f'<span class="key"><svg class="dash" viewBox="0 0 24 4"><path class="line" stroke="var(--text)" '
+                        f'stroke-dasharray="{DASHES[split]}" d="M0 2H24"/></svg>{html.escape(split)}</span> '
+                        for split in self.splits())
         width, height = self.size()
         return (f'<figure{" class=wide" * self.wide}><figcaption>{html.escape(self.title)}</figcaption>{keys}'
                 f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(self.title)}">'
@@ -46,6 +70,10 @@ class Chart:
 
     def legend(self) -> Sequence[str]:
         """Return the names of the colours, in their order."""
+        return ()
+
+    def splits(self) -> Sequence[str]:
+        """Return the splits whose dashes the legend explains."""
         return ()
 
     def size(self) -> tuple[int, int]:
@@ -62,19 +90,24 @@ class Lines(Chart):
     Parameters
     ----------
     title : str
-    series : dict of str to list of (x, y)
-        By what the legend calls them.
+    curves : sequence of Curve
+    whole : bool
+        True if the horizontal axis counts, so that its ticks are integers.
     """
 
-    def __init__(self, title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    def __init__(self, title: str, curves: Sequence[Curve], whole: bool = True) -> None:
         super().__init__(title)
-        self.series = series
+        self.curves, self.whole = curves, whole
+        self.series = [*dict.fromkeys(curve.series for curve in curves)]
 
     def legend(self) -> Sequence[str]:
-        return [*self.series] if len(self.series) > 1 else ()
+        return self.series if len(self.series) > 1 else ()
+
+    def splits(self) -> Sequence[str]:
+        return [split for split in DASHES if any(curve.split == split for curve in self.curves)]
 
     def marks(self) -> Any:
-        xs, ys = zip(*(point for points in self.series.values() for point in points))
+        xs, ys = zip(*(point for curve in self.curves for point in curve.points))
         of_x, of_y = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
         x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
         y_low, y_high = min(min(ys), of_y[0]), max(max(ys), of_y[-1])
@@ -88,14 +121,17 @@ class Lines(Chart):
             yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{at:.1f}" y2="{at:.1f}"/>'
             yield f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>'
         for x in of_x:
-            if float(x).is_integer():
+            if not self.whole or float(x).is_integer():
                 yield f'<text x="{place(x, y_low)[0]:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{x:g}</text>'
-        for number, (name, points) in enumerate(self.series.items()):
+        for curve in self.curves:
+            number, points = self.series.index(curve.series), curve.points
+            name, dash = " ".join(filter(None, (curve.series, curve.split))), DASHES.get(curve.split, "")
             every = -(-len(points) // MOST_POINTS)
             drawn = [*points[::every], points[-1]]
             path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(*point) for point in drawn))
             title = f"<title>{html.escape(f'{name}: {points[-1][1]:.6g} at {points[-1][0]:g}')}</title>"
-            yield f'<polyline class="line" stroke="{colour(number)}" points="{path}">{title}</polyline>'
+            yield (f'<polyline class="line" stroke="{colour(number)}" stroke-dasharray="{dash}" points="{path}">'
+                   f'{title}</polyline>')
             x, y = place(*points[-1])
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour(number)}">{title}</circle>'
 

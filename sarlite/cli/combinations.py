@@ -11,6 +11,8 @@ from sarlite.errors import ConfigError
 
 SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
 """Options of minibatches that only a run which samples edges has."""
+HIDDEN = ("hidden", "heads", "batch_norm", "activation", "dropout")
+"""Options that stand between a model's layers; `hidden_options` of its class says which of them."""
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
@@ -36,6 +38,9 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in SAMPLING),
     ("weight_decay_on first", "model without a first layer",
      "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
+    *((option, f"one layer, {option}",
+       "{option}: stands between layers, so it means nothing for --model {model} with --layers 1")
+      for option in HIDDEN),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
     ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes none, --aggregator mean does"),
     ("label_inputs", "propagated rows",
@@ -117,8 +122,13 @@ class Run(NamedTuple):
         return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
 
 
-_OFF = {"batch_size": 0, "weight_decay": 0}
+_OFF = {"batch_size": 0, "weight_decay": 0, "dropout": 0}
 """Values of options that ask for nothing, beside None and False."""
+
+
+def _means_nothing(option: str) -> Callable[[Run], bool]:
+    """Return a function that says whether an option has no effect on a run's model, which has one layer."""
+    return lambda run: run.options.get("layers") == 1 and option in getattr(run.cls, "hidden_options", ())
 
 
 KINDS: dict[str, Callable[[Run], Any]] = {
@@ -134,6 +144,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
+    **{f"one layer, {option}": _means_nothing(option) for option in HIDDEN},
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
     "class of propagated rows": lambda run: hasattr(run.cls, "powers"),

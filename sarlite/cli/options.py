@@ -27,8 +27,8 @@ from sarlite.numerics import NUMERICS
 from sarlite.operators.evaluation import EVALUATIONS
 from sarlite.schedule.modes import MODES
 from sarlite.schedule.row_format import ROW_FORMATS
-from sarlite.tasks.metrics import EVERY
-from sarlite.tasks.task_losses import LOSSES
+from sarlite.tasks.loss_table import ALL_LOSSES
+from sarlite.tasks.metric_table import ALL_METRICS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train.model_loading import ModelSpec, first_layer, model_class
 
@@ -107,10 +107,22 @@ class TrainingOptions:
     task: str | None = fixed_option(None, "what the labels must be: one class, several of 0 or 1, or numbers; link: "
                                     "edges are predicted, and labels are ignored", choices=tuple(TASKS), common=True,
                                     otherwise="as the data say", see="#tasks-losses-and-metrics")
-    loss: str | None = fixed_option(None, "loss to minimise", otherwise="by task: cross-entropy; bce; squared; bce",
-                                    choices=tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses)))
-    metric: str | None = fixed_option(None, "metric of each split; the best epoch has the best validation metric",
-                                      choices=EVERY, common=True, otherwise="by task: accuracy; roc-auc; rmse; roc-auc")
+    loss: str | None = fixed_option(None, f"loss to minimise: one of {', '.join(ALL_LOSSES)}; focal:GAMMA, by default "
+                                    "2, counts rows less that the model already gets right", metavar="LOSS",
+                                    otherwise="by task: cross-entropy; bce; squared; bce", see="#rare-classes")
+    metric: str | None = fixed_option(None, "metric of each split; the best epoch has the best validation metric. One "
+                                      f"of {', '.join(ALL_METRICS)}", metavar="METRIC", common=True,
+                                      otherwise="by task: accuracy, with a rare class ap or macro-f1; roc-auc; rmse; "
+                                      "roc-auc", see="#rare-classes")
+    class_weights: str | dict[int, float] | None = fixed_option(None, "balanced, or CLASS:WEIGHT,...: factors of the loss by class, or of "
+                                             "several labels by label where it is 1", metavar="WEIGHTS",
+                                             see="#rare-classes")
+    positive: str | None = fixed_option(None, "the positive one of two classes, which ap, precision, recall, fbeta and "
+                                        "--threshold are about", metavar="CLASS", otherwise="the second class, or a "
+                                        "first one that is rare", see="#rare-classes")
+    threshold: str = fixed_option("0.5", "probability from which on the positive one of two classes, or a label, is "
+                                  "predicted: a number, or chosen on the validation rows by best-f1 or precision=P",
+                                  metavar="RULE", see="#rare-classes")
     epochs: int = option(100, "number of epochs", see="#notes-on-the-options", least=1, common=True)
     lr: float = option(0.01, "learning rate", metavar="RATE", inside="above 0", common=True)
     lr_schedule: str = option("constant", "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
@@ -132,6 +144,8 @@ class TrainingOptions:
     label_inputs: float | None = fixed_option(None, "share of the training nodes whose labels are inputs in an epoch; "
                                               "the loss is the mean over the other training nodes", metavar="SHARE",
                                               inside="above 0 and below 1", see="#labels-as-inputs")
+    baseline: bool = option(True, "tell beside the metric what predictions without edges reach: a regression on the "
+                            "features, and the classes' shares", on_resume="forget", see="#what-the-graph-brings")
     numerics: str = fixed_option("fast", "exact: the same bits for any number of ranks and threads, any mode, "
                                  "partition and processor", choices=NUMERICS, see="numerics.md")
     propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",

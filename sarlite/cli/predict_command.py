@@ -13,6 +13,7 @@ from sarlite import kernels, nn
 from sarlite.cli import config, resume
 from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, resolve
+from sarlite.cli.decision import decision_of
 from sarlite.cli.option import option, options_of
 from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
 from sarlite.cli.run import new_model, task_of
@@ -66,6 +67,9 @@ class PredictOptions:
     embeddings: int | None = option(
         None, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet",
         metavar="LAYER")
+    threshold: float | None = option(
+        None, "probability from which on the positive one of two classes, or a label, is predicted", metavar="P",
+        inside="above 0 and below 1", otherwise="as the run chose it")
     weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
     given: Mapping[str, Any] = field(default_factory=dict)
     """Training options of the command line, by name, which stand over the options in the checkpoint."""
@@ -143,6 +147,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     task = options.training.task
     run = together(comm, lambda: settings(options))
     form = TASKS[task].form_name(task)
+    decision = together(comm, lambda: decision_of(config, options, meta, form))
     together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
     kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
@@ -178,13 +183,15 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
             (wanted,) = wanted
-            arrays = [array[wanted.rows] for array in _arrays(config, form, found)]
+            arrays = [array[wanted.rows] for array in _arrays(config, form, found, decision)]
         elif config.rank:
             arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
             _tell_ranks(comm, arrays[0][:, 1])
         else:
-            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found, decision))
     predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
+    if decision is not None and comm.rank == 0:
+        print(f"threshold {', '.join(f'{value:.4g}' for value in decision.thresholds[:10])}", flush=True)
 
 
 def _check_several(config, of):
@@ -375,13 +382,15 @@ class _Layers:
         return output if self._kept is None else self._kept
 
 
-def _arrays(config, form, found):
+def _arrays(config, form, found, decision=None):
     """Return the array for each file of `predictions.paths`."""
     if form == "link" and config.links is not None:
         return [found[:, 0]]
     if config.embeddings is not None or form == "regress":
         return [found]
     probabilities = (ops.softmax(Tensor(found), 1) if form == "classify" else ops.sigmoid(Tensor(found))).data
+    if decision is not None:
+        return [decision.of(found, form == "multilabel"), probabilities]
     labels = found.argmax(1) if form == "classify" else (found > 0).astype(np.uint8)
     return [labels, probabilities]
 

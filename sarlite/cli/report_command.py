@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sarlite.cli.charts import Bars, Lines, Matrix, Timeline
+from sarlite.cli.charts import DASHES, Bars, Curve, Lines, Matrix, Timeline
 from sarlite.cli.config import read_toml
 from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
+from sarlite.cli.score_charts import score_charts, threshold_rows
 from sarlite.command import Parser, readable, returns_status
 from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
 from sarlite.files import write_whole
+from sarlite.tasks.metric_table import lower_is_better
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d0d4d9; --dim: #656c76;
@@ -33,6 +35,7 @@ svg .cell { fill: var(--text); }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 code, pre { font-size: 13px; white-space: pre-wrap; } .key { white-space: nowrap; margin-right: .8em; }
+svg.dash { width: 1.6em; height: .3em; margin-right: .3em; vertical-align: middle; }
 .key i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; border-radius: 2px; }
 """
 
@@ -128,7 +131,7 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
     ended = [run for run in runs if run.summary]
     if ended:
         parts += ["<h2>Memory, bytes and time</h2><main>", *_counted(ended), *_pairs(ended), "</main>"]
-        outcomes = [chart for run in ended for chart in _outcome(run, len(runs) > 1)]
+        outcomes = [*_probabilities(ended), *(chart for run in ended for chart in _outcome(run, len(runs) > 1))]
         parts += ["<h2>What the best model makes of the rows</h2><main>", *outcomes, "</main>"] if outcomes else []
     if spans:
         parts += ["<h2>Timeline</h2><main>", Timeline("spans of the first ranks, in ms", spans).html(), "</main>"]
@@ -140,21 +143,20 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
 
 def _curves(runs):
     """Return a chart for each number in metrics.jsonl; the splits of one metric share a chart."""
-    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    charts: dict[str, list[Curve]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record if key != "epoch"):
             points = [(record["epoch"], record[key]) for record in run.epochs if record.get(key) is not None]
-            chart, series = _chart_of(key)
-            label = " ".join(filter(None, (run.name if len(runs) > 1 else "", series)))
+            chart, split = _chart_of(key)
             if points:
-                charts.setdefault(chart, {})[label or chart] = points
-    return [Lines(f"{chart} by epoch", series).html() for chart, series in charts.items()]
+                charts.setdefault(chart, []).append(Curve(run.name, split, points))
+    return [Lines(f"{chart} by epoch", curves).html() for chart, curves in charts.items()]
 
 
 def _chart_of(key):
-    """Return the chart and the series of a number: "val_loss" belongs to the chart "loss", series "val"."""
+    """Return the chart and the split of a number: "val_loss" belongs to the chart "loss", split "val"."""
     split, _, rest = key.partition("_")
-    if split in ("train", "val", "test") and rest:
+    if split in DASHES and rest:
         return rest.replace("_", " "), split
     chart = {"seconds": "seconds of an epoch's steps", "lr": "learning rate"}.get(key, key)
     return chart, "train" if key == "loss" else ""
@@ -202,6 +204,10 @@ def _outcome(run, several):
     """Return a confusion matrix, or a histogram, for each split."""
     found = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
+        if found.get("scores", {}).get("ranked"):
+            split, rows = threshold_rows(found)
+            yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if several else ''}"
+                   f"</figcaption>{_table(_THRESHOLD_HEADS, rows)}</figure>")
         for split, values in found["splits"].items():
             title = f"{split}{f', {run.name}' if several else ''}"
             if found["kind"] == "confusion":
@@ -211,8 +217,23 @@ def _outcome(run, several):
             else:
                 edges = [*map(_number, found["edges"])]
                 centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-                yield Lines(f"histogram, {title}", {name: [*zip(centres, map(_number, own))]
-                                                    for name, own in zip(found["series"], values)}).html()
+                curves = [Curve(str(name), "", [*zip(centres, map(_number, own))])
+                          for name, own in zip(found["series"], values)]
+                yield Lines(f"histogram, {title}", curves, whole=False).html()
+
+
+_THRESHOLD_HEADS = ("threshold", "true positive", "false positive", "false negative", "true negative", "precision",
+                    "recall", "F1")
+
+
+def _probabilities(runs):
+    """Return the charts of the runs' probabilities, which the runs share."""
+    outcomes = {}
+    for run in runs:
+        with reading(Path(run.name) / SUMMARY):
+            outcomes[run.name] = run.summary.get("outcome") or {}
+            list(score_charts({run.name: outcomes[run.name]}))  # an error names the file
+    return [*score_charts(outcomes)]
 
 
 def _peaks(run):
@@ -228,23 +249,45 @@ def _seconds(run):
 
 
 def _results(runs):
-    """Return a table with a row for each run: its data, model, ranks and scores."""
-    heads = ("run", "data", "model", "ranks", "mode", "epochs", "best epoch", "train", "validation", "test", "metric")
+    """Return a table with a row for each run, the best validation score first, and the options that differ."""
+    differ = [name for name in _differing(runs) if name not in ("data", "model")]
+    heads = ("run", "data", "model", *differ, "ranks", "mode", "epochs", "best epoch", "train", "validation", "test",
+             "no edges", "metric")
     rows = []
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
-            rows.append(_result(run))
-    return _table(heads, rows)
+            rows.append((_rank_of(run), _result(run, differ)))
+    return _table(heads, [row for _, row in sorted(rows, key=lambda found: found[0])])
 
 
-def _result(run):
-    found, told = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", "")]
+def _rank_of(run):
+    """Return what a run is sorted by: runs that have ended first, by metric, from the best validation score on."""
+    if not run.summary:
+        return 1, "", 0.0
+    metric, score = run.summary["metric"], run.summary["best"]["scores"].get(f"val_{_key(run.summary)}")
+    return 0, metric, float("inf") if score is None else _number(score) * (1 if lower_is_better(metric) else -1)
+
+
+def _key(summary):
+    return summary["metric"].replace("-", "_")
+
+
+def _result(run, differ):
+    options = [json.dumps(run.options[name]) if name in run.options else "-" for name in differ]
+    found, told = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
     if not found:
-        return [*told, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", ""]
-    metric, scores = found["metric"], found["best"]["scores"]
-    key = metric.replace("-", "_")
-    shown = [_score(scores.get(f"{split}_{key}")) for split in ("train", "val", "test")]
-    return [*told, found["ranks"], found["mode"], run.epochs[-1]["epoch"], found["best"]["epoch"], *shown, metric]
+        return [*told, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
+    scores = found["best"]["scores"]
+    shown = [_score(scores.get(f"{split}_{_key(found)}")) for split in DASHES]
+    without_edges = _score(found["counted"].get("baseline", {}).get("features", {}).get("test"))
+    return [*told, found["ranks"], found["mode"], run.epochs[-1]["epoch"], found["best"]["epoch"], *shown,
+            without_edges, found["metric"]]
+
+
+def _differing(runs):
+    """Return the names of the options that are not the same in all runs."""
+    names = dict.fromkeys(name for run in runs for name in run.options)
+    return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
 
 
 def _score(value):
@@ -253,8 +296,7 @@ def _score(value):
 
 def _options(runs):
     """Return the options of each run; for several runs the options that differ come first."""
-    names = [*dict.fromkeys(name for run in runs for name in run.options)]
-    differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
+    names, differ = [*dict.fromkeys(name for run in runs for name in run.options)], _differing(runs)
     order = differ + [name for name in names if name not in differ]
     rows = [[name, *(json.dumps(run.options[name]) if name in run.options else "-" for run in runs)] for name in order]
     return _table(("option", *(run.name for run in runs)), [*rows, ["versions", *map(_versions, runs)]])

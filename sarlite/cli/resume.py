@@ -52,6 +52,9 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda task: isinstance(task, str) and task in TASKS, f"one of {', '.join(TASKS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
              "true or false by name"),
+    "positive": (lambda number: type(number) is int and number in (0, 1), "0 or 1"),
+    "thresholds": (lambda values: isinstance(values, list) and len(values) > 0
+                   and all(type(value) is float and 0 <= value <= 1 for value in values), "a list of probabilities"),
     "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
                     "a list of names"),
 }

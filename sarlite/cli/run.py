@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sarlite import nn, optim
-from sarlite.cli import limit, resume
+from sarlite.cli import class_options, class_report, limit, resume
 from sarlite.cli import run_report as report
 from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, to_toml
@@ -18,16 +18,20 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.errors import ConfigError
 from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.profile import trim
 from sarlite.tasks.task_table import task_type
+from sarlite.tasks.thresholds import threshold_rule
 from sarlite.train import batch_sources, checkpoint, propagated, trace
+from sarlite.train.baseline import baselines, row_features
 from sarlite.train.edge_values import ARRAYS
+from sarlite.train.epochs import fit
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, widths
-from sarlite.train.loop import Trainer, fit
+from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import errors_of, make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.stopping import Best, Stopping
@@ -92,18 +96,30 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     part = targets.apply(part)
+    training, decided = class_options.of_data(comm, run.training, part)
+    run = run._replace(training=training)
+    if comm.rank == 0 and decided:
+        print("\n".join(decided), flush=True)
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))
     limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
+    if threshold_rule(run.training.threshold).chosen and not trainer.counts["val"]:
+        raise ConfigError(f"threshold {run.training.threshold}: is chosen on the validation rows, but there are none",
+                          "threshold")
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
-             "used": used}
+             "used": used, "positive": trainer.task.positive}
     if part.class_names:
         about["class_names"] = part.class_names
+    without_edges = None
+    if run.training.baseline and not machine.dry_run and part.task != "link":
+        features, ids = row_features(part)
+        without_edges = baselines(comm, trainer.task, features, ids, trainer.labels, trainer.rows, part.n_classes)
+        del features
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
@@ -115,7 +131,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
             return dry_run(comm, run, trainer, part, memory)
     saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
     with errors_of(run.model.spec):
-        return _report(run, trainer, part, saving, *_fit(run, trainer, saving, tick, memory))
+        return _report(run, trainer, part, saving, without_edges, *_fit(run, trainer, part, saving, tick, memory))
 
 
 def new_model(comm, run, part, rng):
@@ -173,14 +189,16 @@ def _task(run, part):
     return task
 
 
-def _fit(run, trainer, saving, tick, memory):
-    """Train until the last epoch or a signal, and save. Collective.
+def _fit(run, trainer, part, saving, tick, memory):
+    """Train until the last epoch or a signal, judge the best model, and save. Collective.
 
     Returns
     -------
     list of float, float
         Each epoch's seconds; those of all, with evaluations and checkpoints.
     Trace, or None
+    dict or None
+        The best model's `outcome`; None if nothing was trained, or a signal ended the run early.
     """
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
     begin = time.perf_counter()
@@ -204,18 +222,27 @@ def _fit(run, trainer, saving, tick, memory):
             profile.trace = None
         return stops
 
+    def on_divergence(text):
+        if comm.rank == 0:
+            print(f"warning: {text} (--lr)", file=sys.stderr, flush=True)
+
     with saving.interrupts.postponed():
         if saving.start < epochs:
             saving.try_disk()
         with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
             fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
-                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step)
+                stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step, on_divergence=on_divergence)
+        total, judged = time.perf_counter() - begin, None
+        if seconds and not (saving.signum and saving.epoch < epochs):
+            judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
+                             threshold_rule(run.training.threshold))
+            saving.decide(judged.get("threshold"))
         saving.save()
     saving.meet_signals()
-    return seconds, time.perf_counter() - begin, recorded
+    return seconds, total, recorded, judged
 
 
-def _report(run, trainer, part, saving, seconds, total, recorded):
+def _report(run, trainer, part, saving, without_edges, seconds, total, recorded, judged):
     """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
@@ -226,18 +253,23 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
+    counted |= {"baseline": report.finite(without_edges)} if without_edges else {}
+    counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold") if name in (judged or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
-    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
+    early = saving.epoch < run.training.epochs and saving.stopping.ends(saving.epoch, saving.best)
+    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": early}
     if comm.rank == 0:
+        for text in class_report.warnings(trainer.task, judged, part.class_names):
+            print(f"warning: {text}", file=sys.stderr, flush=True)
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         print(told, flush=True)
         if run.output.json:
             print(report.json_line(run, comm.size, counted, saving.best), flush=True)
     if seconds:  # else the run was complete, and stays as it was
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
-        if not saving.signum:
-            summary["outcome"] = outcome(trainer, saving.best, part.n_classes, part.class_names)
+        if judged:
+            summary["outcome"] = report.finite(judged)
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:
         saving.leave(complete=True)

@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from sarlite import kernels, progress
+from sarlite.cli import class_report
 from sarlite.errors import needs, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
@@ -19,7 +20,7 @@ LINE_SECONDS = 5.0
 
 def write_metrics(file, record):
     """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
-    file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+    file.write(json.dumps(finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
@@ -176,7 +177,7 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         What `--json` prints.
     best : Best
     times : dict
-        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether they ended "early".
+        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether patience ended them "early".
     run_dir : path
     """
     balance, patience = summary["partition"]["imbalance"], run.training.patience
@@ -201,7 +202,10 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         *_message_flow(counted),
         *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
+        *_without_edges(counted.get("baseline"), best.task),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
+        *class_report.threshold_row(counted.get("threshold")),
+        *class_report.calibration_row(counted.get("calibration")),
         *_smoothed(counted.get("correct_and_smooth")),
         ("peak memory", _memory(counted["peak_bytes"], one_process)),
         ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size)),
@@ -255,11 +259,24 @@ _PATIENT = "; none better for {}, so they ended"
 
 
 def _scores(scores, task):
-    """Return the metric of each split."""
-    found = {name: scores[f"{split}_{task.key}"]
-             for split, name in (("train", "train"), ("val", "validation"), ("test", "test"))}
-    return ", ".join(f"{name} {f'{value:.6g}' if task.lower and value is not None else _share(value)}"
-                     for name, value in found.items())
+    """Return the metric of each split in words."""
+    return _by_split({split: scores[f"{split}_{task.key}"] for split in ("train", "val", "test")}, task)
+
+
+def _by_split(values, task):
+    named = (("train", values["train"]), ("validation", values["val"]), ("test", values["test"]))
+    return ", ".join(f"{name} {_share(value) if task.metric_kind.share or value is None else f'{value:.6g}'}"
+                     for name, value in named)
+
+
+def _without_edges(found, task):
+    """Yield the rows of the baselines without edges; none of a run without these."""
+    kind = "linear" if task.form.name == "regress" else "logistic"
+    if found and "features" in found:
+        yield "no edges", f"{_by_split(found['features'], task)} ({kind} regression on the features)"
+    if found:
+        prior = "mean of the training rows" if kind == "linear" else "shares of the classes"
+        yield "prior", f"{_by_split(found['prior'], task)} ({prior})"
 
 
 def _smoothed(found):
@@ -299,18 +316,18 @@ def summary(run, size, data, counted, best, times):
     """Return what `table` shows, as a dict that JSON can hold."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
-    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+    return finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
                     "metric": best.task.metric, "key": best.task.key, "lower": best.task.lower, "counted": counted, "versions": versions,
                     "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
 
 
-def _finite(value):
+def finite(value):
     """Return the value with null in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {str(name): _finite(found) for name, found in value.items()}
+        return {str(name): finite(found) for name, found in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(found) for found in value]
+        return [finite(found) for found in value]
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

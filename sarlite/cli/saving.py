@@ -97,6 +97,12 @@ class Saving:
             self.save()
         return bool(self.signum)
 
+    def decide(self, threshold):
+        """Store the decision threshold of the best model, a dict of `outcome`, in the checkpoint; None without one."""
+        if threshold is not None:
+            self.about["thresholds"] = threshold["values"]
+            self.saved = self.start  # a checkpoint of this epoch has none yet
+
     def save(self):
         """Write the checkpoint of the last completed epoch, unless it exists already."""
         raise_together(self.comm, self._error)

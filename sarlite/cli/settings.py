@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from sarlite import optim
+from sarlite.cli import class_options
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions, RunOptions, TrainingOptions
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
@@ -62,6 +63,7 @@ def settings(options: RunOptions, cls: Any = None) -> Settings:
     """
     model, training, minibatch = options.model.spec(cls), options.training, options.minibatch
     minibatch.at_remote()  # which refuses what no cache can have
+    class_options.check(training)
     return Settings(source_of(options, model.cls), graph_of(options, model.cls), model,
                     minibatch if minibatch.batch_size else None, training, options.output, options.links,
                     options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())

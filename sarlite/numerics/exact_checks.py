@@ -23,8 +23,8 @@ LOSSES = frozenset(("cross_entropy", "nll", "share"))
 """Primitives that return this rank's share of a sum over all rows."""
 SUPPORTED = PAIRS | OVER_AXES | LOSSES | {
     "abs", "activate", "aggregate", "astype", "bitwise_and", "bitwise_or", "clip", "concat", "dropout", "elu", "equal",
-    "exp", "getitem", "greater", "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "matmul",
-    "matmul_by_head", "neg", "not_equal", "piece", "relations", "relu", "reshape", "sigmoid", "silu", "softplus",
+    "exp", "focal", "getitem", "greater", "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log",
+    "matmul", "matmul_by_head", "neg", "not_equal", "piece", "relations", "relu", "reshape", "sigmoid", "silu", "softplus",
     "sqrt", "take", "transpose",
 }  # fmt: skip
 """Primitives whose results have the same bits for any number of ranks."""

@@ -41,7 +41,7 @@ from sarlite.tape.elementwise import (
     sqrt,
     tanh,
 )
-from sarlite.tape.losses import bce_with_logits, cross_entropy, mae, mse, nll
+from sarlite.tape.losses import bce_with_logits, cross_entropy, focal, mae, mean_share, mse, nll
 from sarlite.tape.neural import dropout, layer_norm
 from sarlite.tape.numpy_calls import array_function, array_ufunc
 from sarlite.tape.pairwise import (
@@ -82,11 +82,12 @@ from sarlite.types import Array
 # fmt: off
 __all__ = [
     "abs", "add", "astype", "bce_with_logits", "bitwise_and", "bitwise_or", "clip", "concat", "cross_entropy", "cumsum",
-    "div", "dropout", "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "gelu", "getitem", "greater",
-    "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p", "log_softmax",
-    "logsumexp", "mae", "matmul", "matmul_by_head", "max", "maximum", "mean", "min", "minimum", "mse", "mul", "neg",
-    "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid", "silu", "softmax", "softplus",
-    "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var", "where",
+    "div", "dropout", "einsum", "elu", "equal", "exp", "expand_dims", "expm1", "flatten", "focal", "gelu", "getitem",
+    "greater", "greater_equal", "invert", "layer_norm", "leaky_relu", "less", "less_equal", "log", "log1p",
+    "log_softmax", "logsumexp", "mae", "matmul", "matmul_by_head", "max", "maximum", "mean", "mean_share", "min",
+    "minimum", "mse", "mul", "neg", "nll", "not_equal", "power", "relu", "reshape", "rpow", "scatter_add", "sigmoid",
+    "silu", "softmax", "softplus", "sqrt", "squeeze", "stack", "std", "sub", "sum", "take", "tanh", "transpose", "var",
+    "where",
 ]
 # fmt: on
 

@@ -1,5 +1,7 @@
 """Counts for ROC-AUC and average precision over all ranks, by a distributed sort. No rank holds all scores."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sarlite.comm import Communicator
@@ -39,33 +41,50 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
             for found in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
 
 
-def precisions(comm: Communicator, scores: Array, positive: Array) -> tuple[Array, int]:
-    """Return the terms of the average precision over all ranks.
+class PrecisionSteps(NamedTuple):
+    """Counts of the rows with at least some score, over all ranks. This rank has one range of the distinct scores.
+
+    Attributes
+    ----------
+    scores : (m,) float64
+        The distinct scores of this rank's range, descending.
+    own_positive : (m,) float64
+        Positive rows with the score.
+    positive, negative : (m,) float64
+        Positive and negative rows with the score or a higher one.
+    n_positive, n_negative : int
+        All positive and negative rows.
+    """
+
+    scores: Array
+    own_positive: Array
+    positive: Array
+    negative: Array
+    n_positive: int
+    n_negative: int
+
+
+def precision_steps(comm: Communicator, scores: Array, positive: Array) -> PrecisionSteps:
+    """Return for each distinct score how many rows of all ranks have it or a higher one. Collective.
 
     Parameters
     ----------
+    comm : Communicator
     scores : (n_local,) array of floats
-        None of them NaN.
+        Scores without NaN.
     positive : (n_local,) array of bools
-
-    Returns
-    -------
-    terms : (m, 1) float64
-        One term for each distinct score in this rank's range: the positives with the score times the share of positives
-        among rows with this score or a higher score.
-    n_positive : int
-        Over all ranks.
 
     Notes
     -----
-    Collective. Sends as `pairs` does. Each distinct score is in one rank's range, so the numbers are the same however
-    rows are divided.
+    Sends as `pairs` does. Each distinct score is in one rank's range, so the numbers are the same however rows are
+    divided. The range of a higher rank has higher scores.
     """
     rows = _sorted_range(comm, _counted(0, scores, positive), 1)[::-1]
     found = np.cumsum(rows[:, 2:], 0)
     sums = np.array(comm.allgather(rows[:, 2:].sum(0)))
     true, false = (found + sums[comm.rank + 1 :].sum(0)).T
-    return (rows[:, 2] * (true / np.maximum(true + false, 1)))[:, None], int(sums[:, 0].sum())
+    n_positive, n_negative = np.rint(sums.sum(0)).astype(np.int64).tolist()
+    return PrecisionSteps(rows[:, 1], rows[:, 2], true, false, n_positive, n_negative)
 
 
 def _pairs(comm, scores, positive):

@@ -3,9 +3,10 @@
 from typing import Any
 
 from sarlite.errors import ConfigError
+from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Targets, Task, one_of
+from sarlite.tasks.task import Targets, Task, UserLoss, one_of
 
 
 class EdgeTask(PairTask):
@@ -14,8 +15,10 @@ class EdgeTask(PairTask):
     Parameters as of `GraphTask`.
     """
 
-    def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
-        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)
+    def __init__(self, form: str = "classify", loss: str | UserLoss | None = None, metric: str | None = None, *,
+                 class_weights: ClassWeights | None = None, positive: int = 1) -> None:
+        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric, class_weights=class_weights,
+                         positive=positive)
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
@@ -25,7 +28,7 @@ class EdgeTask(PairTask):
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
-        return cls(name, training.loss, training.metric)
+        return cls(name, **cls.objective(training))
 
     @classmethod
     def read_targets(cls, run: Any, part: Any) -> Targets:

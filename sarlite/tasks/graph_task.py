@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 from sarlite.graph.graph_set import GraphSet
 from sarlite.minibatch import GraphLoader
+from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Task, one_of
+from sarlite.tasks.task import Task, UserLoss, one_of
 
 
 class GraphTask(Task):
@@ -14,12 +15,14 @@ class GraphTask(Task):
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 
-    def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None) -> None:
-        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)
+    def __init__(self, form: str = "classify", loss: str | UserLoss | None = None, metric: str | None = None, *,
+                 class_weights: ClassWeights | None = None, positive: int = 1) -> None:
+        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric, class_weights=class_weights,
+                         positive=positive)
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
-        return cls(name, training.loss, training.metric)
+        return cls(name, **cls.objective(training))
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:

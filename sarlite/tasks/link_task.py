@@ -6,7 +6,7 @@ from sarlite.errors import ConfigError
 from sarlite.tasks.link_splits import digest
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.target_forms import LinkForm
-from sarlite.tasks.task import Targets, Task
+from sarlite.tasks.task import Targets, Task, UserLoss
 
 
 class LinkTask(PairTask):
@@ -28,7 +28,7 @@ class LinkTask(PairTask):
     ranks and not on another; in exact numerics the metrics have the same bits on any number of ranks.
     """
 
-    def __init__(self, loss: str | None = None, metric: str | None = None) -> None:
+    def __init__(self, loss: str | UserLoss | None = None, metric: str | None = None) -> None:
         super().__init__(LinkForm(), loss, metric)
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:

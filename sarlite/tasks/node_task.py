@@ -6,9 +6,10 @@ from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader
+from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
-from sarlite.tasks.task import InputRows, Task, one_of
+from sarlite.tasks.task import InputRows, Task, UserLoss, one_of
 from sarlite.types import Array
 
 
@@ -19,10 +20,14 @@ class NodeTask(Task):
     ----------
     form : {"classify", "multilabel", "regress"}
         Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values).
-    loss : str, optional
-        By default cross entropy; binary cross entropy with logits; squared error.
+    loss : str or callable, optional
+        By default cross entropy; binary cross entropy with logits; squared error. See `Task`.
     metric : str, optional
-        By default accuracy; ROC-AUC; RMSE.
+        By default accuracy; ROC-AUC; RMSE. See `metric_table.METRICS`.
+    class_weights : "balanced", sequence or dict of class to float, optional
+        Factors of the loss by class or label. "balanced" gives each class the same sum of weights.
+    positive : {0, 1}
+        The positive one of two classes, which ap, precision, recall and F-beta are about.
     label_inputs : LabelInputs, optional
         Show labels of training rows to the model, whose input is then n_features + n_classes wide. The features are
         copied.
@@ -31,13 +36,22 @@ class NodeTask(Task):
     ------
     ConfigError
         An argument is unknown, or label inputs are given for labels that are no classes.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.node_task import NodeTask
+    >>> task = NodeTask("classify", loss="focal:2", metric="recall@precision=0.9", class_weights="balanced")
+    >>> task.key, task.lower
+    ('recall@precision=0.9', False)
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)
 
-    def __init__(self, form: str = "classify", loss: str | None = None, metric: str | None = None, *,
+    def __init__(self, form: str = "classify", loss: str | UserLoss | None = None, metric: str | None = None, *,
+                 class_weights: ClassWeights | None = None, positive: int = 1,
                  label_inputs: LabelInputs | None = None) -> None:
-        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric)
+        super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric, class_weights=class_weights,
+                         positive=positive)
         if label_inputs is not None and not isinstance(label_inputs, LabelInputs):
             raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
         if label_inputs is not None and form != "classify":
@@ -66,7 +80,7 @@ class NodeTask(Task):
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
         shown = LabelInputs(training.label_inputs, n_outputs) if training.label_inputs else None
-        return cls(name, training.loss, training.metric, label_inputs=shown)
+        return cls(name, label_inputs=shown, **cls.objective(training))
 
     @classmethod
     def n_more_inputs(cls, training: Any, n_outputs: int) -> int:

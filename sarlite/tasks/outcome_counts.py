@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.tasks.class_metrics import confidence
 from sarlite.tasks.metrics import Metric
 from sarlite.types import Array
 
 MOST_CLASSES, BINS = 64, 20
+SCORE_EDGES = 1 / (1 + np.exp(-np.linspace(-12, 12, 241)))
+"""Edges of the bins of probabilities, (241,) float64: even steps of the logit, so that rare classes have many bins."""
 CountRows = Callable[[Array, Array], Array]
 """(output, targets) of some rows -> counts, an array of one shape in each call."""
 
@@ -55,6 +58,16 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
     """
     return lambda output, targets: np.stack([np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
                                              for values in series(output, targets)])
+
+
+def score_counts(output: Array, labels: Array, positive: int) -> Array:
+    """Return the number of negative and of positive rows by bin of their probability, (2, 240) int64.
+
+    See `class_metrics.confidence` for the rows and probabilities.
+    """
+    probabilities, true = confidence(output, labels, positive)
+    clipped = np.clip(np.nan_to_num(probabilities), SCORE_EDGES[0], SCORE_EDGES[-1])
+    return np.stack([np.histogram(clipped[true == value], SCORE_EDGES)[0] for value in (False, True)])
 
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],

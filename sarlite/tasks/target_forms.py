@@ -7,6 +7,7 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.data import targets as target_values
 from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.tasks.metric_table import NamedMetric
 from sarlite.tasks.outcome_counts import (
     BINS,
     MOST_CLASSES,
@@ -40,7 +41,7 @@ class TargetForm:
         """Return the fewest columns that an output needs, by this rank's targets; 0 if the loss compares shapes."""
         return 0
 
-    def check_width(self, metric: str, n_outputs: int) -> None:
+    def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
         """Raise a ConfigError if `metric` is undefined for `n_outputs` columns."""
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
@@ -70,10 +71,13 @@ class ClassForm(TargetForm):
     def n_classes(self, targets: Array, rows: Splits) -> int:
         return max((int(targets[split].max()) + 1 for split in rows.values() if len(split)), default=0)
 
-    def check_width(self, metric: str, n_outputs: int) -> None:
-        if metric == "roc-auc" and n_outputs != 2:
-            raise ConfigError("metric roc-auc is of several labels, or of 2 classes, but there are "
+    def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
+        if metric.kind.two_classes and n_outputs != 2:
+            raise ConfigError(f"metric {metric.name} is of several labels, or of 2 classes, but there are "
                               f"{n_outputs} classes", "metric")
+        if metric.name.startswith("top@") and metric.parameter >= n_outputs > 2:
+            raise ConfigError(f"metric {metric.name}: there are {n_outputs} classes, so each row would be right",
+                              "metric")
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:

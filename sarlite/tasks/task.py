@@ -3,14 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from sarlite.comm import Communicator
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import FixedBatch, FullBatch
-from sarlite.tasks.metrics import LOWER, METRICS, Metric
+from sarlite.tape import Tensor
+from sarlite.tasks.class_losses import ClassWeights, checked_weights, class_counts, scaled_weights
+from sarlite.tasks.loss_table import find_loss
+from sarlite.tasks.metric_table import NamedMetric, find_metric
+from sarlite.tasks.metrics import Metric
 from sarlite.tasks.outcome_counts import OutcomeCounts
 from sarlite.tasks.target_forms import Splits, TargetForm
-from sarlite.tasks.task_losses import LOSSES, Loss
+from sarlite.tasks.task_losses import Loss, mean_over_rows
 from sarlite.types import Array
 
 
@@ -64,6 +70,10 @@ class Targets:
         self.identity, self.apply = identity or {}, apply
 
 
+UserLoss = Callable[[Tensor, Array], Tensor]
+"""(output, targets) -> scalar Tensor, the mean over the rows that it is given."""
+
+
 class Task:
     """Targets of rows, the loss, and the metric that evaluation reports of each split.
 
@@ -73,15 +83,24 @@ class Task:
     ----------
     form : TargetForm
         What the targets are.
-    loss : str, optional
-        Key of `LOSSES[form.name]`, by default the first. The loss is a mean over rows, and over columns of numbers.
+    loss : str or callable, optional
+        As `find_loss` takes it, by default the first of `LOSSES[form.name]`. The loss is a mean over rows, and over
+        columns of numbers. Or a function (output, targets) -> scalar Tensor, the mean over the rows that it is given.
     metric : str, optional
-        Key of `METRICS[form.name]`, by default the first. The metric of the validation split decides the best epoch.
+        As `find_metric` takes it, by default the first of `METRICS[form.name]`. The metric of the validation split
+        decides the best epoch.
+    class_weights : "balanced", sequence or dict of class to float, optional
+        Factors of the loss by class, or of several labels by label where it is 1; see `scaled_weights`.
+    positive : {0, 1}
+        The positive one of two classes, which ap, precision, recall and F-beta are about.
 
     Attributes
     ----------
     loss : callable
-        (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor.
+        (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor, without weights of classes.
+    metric : str
+        The metric's name.
+    metric_kind : MetricKind
     key : str
         The metric's name in records, behind "train_", "val_" or "test_".
     lower : bool
@@ -93,25 +112,37 @@ class Task:
     needs_splits : bool
         True if the splits of a data set's nodes must be there.
     exact : bool
-        True if the loss has the same bits on any number of ranks in exact numerics.
+        True if the loss has the same bits on any number of ranks in exact numerics. A function of the user has not.
 
     Raises
     ------
     ConfigError
-        The form has no such loss or metric.
+        The form has no such loss or metric, or the loss takes no weights of classes.
     """
 
     graph_types: ClassVar[tuple[type, ...]] = ()
     reads_labels: ClassVar[bool] = True
     needs_splits: ClassVar[bool] = True
-    exact: ClassVar[bool] = True
 
-    def __init__(self, form: TargetForm, loss: str | None = None, metric: str | None = None) -> None:
-        losses, metrics = LOSSES[form.name], METRICS[form.name]
-        self.form, self.metric = form, metric or next(iter(metrics))
-        self.loss: Loss = losses[one_of(f"loss of task {form.name}", loss or next(iter(losses)), losses)]
-        one_of(f"metric of task {form.name}", self.metric, metrics)
-        self.key, self.lower = self.metric.replace("-", "_"), self.metric in LOWER
+    def __init__(self, form: TargetForm, loss: str | UserLoss | None = None, metric: str | None = None, *,
+                 class_weights: ClassWeights | None = None, positive: int = 1) -> None:
+        self.form, self.exact, self.class_weights = form, not callable(loss), checked_weights(class_weights)
+        if callable(loss):
+            self._make_loss: Callable[[Array | None], Loss] = lambda weights: mean_over_rows(loss)
+            weighted, name = False, "of your own"
+        else:
+            kind, parameter = find_loss(form.name, loss)
+            self._make_loss = lambda weights: kind.make(weights, parameter)
+            weighted, name = kind.weighted, loss or f"of task {form.name}"
+        if class_weights is not None and not weighted:
+            raise ConfigError(f"class_weights: the loss {name} takes none: cross-entropy, bce and focal do",
+                              "class_weights")
+        if positive not in (0, 1):
+            raise ConfigError(f"positive is {positive!r}, but must be 0 or 1, a class of two", "positive")
+        self.loss, self.positive = self._make_loss(None), int(positive)
+        self._metric: NamedMetric = find_metric(form.name, metric)
+        self.metric, self.metric_kind = self._metric.name, self._metric.kind
+        self.key, self.lower = self.metric.replace("-", "_"), self.metric_kind.lower
 
     # ---- what the trainer asks
 
@@ -132,11 +163,30 @@ class Task:
 
     def check_width(self, n_outputs: int) -> None:
         """Raise a ConfigError if the metric is undefined for `n_outputs` columns."""
-        self.form.check_width(self.metric, n_outputs)
+        self.form.check_width(self._metric, n_outputs)
 
     def make_metric(self) -> Metric | None:
         """Return a metric without rows, or None if the task has no metric."""
-        return METRICS[self.form.name][self.metric]()
+        return self._metric.make(self.positive)
+
+    def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
+        """Return the loss of a training on some rows, whose classes decide the weights. Collective.
+
+        Parameters
+        ----------
+        targets : array
+        rows : (k,) int64
+            This rank's training rows.
+        comm : Communicator
+        n_classes : int
+            The same on every rank; read for classes alone.
+        """
+        if self.class_weights is None:
+            return self.loss
+        several = self.form.name == "multilabel"
+        counts = class_counts(comm, targets, rows, None if several else n_classes)
+        n_rows = int(comm.allreduce(np.array([len(rows)], np.float64))[0])
+        return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
     def input_rows(self, graph: Any, tensor: Any, targets: Array, rows: Splits, seed: int) -> InputRows:
         """Return the input rows of a training. Collective."""
@@ -152,6 +202,12 @@ class Task:
         return self.form.outcome_counts(targets, rows, comm, n_classes, class_names)
 
     # ---- what a run of the command line asks
+
+    @staticmethod
+    def objective(training: Any) -> dict[str, Any]:
+        """Return the arguments of the loss and the metric that a run's `TrainingOptions` give."""
+        return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
+                "positive": 1 if training.positive is None else int(training.positive)}
 
     @classmethod
     def form_name(cls, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Losses of each form of targets, as a rank's share of the mean over the rows of all ranks."""
+"""Losses of numbers and of links, as a rank's share of the mean over the rows of all ranks, and losses of a user."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 `count` is their number over all ranks."""
 
 
-def _mean_over_values(loss):
+def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
     """Return the loss whose mean runs over the rows and columns of `loss`."""
 
     def share(output, targets, rows, count):
@@ -33,7 +33,7 @@ def _candidate_scores(output, rows):
     return ops.take(output, rows)
 
 
-def _link_cross_entropy(output, targets, rows, count):
+def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
     """Return the binary cross entropy, the mean over links and negatives."""
     scores = _candidate_scores(output, rows)
     truth = np.zeros(scores.shape, scores.dtype)
@@ -41,7 +41,7 @@ def _link_cross_entropy(output, targets, rows, count):
     return ops.bce_with_logits(scores, truth, count=count * scores.shape[1])
 
 
-def _of_differences(loss):
+def of_differences(loss: Callable[..., Tensor]) -> Loss:
     """Return the mean over negatives of `loss` of a negative's score less the score of its link, and of zeros."""
 
     def share(output, targets, rows, count):
@@ -53,23 +53,14 @@ def _of_differences(loss):
     return share
 
 
-def _contrastive(output, targets, rows, count):
+def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
     """Return the cross entropy of the link among its candidates."""
     return ops.cross_entropy(_candidate_scores(output, rows), targets[rows], count=count)
 
 
-def _margin(differences, zeros, count):
+def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
+    """Return the mean of max(0, 1 + difference)."""
     return ops.mae((differences + 1).relu(), zeros, count=count)
-
-
-LOSSES: dict[str, dict[str, Loss]] = {
-    "classify": {"cross-entropy": ops.cross_entropy},
-    "multilabel": {"bce": _mean_over_values(ops.bce_with_logits)},
-    "regress": {"squared": _mean_over_values(ops.mse), "absolute": _mean_over_values(ops.mae)},
-    "link": {"bce": _link_cross_entropy, "cross-entropy": _contrastive, "bpr": _of_differences(ops.bce_with_logits),
-             "margin": _of_differences(_margin)},
-}
-"""Losses by form of targets and name. The first loss of a form is its default."""
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:

@@ -1,6 +1,7 @@
-"""The trainer, which takes steps and evaluates over whatever yields batches; and training by epochs."""
+"""The trainer, which takes steps and evaluates over whatever yields batches."""
 
 import time
+import warnings
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -11,7 +12,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, raise_together, whole
+from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
@@ -21,6 +22,7 @@ from sarlite.tape.tensor import as_array
 from sarlite.tasks.custom_loss import CustomLoss
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.task import Task
+from sarlite.train.epochs import fit
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.trainer_arguments import (
@@ -126,7 +128,8 @@ class Trainer:
         self.scoring = source_of(self.full_batch if scoring is None else scoring)
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
         self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
-        self.loss = checked_loss(self.task.loss, type(model).__name__, self.n_classes)
+        loss_over_rows = self.task.loss_over(self.labels, self.rows["train"], self.comm, self.n_classes)
+        self.loss = checked_loss(loss_over_rows, type(model).__name__, self.n_classes)
         self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
         self.optimizer = together(self.comm, lambda: optimizer(self.flat))
         if not isinstance(self.optimizer, Optimizer):
@@ -196,6 +199,8 @@ class Trainer:
             callbacks: Sequence[Callable[[dict[str, Any]], Any]] = ()) -> Best:
         """Train until the trainer has taken `epochs` epochs, those before the call counted, and evaluate. Collective.
 
+        Training that diverges ends with a RuntimeWarning on rank 0; the model then has the best epoch's parameters.
+
         Parameters
         ----------
         epochs : int
@@ -224,8 +229,13 @@ class Trainer:
         def on_epoch(record):
             return any([callback(record) is True for callback in callbacks])  # each of them hears of it
 
+        def on_divergence(text):
+            if self.comm.rank == 0:
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+
         return fit(self, epochs, start=self.training_step.n_steps // len(self.batches), eval_every=eval_every,
-                   stopping=Stopping(patience, plateau_of(self.schedule)), on_epoch=on_epoch)
+                   stopping=Stopping(patience, plateau_of(self.schedule)), on_epoch=on_epoch,
+                   on_divergence=on_divergence)
 
     def _begin(self, step):
         """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
@@ -335,58 +345,6 @@ def _constants(x):
     if isinstance(x, dict):
         return {name: _constants(rows) for name, rows in x.items()}
     return Tensor(as_array(x), constant=True, placement="rows")
-
-
-def fit(trainer: Trainer, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
-        stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
-        on_step: Callable[[int, float], Any] = lambda done, loss: None) -> Best:
-    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
-    Collective.
-
-    Where `on_epoch` returns True, on every rank alike, training ends there, or where `stopping` says so. Where
-    `eval_every` does not divide `epochs` the last evaluation is forced: it is told, but decides nothing (`Best`).
-
-    Returns
-    -------
-    Best
-
-    Raises
-    ------
-    ConfigError
-        `epochs`, `start` or `eval_every` is no whole number, or less than 0, 0 or 1.
-    """
-    epochs, start, eval_every = whole("epochs", epochs), whole("start", start), whole("eval_every", eval_every, 1)
-    best, stopping = best or Best(trainer.task), stopping or Stopping()
-    for epoch in range(start, epochs):
-        if epoch % eval_every == 0 and stopping.ends(epoch, best):
-            break
-        due = (epoch + 1) % eval_every == 0
-        with trainer.graph.profile.span(f"epoch {epoch + 1}"):
-            record = _train_epoch(trainer, epoch, on_step)
-            if due or epoch + 1 == epochs:
-                record |= _evaluate(trainer, epoch, best, forced=not due)
-        if due and record["val_loss"] is not None:
-            stopping.evaluated(epoch + 1, best)
-        if on_epoch(record) is True:
-            break
-    return best
-
-
-def _train_epoch(trainer, epoch, on_step):
-    """Train an epoch; return its record, without scores."""
-    begin = time.perf_counter()
-    loss = trainer.epoch(epoch, on_step)
-    return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,
-            **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
-
-
-def _evaluate(trainer, epoch, best, forced):
-    """Evaluate after an epoch, report the scores to `best`, and return them."""
-    profile = trainer.graph.profile
-    with profile.span("evaluation"), profile.phase("evaluation"):
-        scores = trainer.evaluate()
-    best.update(epoch + 1, scores, trainer.model, forced)
-    return scores
 
 
 def set_threads(n: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import DataError, number, raise_together
+from sarlite.errors import DataError, DivergenceError, number, raise_together
 from sarlite.minibatch.batch import TrainingBatch
 from sarlite.numerics import by_numerics
 from sarlite.numerics.reductions import surely_finite
@@ -108,8 +108,8 @@ class TrainingStep:
         Raises
         ------
         DataError
-            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. No parameter has
-            changed then.
+            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. It is a
+            DivergenceError unless a feature is not finite. No parameter has changed then.
         Exception
             An error that `loss` raised on this rank, or an error of `batch.rows`. On the other ranks it is a
             SarliteError with the same text. No parameter has changed.
@@ -134,7 +134,7 @@ class TrainingStep:
                 gradients.wait()
             if not np.isfinite(total):  # the same on every rank
                 raise_together(self.comm, error or not_finite(x, f", so the loss is {total}"))
-                raise DataError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
+                raise DivergenceError(f"the loss is {total} at step {self.n_steps + 1}: try a lower learning rate")
             if self.clip_norm is not None:
                 self._clip(flat)
             with self.profile.span("optimizer"):
@@ -148,8 +148,8 @@ class TrainingStep:
         """Scale all gradients down to `clip_norm`."""
         norm = gradient_norm(self.comm, flat.grad, [group.gradient for group in flat.owned])
         if not np.isfinite(norm):
-            raise DataError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower learning "
-                            "rate")
+            raise DivergenceError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower "
+                                  "learning rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
         for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
             gradient = group.gradient

@@ -30,7 +30,8 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
     if task is not None and not isinstance(task, Task):
         raise ConfigError(f"task is {task!r}, but must be a Task, such as NodeTask('multilabel')")
     if task is not None and loss is not None:
-        raise ConfigError("loss and task: one of them says what is minimised; give a Task a loss by its name")
+        raise ConfigError("loss and task: one of them says what is minimised; give the loss to the task, as "
+                          "NodeTask('classify', loss=function)")
     if clip_norm is not None:
         number("clip_norm", clip_norm, positive=True)
     for name, source in sources.items():

@@ -266,6 +266,10 @@ CASES |= {
         lambda a: ops.bce_with_logits(a, TARGETS, [2, 0, 2], 5, weight=[[1], [2], [3]]), None, [draw(3, 4)]),
     "bce_with_logits_none": (lambda a: ops.bce_with_logits(a, TARGETS, reduction="none", weight=[1, 2, 3, 4]), None, [draw(3, 4)]),
     "bce_with_logits_0d": (lambda a: ops.bce_with_logits(a, True), None, [np.array(0.7)]),
+    "focal": (lambda a: ops.focal(a * a, 2.0), lambda a: (1 - np.exp(-a * a)) ** 2 * a * a, [draw(3, 4)]),
+    "focal_half": (lambda a: ops.focal(ops.softplus(a), 0.5), None, [draw(3, 4)]),
+    "focal_of_rows": (
+        lambda a: ops.mean_share(ops.focal(ops.cross_entropy(a, LABELS, [3, 0, 3], reduction="none"), 1.5), 7), None, [draw(5, 4)]),
     "mse": (lambda a, b: ops.mse(a, b), lambda a, b: np.square(a - b).mean(), [A, B]),
     "mse_rows": (lambda a, b: ops.mse(a, b, [True, False, True], weight=STRETCH), None, [A, B]),
     "mse_sum": (lambda a: ops.mse(a, TARGETS, reduction="sum"), lambda a: np.square(a - TARGETS).sum(), [A]),

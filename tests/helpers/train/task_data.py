@@ -23,6 +23,21 @@ def dataset(task, columns=3):
     return found
 
 
+def rare(n_classes=2, share=0.05, words=None, flip=False):
+    """A data set with one rare class, of which the features know something; `flip` makes it the first class."""
+    found, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
+    labels = (draw.random(600) < share).astype(np.int64)
+    if n_classes > 2:
+        labels[(labels == 0) & (draw.random(600) < 0.5)] = 2
+    found.features = draw.standard_normal((600, 8)).astype(np.float32)
+    found.features[:, 0] += 1.2 * (labels == 1)
+    found.features[:, 1] += 2.0 * (labels == 2)
+    split = draw.permutation(600)
+    found.train, found.val, found.test = (np.isin(np.arange(600), split[a:b]) for a, b in ((0, 300), (300, 450), (450, 600)))
+    found.labels, found.n_classes, found.class_names = 1 - labels if flip else labels, n_classes, words
+    return found
+
+
 def stored(folder, task, columns=3):
     """Write one, and return its folder."""
     path = folder / f"{task}{columns}"

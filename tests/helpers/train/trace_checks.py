@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import Graph, Trainer, nn, optim
 from sarlite.train import trace
-from sarlite.train.loop import fit
+from sarlite.train.epochs import fit
 from tests.helpers.graph.references import CASES, EDGES, FEATURES, LABELS, TRAIN
 
 CASE1 = {"gcn", "sage"}

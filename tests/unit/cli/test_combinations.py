@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sarlite.cli import config
-from sarlite.cli.combinations import REFUSED, Run, only_needed, refuse
+from sarlite.cli.combinations import HIDDEN, REFUSED, Run, only_needed, refuse
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.models import GAT, GCN, RGCN, SAGE, SGC
@@ -61,6 +61,8 @@ def case(option, other):
         "task link or --edge-labels": ({"edge_labels": "edges.csv,labels=kind"}, {}),
         "other task than classify": ({}, {"cls": SAGE, "relational": False, "task": "regress"}),
     }
+    kinds |= {f"one layer, {name}": ({"model": "m.py:M", "layers": 1}, {"cls": SimpleNamespace(hidden_options=(name,))})
+              for name in HIDDEN}
     options, rest = kinds.get(other) or ({**BATCHES} if other == "batch_size" else named(other), {})
     return ({} if option == "model" else named(option)) | options, rest
 

@@ -24,7 +24,7 @@ from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, SarliteError
 from sarlite.models import SAGE
 from sarlite.schedule import schedule
-from sarlite.tasks.metrics import METRICS
+from sarlite.tasks.metric_table import METRICS, find_metric
 from sarlite.train import checkpoint
 from tests.helpers.graph.relational_runs import SPEC, relational_run
 from tests.helpers.train.owned_rows import make
@@ -68,7 +68,7 @@ def test_what_it_says_has_the_runs_score_on_any_number_of_ranks(case, here, tmp_
     best = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["best"]["scores"]
     one, labels = predict_here(tmp_path / "run", tmp_path / "one.npy")
     name = next(iter(METRICS[task]))
-    metric = METRICS[task][name]()
+    metric = find_metric(task, name).make()
     test = np.flatnonzero(data.test)
     metric.add(one[test], data.labels[test])
     assert abs(metric.value(metric.counts(), Solo()) - best[f"test_{name.replace('-', '_')}"]) < 1e-12

@@ -15,8 +15,8 @@ from sarlite.minibatch import HEC
 from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.schedule.schedule import Options
+from sarlite.train.epochs import fit
 from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
-from sarlite.train.loop import fit
 from sarlite.train.model_loading import ModelSpec
 from tests.helpers.graph.relational_runs import SPEC
 from tests.helpers.train.training_runs import DATA, train_here

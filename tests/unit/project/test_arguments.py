@@ -13,7 +13,7 @@ from sarlite.progress import Progress
 from sarlite.tape import ops
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.shown_labels import LabelInputs
-from sarlite.train.loop import fit
+from sarlite.train.epochs import fit
 from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Stopping
 

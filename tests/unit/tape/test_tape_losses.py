@@ -142,3 +142,33 @@ def test_targets_take_the_dtype_of_the_values():
         loss = ops.bce_with_logits(x, targets, weight=np.ones(3)) + ops.mse(x, targets) + ops.cross_entropy(x, [0, 1], weight=np.ones(3))
         loss.backward()
         assert loss.dtype == x.grad.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype, rtol", [(np.float64, 1e-13), (np.float32, 5e-5)])
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 3.7])
+def test_focal_is_its_definition_and_has_its_slope_everywhere(gamma, dtype, rtol):
+    losses = np.array([1e-30, 1e-8, 0.1, 1.0, 5.0, 80.0], dtype)
+    x = Tensor(losses, requires_grad=True)
+    found = ops.focal(x, gamma)
+    found.sum().backward()
+    wide = losses.astype(np.float64)
+    missed = -np.expm1(-wide)
+    np.testing.assert_allclose(found.data, missed**gamma * wide, rtol=rtol, atol=1e-37)
+    np.testing.assert_allclose(x.grad, missed**gamma + gamma * missed ** (gamma - 1) * np.exp(-wide) * wide, rtol=rtol, atol=1e-37)
+    assert found.dtype == dtype
+
+
+def test_focal_of_a_row_that_is_surely_right():
+    x = Tensor(np.zeros(3), requires_grad=True)
+    loss = ops.focal(x, 0.5)
+    loss.sum().backward()
+    assert not loss.data.any() and not x.grad.any()
+    with pytest.raises(ConfigError, match="focal's gamma is 0"):
+        ops.focal(x, 0)
+
+
+def test_shares_of_a_mean_add_up():
+    losses = draw(10)
+    shares = [ops.mean_share(Tensor(losses[part]), 10).item() for part in (slice(0, 3), slice(3, 3), slice(3, 10))]
+    assert shares[1] == 0
+    np.testing.assert_allclose([sum(shares), ops.mean_share(Tensor(losses)).item()], losses.mean(), rtol=1e-13)

@@ -9,7 +9,8 @@ import pytest
 
 from sarlite.comm import Solo, threads
 from sarlite.tasks import auc
-from sarlite.tasks.metrics import METRICS, ExactSums
+from sarlite.tasks.metric_table import find_metric
+from sarlite.tasks.metrics import ExactSums
 
 N = 97
 
@@ -31,7 +32,7 @@ def rows(task, n=N, k=4, seed=0):
 
 
 def value(comm, task, name, output, labels, parts):
-    metric = METRICS[task][name]()
+    metric = find_metric(task, name).make()
     own = np.flatnonzero(parts == comm.rank)
     for piece in np.array_split(own, 2):  # as of two batches
         metric.add(output[piece], labels[piece])
@@ -88,7 +89,12 @@ def expected(task, name, output, labels):
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize("task, name", [(task, name) for task in METRICS for name in METRICS[task]])
+OLDER = [("classify", name) for name in ("accuracy", "micro-f1", "macro-f1", "roc-auc")]
+OLDER += [("multilabel", name) for name in ("roc-auc", "accuracy", "micro-f1", "macro-f1")] + [("regress", "rmse"), ("regress", "mae")]
+OLDER += [("link", name) for name in ("roc-auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20")]
+
+
+@pytest.mark.parametrize("task, name", OLDER)
 def test_a_metric_is_its_definition_for_any_division(task, name):
     output, labels = rows(task, k=2 if (task, name) == ("classify", "roc-auc") else 24 if task == "link" else 4)
     labels = labels % 2 if (task, name) == ("classify", "roc-auc") else labels

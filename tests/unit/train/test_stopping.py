@@ -13,7 +13,7 @@ from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.profile import Profile
 from sarlite.tasks.node_task import NodeTask
 from sarlite.train import checkpoint
-from sarlite.train.loop import fit
+from sarlite.train.epochs import fit
 from sarlite.train.stopping import Best, Stopping
 from tests.helpers.train.owned_rows import make
 from tests.helpers.train.task_data import stored
@@ -88,7 +88,7 @@ class Scripted:
     """A trainer whose validation accuracy after each epoch is known before."""
 
     task, rows, model, graph = NodeTask(), {"train": (), "val": (), "test": ()}, Model(), SimpleNamespace(profile=Profile())
-    training_step = SimpleNamespace(lr=0.1)
+    training_step, counts = SimpleNamespace(lr=0.1), {"val": 1}
 
     def __init__(self, values):
         self.values = values

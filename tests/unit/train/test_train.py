@@ -22,7 +22,7 @@ from sarlite.train import checkpoint
 from tests.helpers.train.training_runs import DATA, MODEL, ROOT, SMALL, assert_same_curve, command, train, train_here
 
 KEYS = {"ranks": int, "mode": str, "seed": int, "test_accuracy": float, "best_val_accuracy": float, "epoch_seconds": float,
-        "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict}  # fmt: skip
+        "peak_bytes": list, "live_remote_buffers": int, "sent_bytes": dict, "baseline": dict, "calibration": dict}  # fmt: skip
 METRICS = {"epoch": int, "loss": float, "train_accuracy": float, "val_accuracy": float, "test_accuracy": float,
            "val_loss": float, "seconds": float, "lr": float}
 
@@ -75,8 +75,8 @@ def test_epochs_without_evaluation(here, tmp_path):
 def test_the_table(tmp_path):
     done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 1, "--ranks", 2, "--mode", "sar")
     rows = {line.split("  ")[0]: line for line in done.stdout.splitlines()[:-1]}
-    assert list(rows) == ["data", "ranks", "balance", "load", "partition", "epochs", "accuracy", "peak memory", "remote rows", "sent",
-                          "files"]  # fmt: skip
+    assert list(rows) == ["data", "ranks", "balance", "load", "partition", "epochs", "accuracy", "no edges", "prior", "calibration",
+                          "peak memory", "remote rows", "sent", "files"]  # fmt: skip
     assert "300 nodes" in rows["data"] and str(tmp_path / "run") in rows["files"] and "promises at most 1" in rows["remote rows"]
     assert rows["data"].split()[1] == DATA + ":" and "of at most 1 peer at once" in rows["remote rows"]
     assert rows["epochs"].split()[1:3] == ["1", "in"] and rows["load"].endswith(" s") and rows["partition"].endswith(" s")

@@ -1,0 +1,84 @@
+"""The losses by form of targets and name. A loss is a value of a task."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sarlite.command import suggestion
+from sarlite.errors import ConfigError
+from sarlite.tape import ops
+from sarlite.tasks import task_losses
+from sarlite.tasks.class_losses import class_loss, label_loss
+from sarlite.tasks.task_losses import Loss
+from sarlite.types import Array
+
+
+class LossKind(NamedTuple):
+    """A loss by name.
+
+    Attributes
+    ----------
+    make : callable
+        (weights of classes or None, parameter) -> Loss.
+    parameter : float, optional
+        Default of the number that may follow the name after a colon, which is above 0; None if no number may follow.
+    weighted : bool
+        True if the loss takes weights of classes.
+    """
+
+    make: Callable[[Array | None, float], Loss]
+    parameter: float | None = None
+    weighted: bool = False
+
+
+def _plain(loss):
+    return LossKind(lambda weights, parameter: loss)
+
+
+LOSSES: dict[str, dict[str, LossKind]] = {
+    "classify": {"cross-entropy": LossKind(lambda weights, _: class_loss(weights), weighted=True),
+                 "focal": LossKind(class_loss, 2.0, weighted=True)},
+    "multilabel": {"bce": LossKind(lambda weights, _: label_loss(weights), weighted=True),
+                   "focal": LossKind(label_loss, 2.0, weighted=True)},
+    "regress": {"squared": _plain(task_losses.mean_over_values(ops.mse)),
+                "absolute": _plain(task_losses.mean_over_values(ops.mae))},
+    "link": {"bce": _plain(task_losses.link_cross_entropy), "cross-entropy": _plain(task_losses.contrastive),
+             "bpr": _plain(task_losses.of_differences(ops.bce_with_logits)),
+             "margin": _plain(task_losses.of_differences(task_losses.margin))},
+}
+"""Losses by form of targets and name. The first loss of a form is its default."""
+ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses))
+
+
+def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
+    """Return the loss of a form that `word` names, by default the first, and its parameter.
+
+    Parameters
+    ----------
+    form : str
+        Key of `LOSSES`.
+    word : str, optional
+        A name of the form's losses, as "focal", or with a parameter, as "focal:1.5".
+
+    Raises
+    ------
+    ConfigError
+        The form has no such loss, or the parameter is no number above 0.
+    """
+    losses = LOSSES[form]
+    name, colon, text = (word or next(iter(losses))).partition(":")
+    if name not in losses:
+        raise ConfigError(f"loss of task {form}: {word!r} is not one of {', '.join(losses)}"
+                          f"{suggestion(name, losses)}", "loss")
+    kind = losses[name]
+    if not colon:
+        return kind, kind.parameter or 0.0
+    if kind.parameter is None:
+        raise ConfigError(f"loss {word!r}: {name} has no parameter", "loss")
+    try:
+        parameter = float(text)
+    except ValueError:
+        parameter = 0.0
+    if not 0 < parameter < 1e3:
+        raise ConfigError(f"loss {word!r}: the parameter of {name} is a number above 0, as {name}:{kind.parameter:g}",
+                          "loss")
+    return kind, parameter
