@@ -15,7 +15,7 @@ from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, resolve
 from sarlite.cli.option import option, options_of
 from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
-from sarlite.cli.run import new_model, task_of
+from sarlite.cli.run import new_model, task_of, tell
 from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
@@ -39,6 +39,7 @@ from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model_loading import errors_of
 from sarlite.train.predictions import Asked
+from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
 
 
@@ -147,12 +148,16 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     tick()
     kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
-    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
+    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
+                                 schema=meta.get("schema"))
     graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
     graph = graph._replace(backward="push")  # no plan of the reversed edges is made
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
+    part = together(comm, lambda: _with_classes(config, run, meta, part))
     together(comm, lambda: _check_data(config, run, meta, part, n_train))
+    other_data = run.source.spec != meta["options"].get("data")
+    tell(comm, [*part.left_out, *(part.by_position if other_data else ())])
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
@@ -173,7 +178,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         own = of.ends if config.top is not None else of.ends[:1]
         wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
     with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
-        model, found = _computed(comm, config, run, part, tensors, meta)
+        model, found = _computed(comm, config, run, part, tensors, meta, other_data)
         if config.top is not None:
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
@@ -297,6 +302,20 @@ def _check_links(config, run, meta, told, several):
                               "--link-split have changed")
 
 
+def _with_classes(config, run, meta, part):
+    """Return `part` with the labels of the data as numbers of the checkpoint's classes, which are matched by name."""
+    there, here = meta.get("class_names"), part.class_names
+    if here is None or there in (None, here) or not TASKS[part.task].reads_labels:
+        return part
+    unknown = [name for name in here if name not in there]
+    if unknown:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: --data {run.source.spec} have labels that are none of "
+                              f"its classes, {', '.join(there)}: {', '.join(unknown)}")
+    numbers = np.array([*map(there.index, here), -1])  # the last is of nodes without a label, -1
+    rows = part.rows._replace(labels=numbers[part.rows.labels])
+    return part._replace(rows=rows, n_classes=len(there), class_names=there)
+
+
 def _check_data(config, run, meta, part, n_train):
     """Raise an error if the model does not fit the data. Data without labels fit any number of classes."""
     if run.training.label_inputs and not (n_train and part.n_classes):
@@ -315,15 +334,17 @@ def _check_data(config, run, meta, part, n_train):
                               f"have {told}")
 
 
-def _computed(comm, config, run, part, tensors, meta):
+def _computed(comm, config, run, part, tensors, meta, other_data):
     """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
 
     Collective.
     """
     n_out, training = meta["data"]["classes"], run.training
     model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
+    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
     with checkpoint.errors_of(config.checkpoint):
-        checkpoint.restore_model(comm, model, tensors, meta)
+        matched = checkpoint.restore_model(comm, model, tensors, meta, keys)
+    tell(comm, _of_learned_rows(model, matched, keys, other_data))
     data = identity(part.graph, part.rows, n_out) if training.propagated else None
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     if training.label_inputs:  # all labels of the training nodes are shown, as in evaluation
@@ -342,6 +363,19 @@ def _computed(comm, config, run, part, tensors, meta):
         # scores are as many as pairs, and rows as wide as --link-width
         check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
         return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+
+
+def _of_learned_rows(model, matched, keys, other_data):
+    """Yield a line on the learned rows of each parameter, if some nodes have none or if position matched them."""
+    types = {name: parameter.node_type for name, parameter in model.named_parameters()}
+    for name, rows in matched.items():
+        what = f"learned rows{' of type ' if types[name] else ''}{types[name]}"
+        if rows is None and other_data:
+            unnamed = "the checkpoint has" if name in keys else "the data have"
+            yield f"{what}: matched by position, as {unnamed} no names of nodes"
+        elif rows is not None and rows.n_missing:
+            yield (f"{what}: {rows.n_missing:,} of {rows.n_here:,} nodes have none in the checkpoint; each gets the "
+                   "mean row")
 
 
 def _of_pairs(run, part):

@@ -7,6 +7,7 @@ from typing import Any
 from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
+from sarlite.data.schema import is_schema
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
@@ -52,6 +53,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda task: isinstance(task, str) and task in TASKS, f"one of {', '.join(TASKS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
              "true or false by name"),
+    "schema": (is_schema, "names of node types, relations and columns"),
     "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
                     "a list of names"),
 }

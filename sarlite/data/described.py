@@ -182,7 +182,7 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
         other = reverse(relation) if found["edges"][at].get("reverse", True) else None
         values = {} if drop_edge_values else read.columns
         for made in both_ways(read.pieces(), relation, other, counts, read.n_edges, workspace.within(f"edges.{at}"),
-                              about["source"], values):
+                              about["source"], values, read.feature_names if values else None):
             (forward if made.relation == relation else back).append(made)
     tell("read the nodes")
     split_budget(counts[found["target"]], workspace)

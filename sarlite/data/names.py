@@ -91,6 +91,10 @@ class Names:
             raise DataError(f"{self._directory}: names: no node is named {names[at]!r}")
         return found
 
+    def keys(self, ids: npt.ArrayLike) -> Array:
+        """Return the BLAKE2b of 16 bytes of each node's name, by original id, (n, 2) uint64; raises as `of`."""
+        return digests([name.encode() for name in self.of(ids)])
+
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
         """Return the original ids of the nodes that a file names, (n,) int64.
 

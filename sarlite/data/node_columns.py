@@ -76,7 +76,7 @@ class NodeColumns:
 
     def rows(self, workspace):
         """Return the fields of a `NodeTable` that were read, and class_names where labels are words."""
-        found = {"features": self._x.array()} if self.features else {}
+        found = {"features": self._x.array(), "feature_names": self._numbers.names} if self.features else {}
         if not self.labels:
             return found
         labels, n_classes, names = self._y.read()
