@@ -229,7 +229,7 @@ def test_names_of_columns_stay_with_the_data(tmp_path):
     nodes = {"who": ["a", "b", "c"], "age": [1.0, 2.0, 3.0], "v": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}
     parquet.write_table(pyarrow.table(nodes), tmp_path / "n.parquet")
     (tmp_path / "e.csv").write_text("source,target,since,often\na,b,1,2\nb,c,3,4\n")
-    spec = f"edges:{tmp_path}/e.csv,nodes={tmp_path}/n.parquet,features=v+age,edge_features=often+since"
+    spec = f"edges:{tmp_path}/e.csv,src=source,dst=target,nodes={tmp_path}/n.parquet,features=v+age,edge_features=often+since"
     empty = ["--allow-empty", "all"]
     assert main(["convert", spec, str(tmp_path / "d"), *empty]) == 0
     assert main(["partition", str(tmp_path / "d"), "--parts", "2", "--method", "contiguous"]) == 0
