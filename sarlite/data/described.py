@@ -9,9 +9,9 @@ from sarlite.data import edge_list
 from sarlite.data.dataset import Dataset
 from sarlite.data.edge_list import listed_edges, read_nodes
 from sarlite.data.folders import key
+from sarlite.data.graph_tables import SPLITS, NodeTable
 from sarlite.data.numbering import Numbering
 from sarlite.data.streams import both_ways, one_kind, split_budget, unlabelled
-from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 from sarlite.structure.relational_generator import reverse

@@ -8,6 +8,7 @@ from sarlite.data import textfile
 from sarlite.data.cells import is_number
 from sarlite.data.columns import table
 from sarlite.data.edge_columns import EdgeColumns
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.mapped import fresh
 from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.names import lines
@@ -16,7 +17,6 @@ from sarlite.data.npyfile import load as load_npy
 from sarlite.data.numbering import Numbering
 from sarlite.data.raw import existing, masks
 from sarlite.data.streams import Streams, drawn, spooled_labels, unlabelled
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.structure import validation
 

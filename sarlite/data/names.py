@@ -20,10 +20,10 @@ from sarlite.data.cells import ids
 from sarlite.data.columns import table
 from sarlite.data.dataset import Dataset
 from sarlite.data.folders import words
+from sarlite.data.graph_tables import NODE
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
 from sarlite.data.numbering import digests
-from sarlite.data.tables import NODE
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
 from sarlite.structure.validation import first_true, integers

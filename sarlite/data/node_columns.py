@@ -3,9 +3,9 @@
 import numpy as np
 
 from sarlite.data.cells import Numbers, ids, missing
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.label_columns import LabelColumns
 from sarlite.data.streams import drawn
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError
 
 _SPLIT = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "test": 3}

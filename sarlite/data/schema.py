@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import Dataset
+from sarlite.data.graph_tables import EdgeTable, NodeTable
 from sarlite.data.mapped import copied
-from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.errors import DataError
 from sarlite.types import Array
 

@@ -15,9 +15,9 @@ from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import counts_up
 from sarlite.data.external_sort import csr, packed
+from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.mapped import copied
 from sarlite.data.raw import CARRY_VALUES, as_features, check_nodes, count_outputs, in_form, strata
-from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import index_dtype
 from sarlite.structure.generate import random_split

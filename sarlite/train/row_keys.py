@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import Communicator
+from sarlite.data.graph_tables import NODE
 from sarlite.data.names import Names
-from sarlite.data.tables import NODE
 from sarlite.errors import CheckpointError
 from sarlite.graph.hetero import NodeType
 from sarlite.train.owners import PIECE_BYTES, Attempts
