@@ -1,10 +1,10 @@
-"""Names of what a data set holds, by which other data are matched with the data that a model was trained on.
+"""Match a data set by name with the data that a model was trained on, whose names are a schema.
 
-A schema is what JSON can hold:
+A schema is a dict that JSON can hold:
 
-target  the node type that has labels
-nodes   [[node type, columns], ...], in the order of the data set
-edges   [[[source type, name, destination type], columns], ...], likewise
+- target: the node type that has labels.
+- nodes: [[node type, columns], ...], in the order of the data set.
+- edges: [[[source type, name, destination type], columns], ...], likewise.
 
 `columns` are the names of the features' columns, or their number where they have no names, or None without features.
 """
