@@ -42,6 +42,7 @@ class _Table:
     source: str
     directory: str | None
     feature_names: list[str] | None
+    transforms: dict[str, Any] | None
 
     @property
     def folder(self) -> str:
@@ -132,6 +133,8 @@ class NodeTable(_Table):
         What each class is called, of classes that were words.
     feature_names : list of str, optional
         The name of each column of the features, of features that were columns of a table.
+    transforms : dict, optional
+        The transforms that made the features, as `tables.transforms.Fitted.to_json` gives them.
     names : dict of str to array, optional
         The mapping of the nodes' names, by file, as `numbering.Numbering` makes it.
     source : str
@@ -160,6 +163,7 @@ class NodeTable(_Table):
     directory: str | None = None
     class_names: list[str] | None = None
     feature_names: list[str] | None = None
+    transforms: dict[str, Any] | None = None
     names: dict[str, Array] | None = None
 
     def __post_init__(self) -> None:
@@ -275,7 +279,7 @@ class EdgeTable(_Table):
     edge_features : (n_edges, any) float32 or float64, optional
     feature_names : list of str, optional
         The name of each column of the edge features.
-    source, directory
+    transforms, source, directory
         As of `NodeTable`.
     """
 
@@ -296,6 +300,7 @@ class EdgeTable(_Table):
     source: str = "dataset"
     directory: str | None = None
     feature_names: list[str] | None = None
+    transforms: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
@@ -318,7 +323,7 @@ class EdgeTable(_Table):
 
     def drop_values(self) -> None:
         """Forget edge weights and edge features."""
-        self.edge_weight = self.edge_features = self.feature_names = None
+        self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:
         """Raise a DataError as `Dataset.check` for the edges of one relation; `check_shapes` has passed."""

@@ -64,10 +64,11 @@ def _arrays(table, records):
 
 
 def _feature_names(table):
-    """Return the entry for the names of a table's columns of features, if each column has a name of its own."""
+    """Return the entries for a table's columns of features, if each has a name of its own, and their transforms."""
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
-    return {"feature_names": names} if named else {}
+    transforms = {"transforms": table.transforms} if table.transforms and array is not None else {}
+    return {**({"feature_names": names} if named else {}), **transforms}
 
 
 def _names(records):
@@ -202,6 +203,7 @@ def _check_records(path, where, told, files, needed):
 
 def _check_feature_names(path, where, told, record):
     """Raise a DataError unless the names of columns, where there are some, are different words, one a column."""
+    _expect(path, f"{where}: transforms", told.get("transforms", {}), dict)
     names = told.get("feature_names")
     if names is None:
         return

@@ -3,8 +3,8 @@
 A schema is a dict that JSON can hold:
 
 - target: the node type that has labels.
-- nodes: [[node type, columns], ...], in the order of the data set.
-- edges: [[[source type, name, destination type], columns], ...], likewise.
+- nodes: [[node type, columns, transforms], ...], in the order of the data set.
+- edges: [[[source type, name, destination type], columns, transforms], ...], likewise.
 
 `columns` are the names of the features' columns, or their number where they have no names, or None without features.
 """
@@ -44,9 +44,12 @@ class Matched(NamedTuple):
 
 def schema_of(dataset: Dataset, edge_features: bool = True) -> dict[str, Any]:
     """Return the schema of a data set; without `edge_features` of a model that does not take them."""
-    return {"target": dataset.target, "nodes": [[name, _columns(table)] for name, table in dataset.nodes.items()],
-            "edges": [[list(relation), _columns(table) if edge_features else None]
-                      for relation, table in dataset.edges.items()]}
+    def of(table: NodeTable | EdgeTable) -> list[Any]:
+        taken = edge_features or isinstance(table, NodeTable)
+        return [_columns(table), table.transforms] if taken else [None, None]
+
+    return {"target": dataset.target, "nodes": [[name, *of(table)] for name, table in dataset.nodes.items()],
+            "edges": [[list(relation), *of(table)] for relation, table in dataset.edges.items()]}
 
 
 def is_schema(found: Any) -> bool:
@@ -56,10 +59,11 @@ def is_schema(found: Any) -> bool:
     nodes, edges = found.get("nodes"), found.get("edges")
     if not isinstance(nodes, list) or not isinstance(edges, list):
         return False
-    return (all(isinstance(pair, list) and len(pair) == 2 for pair in nodes + edges)
-            and all(isinstance(name, str) for name, _ in nodes)
-            and all(_are_words(relation) and len(relation) == 3 for relation, _ in edges)
-            and all(columns is None or type(columns) is int or _are_words(columns) for _, columns in nodes + edges))
+    return (all(isinstance(entry, list) and len(entry) == 3 for entry in nodes + edges)
+            and all(isinstance(name, str) for name, *_ in nodes)
+            and all(_are_words(relation) and len(relation) == 3 for relation, *_ in edges)
+            and all((columns is None or type(columns) is int or _are_words(columns))
+                    and (transforms is None or isinstance(transforms, dict)) for _, columns, transforms in nodes + edges))
 
 
 def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
@@ -82,13 +86,13 @@ def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
         raise DataError(f"data {name}: target: {dataset.target!r}, but the model is for nodes of type "
                         f"{schema['target']!r}: target = \"{schema['target']}\" in tables:FILE.toml says it")
     out = _Notes(f"data {name}", [], [])
-    nodes = {name: columns for name, columns in schema["nodes"]}
-    edges = {tuple(relation): columns for relation, columns in schema["edges"]}
+    nodes = {name: there for name, *there in schema["nodes"]}
+    edges = {tuple(relation): there for relation, *there in schema["edges"]}
     _check_names(out, "node types", {name: name for name in nodes}, {name: name for name in dataset.nodes})
     _check_names(out, "relations", *({relation: ".".join(relation) for relation in own}
                                      for own in (edges, dataset.edges)))
-    tables: list[Any] = [_with_columns(out, dataset.nodes[name], columns) for name, columns in nodes.items()]
-    relations: list[Any] = [_with_columns(out, dataset.edges[name], columns) for name, columns in edges.items()]
+    tables: list[Any] = [_with_columns(out, dataset.nodes[name], *there) for name, there in nodes.items()]
+    relations: list[Any] = [_with_columns(out, dataset.edges[name], *there) for name, there in edges.items()]
     made = Dataset.of_tables(tables, relations, dataset.target, dataset.name, dataset.source, dataset.provenance,
                              dataset.directory, dataset.division)
     return Matched(made, out.left_out, out.by_position)
@@ -112,13 +116,15 @@ def _check_names(out: _Notes, what: str, there: Mapping[Any, str], here: Mapping
                             f"{', '.join(more)}")
 
 
-def _with_columns(out: _Notes, table: NodeTable | EdgeTable, there: Columns) -> NodeTable | EdgeTable:
+def _with_columns(out: _Notes, table: NodeTable | EdgeTable, there: Columns, transforms: Any) -> NodeTable | EdgeTable:
     """Return a table with the columns of features that the model takes, in the order of the model."""
     here, where = _columns(table), f"{table.label}{table.FEATURES.replace('_', ' ')}"
     if there is None or here is None:
         if there is not None:
             raise DataError(f"{out.data}: {where}: none, but the model takes {_told(there)}")
         return table if here is None else _without(out, table, where)
+    if table.transforms != transforms:
+        raise DataError(f"{out.data}: {where}: made with other transforms than the model's: {_other(transforms, table)}")
     if isinstance(there, int) or isinstance(here, int):
         return _by_position(out, table, where, there, here)
     _check_names(out, f"{where}: columns", {name: repr(name) for name in there}, {name: repr(name) for name in here})
@@ -133,7 +139,7 @@ def _without(out: _Notes, table: NodeTable | EdgeTable, where: str) -> NodeTable
     if isinstance(table, EdgeTable):
         return table  # options of the run say what becomes of values on edges
     out.left_out.append(f"{out.data}: {where} left out, as the model has learned rows for this type")
-    return replace(table, features=None, feature_names=None)
+    return replace(table, features=None, feature_names=None, transforms=None)
 
 
 def _by_position(out: _Notes, table: NodeTable | EdgeTable, where: str, there: Any, here: Any) -> Any:
@@ -146,6 +152,16 @@ def _by_position(out: _Notes, table: NodeTable | EdgeTable, where: str, there: A
         out.by_position.append(f"{out.data}: {where} are matched by position, as {unnamed} "
                                "columns have no names")
     return table
+
+
+def _other(there: Any, table: NodeTable | EdgeTable) -> str:
+    """Return words on the first column whose transforms differ."""
+    columns = [(transforms or {}).get("columns", {}) for transforms in (there, table.transforms)]
+    name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
+    if name is None:
+        return "in another order, or fitted on other rows"
+    told = [str(own.get(name, "none"))[:200] for own in columns]
+    return f"column {name!r} has {told[1]}, but the model {told[0]}"
 
 
 class SomeColumns:
