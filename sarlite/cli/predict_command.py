@@ -22,6 +22,7 @@ from sarlite.comm import together
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.graph.hetero import NodeType
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
@@ -67,6 +68,9 @@ class PredictOptions:
     embeddings: int | None = option(
         None, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet",
         metavar="LAYER")
+    type: str | None = option(
+        None, "for --embeddings of relational data: node type whose rows are written, with their ids", metavar="TYPE",
+        otherwise="the type that has labels")
     weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
     given: Mapping[str, Any] = field(default_factory=dict)
     """Training options of the command line, by name, which stand over the options in the checkpoint."""
@@ -79,6 +83,8 @@ class PredictOptions:
             needs("pyarrow", f"--out {self.out}")
         if self.embeddings is not None and self.embeddings < 1:
             raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
+        if self.type is not None and self.embeddings is None:
+            raise ConfigError(f"--type {self.type} means nothing without --embeddings")
         if self.top is not None and self.top < 1:
             raise ConfigError(f"--top {self.top}: at least 1 destination")
         if self.rank and self.links is None:
@@ -158,6 +164,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     together(comm, lambda: _check_data(config, run, meta, part, n_train))
     other_data = run.source.spec != meta["options"].get("data")
     tell(comm, [*part.left_out, *(part.by_position if other_data else ())])
+    together(comm, lambda: _check_type(config, run, part))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
@@ -170,13 +177,17 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         filtered = (config.top is not None or config.rank) and not config.known
         known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
         part = part._replace(graph=without_links(of, *splits, run.training.seed))
+    if config.embeddings is not None and isinstance(part.graph, NodeType):
+        node_type = together(comm, lambda: _type_of_rows(config, part))
+        of = Linked.of_nodes(part.graph.graph.of(node_type), node_type, part.names)
     if config.links is not None:
         with_negatives = task == "link" and not config.rank
         wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
         own = of.ends if config.top is not None else of.ends[:1]
-        wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
+        nodes = part.graph if config.embeddings is None else of.nodes
+        wanted = [predictions.nodes(comm, config.nodes, one[0], nodes, at_once) for one in own]
     with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
         model, found = _computed(comm, config, run, part, tensors, meta, other_data)
         if config.top is not None:
@@ -190,6 +201,22 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         else:
             wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found))
     predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
+
+
+def _check_type(config, run, part):
+    """Raise a ConfigError if --type is no node type of the data."""
+    types = part.graph.graph.node_types if isinstance(part.graph, NodeType) else ()
+    if config.type is not None and config.type not in types:
+        known = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
+        raise ConfigError(f"--type {config.type}: {known}")
+
+
+def _type_of_rows(config, part):
+    """Return the node type whose rows --embeddings writes."""
+    if config.type is None and len(part.graph.node_types) > 1:
+        raise ConfigError(f"--embeddings {config.embeddings}: --type says whose rows, one of "
+                          f"{', '.join(part.graph.node_types)}")
+    return config.type or part.graph.node_type
 
 
 def _check_several(config, of):
@@ -362,7 +389,9 @@ def _computed(comm, config, run, part, tensors, meta, other_data):
         output = runs.eval()(graph, x)
         # scores are as many as pairs, and rows as wide as --link-width
         check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
-        return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+        if config.embeddings is None:
+            return model, as_array(output).copy()
+        return model, as_array(graph.rows(output, run.model.spec, config.type)).copy()
 
 
 def _of_learned_rows(model, matched, keys, other_data):
@@ -393,20 +422,45 @@ class _Layers:
         return getattr(self._graph, name)
 
     def layers(self, n):
-        return [self for _ in self._graph.layers(n)]
+        return [_Layer(graph, self._enter) for graph in self._graph.layers(n)]
 
-    def enter(self, h):
+    def _enter(self, h):
         if self._entered == self._layer:
             self._kept = h
         self._entered += 1
-        return self, h
 
-    def rows(self, output, model):
-        """The layer's rows; the last one's are the output."""
+    def rows(self, output, model, node_type=None):
+        """Return the layer's rows, of relational data those of one type; the last layer's rows are the output."""
         if self._layer > self._entered:
             has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
             raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
-        return output if self._kept is None else self._kept
+        if not isinstance(self._graph, NodeType):
+            return output if self._kept is None else self._kept
+        found = self._by_type(output) if self._kept is None else self._kept
+        node_type = node_type or self._graph.node_type
+        if node_type not in found:
+            raise ConfigError(f"--type {node_type}: layer {self._layer} of the model {model} makes rows of "
+                              f"{', '.join(found)} alone, on which its output depends")
+        return found[node_type]
+
+    def _by_type(self, output):
+        counts = [len(self._graph.graph.node_ids[name]) for name in self._graph.node_types]
+        ends = np.cumsum([0, *counts]).tolist()
+        return {name: output[low:high] for name, low, high in zip(self._graph.node_types, ends, ends[1:])}
+
+
+class _Layer:
+    """The graph that one layer computes on, which tells of the rows that enter the layer."""
+
+    def __init__(self, graph, on_enter):
+        self._graph, self._on_enter = graph, on_enter
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+    def enter(self, h):
+        self._on_enter(h)
+        return self._graph.enter(h)
 
 
 def _arrays(config, form, found):

@@ -5,12 +5,16 @@ import csv
 import numpy as np
 import pytest
 
+from sarlite import HeteroGraph, Tensor, nn
 from sarlite.cli import config, predict_command
 from sarlite.cli import run as training
 from sarlite.cli.data_command import main as convert
 from sarlite.comm import Solo, threads
 from sarlite.data import format as native
+from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
+from sarlite.models import RGCN
+from sarlite.structure.edges import destinations
 from sarlite.train import checkpoint
 from tests.helpers.graph.relational_runs import relational_run
 from tests.helpers.train.training_runs import train_here
@@ -302,3 +306,64 @@ def test_rows_of_a_decoder_are_of_relations_by_name(tmp_path):
         with (tmp_path / "x.csv").open() as file:
             scores.append([float(row["score"]) for row in csv.DictReader(file)])
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-9)
+
+
+# ---- rows of layers
+
+
+def layer_rows(run, folder, *flags, ranks=1, suffix=".csv"):
+    words = ["--checkpoint", run / "checkpoint.safetensors", "--out", folder / f"rows{suffix}", "--threads", 1, "--progress", "none",
+             "--ranks", ranks, *flags]  # fmt: skip
+    options, own = predict_command.parse([str(word) for word in words])
+    threads.run(ranks, predict_command.predict, options, own) if ranks > 1 else predict_command.predict(Solo(), options, own)
+    with (folder / f"rows{suffix}").open() as file:
+        return {row.pop("id"): [float(value) for value in row.values()] for row in csv.DictReader(file)}
+
+
+def test_rows_of_a_layer_of_each_type_with_ids(runs, tmp_path):
+    """Of the model as Python has it, whose layers are called one after the other."""
+    data = load_relational(runs / "first" / "data")
+    edges = {relation: (table.indices, destinations(table.indptr)) for relation, table in data.edges.items()}
+    graph = HeteroGraph.from_edges(edges, data.n_nodes_by_type)
+    model = RGCN({"user": 3}, 3, graph.of("user"), hidden=5, embedding=4, rng=nn.Random(5), dtype=np.float64).eval()
+    tensors, _ = checkpoint.load(runs / "rgcn" / "checkpoint.safetensors")
+    model.load_state_dict({name[5:]: array for name, array in tensors.items() if name.startswith("best.")})
+    first = {"user": Tensor(np.asarray(data.nodes["user"].features, np.float64), constant=True)}
+    h = model.convs[0](graph, model.inputs(first))
+    h = {name: model.activations[0][name](h[name], graph.of(name)).data for name in model.activations[0]}
+    for node_type, flags in (("device", ["--type", "device"]), ("shop", ["--type", "shop"]), ("user", [])):
+        names = _names(data.nodes[node_type])
+        for ranks in (1, 3):
+            found = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 1, *flags, ranks=ranks)
+            assert [*found] == names
+            np.testing.assert_allclose([*found.values()], h[node_type], rtol=1e-9, atol=1e-12)
+    logits = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 2, ranks=2)
+    np.testing.assert_allclose([*logits.values()], model(graph.of("user"), first).data, rtol=1e-9, atol=1e-12)
+    (tmp_path / "some.txt").write_text("d3\nd1\n")
+    some = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 1, "--type", "device", "--nodes", tmp_path / "some.txt")
+    assert [*some] == ["d3", "d1"]
+    np.testing.assert_allclose(some["d3"], h["device"][_names(data.nodes["device"]).index("d3")], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--embeddings", "2", "--type", "device"], "--type device: layer 2 of the model rgcn makes rows of user alone"),
+    (["--embeddings", "1", "--type", "item"], "--type item: the node types are user, shop, device"),
+    (["--embeddings", "3"], "--embeddings 3: the model rgcn has 2 layers"),
+    (["--type", "user"], "--type user means nothing without --embeddings"),
+])  # fmt: skip
+def test_types_and_layers_that_are_none_are_refused(flags, message, runs, tmp_path):
+    with pytest.raises(SarliteError) as found:
+        layer_rows(runs / "rgcn", tmp_path, *flags, ranks=2)
+    assert message in str(found.value)
+
+
+def test_rows_of_both_ends_of_links(tmp_path):
+    first = graph(tmp_path / "first", relations=("uses",), types=("user", "device"))
+    relational_run(tmp_path / "run", "--data", first, "--model", "rgcn", "--hidden", 5, "--embedding", 4, "--task", "link",
+                   "--link-relation", "user.uses.device", "--link-width", 3, "--link-val", "0.1", "--link-test", "0.1")
+    for node_type, n in (("user", N_USERS), ("device", len(set(USES["what"])))):
+        one, three = (layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2, "--type", node_type, ranks=ranks) for ranks in (1, 3))
+        assert [*one] == [*three] and len(one) == n
+        np.testing.assert_allclose([*three.values()], [*one.values()], rtol=1e-9, atol=1e-12)
+    with pytest.raises(SarliteError, match="--embeddings 2: --type says whose rows, one of user, device"):
+        layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2)

@@ -45,5 +45,6 @@ def test_values_that_are_no_schema():
     good = schema_of(dataset())
     assert is_schema(good)
     nodes = ([["user", ["a"]]], [["user", [1], None]], [["user", True, None]], [["user", None, 3]], {}, None)
-    for odd in (None, [], {}, {**good, "target": 3}, {**good, "edges": [[["a", "b"], None, None]]}, *({**good, "nodes": one} for one in nodes)):
+    others = [{**good, "target": 3}, {**good, "edges": [[["a", "b"], None, None]]}, *({**good, "nodes": one} for one in nodes)]
+    for odd in (None, [], {}, *others):
         assert not is_schema(odd), odd
