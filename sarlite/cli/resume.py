@@ -107,6 +107,15 @@ def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[s
                               f"{options.data.data}: {found}")
 
 
+def check_classes(options: RunOptions, metadata: Mapping[str, Any], here: list[str] | None) -> None:
+    """Raise a CheckpointError if classes of the data have other names than in the checkpoint."""
+    there = metadata.get("class_names")
+    odd = next((pair for pair in zip(there or (), here or ()) if pair[0] != pair[1]), None)
+    if odd:
+        raise CheckpointError(f"checkpoint {options.output.resume}: its class {odd[0]!r} is {odd[1]!r} in --data "
+                              f"{options.data.data}")
+
+
 def same_class(there, here):
     """Return True if two model specifications name the same class of a file, which may have moved."""
     names = [spec.rpartition(":") for spec in (str(there), str(here))]

@@ -96,6 +96,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     part = targets.apply(part)
+    if resumed:
+        together(comm, lambda: resume.check_classes(options, resumed[1], part.class_names))
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
     together(comm, lambda: refuse(known._replace(model=model)))

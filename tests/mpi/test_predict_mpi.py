@@ -45,8 +45,9 @@ def test_learned_rows_by_name(tmp_path):
             edges = [(at % 30, 11 * at % 13) for at in range(60)]
             devices = {4: "another"} if name == "b" else {}
             (folder / name / "e.csv").write_text("who,what\n" + "".join(f"u{who},{devices.get(what, f'd{what}')}\n" for who, what in edges))
-            (folder / name / "g.toml").write_text('[nodes.user]\nfile = "u.csv"\nid = "user"\nlabels = "kind"\nsplit = "split"\n[nodes.device]\n'
-                                                  '[[edges]]\nrelation = ["user", "uses", "device"]\nfile = "e.csv"\nsrc = "who"\ndst = "what"\n')
+            (folder / name / "g.toml").write_text(
+                '[nodes.user]\nfile = "u.csv"\nid = "user"\nlabels = "kind"\nsplit = "split"\n[nodes.device]\n'
+                '[[edges]]\nrelation = ["user", "uses", "device"]\nfile = "e.csv"\nsrc = "who"\ndst = "what"\n')
     comm.barrier()
     relational_run(folder / "run", "--data", f"tables:{folder}/a/g.toml", "--model", "rgcn", "--hidden", 4, "--embedding", 3, comm=comm)
     found = predict_here(folder / "run", folder / "all.npy", "--data", f"tables:{folder}/b/g.toml", comm=comm)

@@ -257,6 +257,8 @@ def test_resuming_takes_columns_by_name_and_refuses_other_nodes(runs, tmp_path):
         resumed(graph(tmp_path / "third", shops={"shop": ["another", *SHOPS["shop"][1:]]},
                       edges=lambda columns: {**columns, "where": ["another" if name == "s0" else name for name in columns["where"]]}
                       if "where" in columns else columns), "c")
+    with pytest.raises(SarliteError, match="its class 'gold' is 'copper' in --data"):
+        resumed(graph(tmp_path / "fourth", users={**USERS, "segment": [name.replace("gold", "copper") for name in USERS["segment"]]}), "d")
 
 
 # ---- features of edges
