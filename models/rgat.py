@@ -1,6 +1,6 @@
 """Relational graph attention: attention within each relation, as SAR Eq. 3, summed over relations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class RGAT(RGCN):
 
     Parameters
     ----------
-    n_in, n_out, nodes, layers, embedding, dropout, activation, rng
+    n_in, n_out, nodes, layers, embedding, learned_rows, dropout, activation, rng
         See `RGCN`.
     hidden : int
         Features a head.
@@ -76,13 +76,13 @@ class RGAT(RGCN):
     """
 
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, layers: int = 2, hidden: int = 32,
-                 heads: int = 4, out_heads: int = 1, embedding: int | None = None, dropout: float = 0.5,
-                 attention_dropout: float = 0.0, activation: str = "elu", rng: nn.Random,
-                 dtype: npt.DTypeLike = np.float32) -> None:
+                 heads: int = 4, out_heads: int = 1, embedding: int | None = None,
+                 learned_rows: Sequence[str] = (), dropout: float = 0.5, attention_dropout: float = 0.0,
+                 activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         hidden, self.heads = nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
         self.out_heads, self.attention_dropout = nn.whole("out_heads", out_heads, 1), attention_dropout
         super().__init__(n_in, n_out, nodes, layers=layers, hidden=hidden * self.heads, embedding=embedding,
-                         dropout=dropout, activation=activation, rng=rng, dtype=dtype)
+                         learned_rows=learned_rows, dropout=dropout, activation=activation, rng=rng, dtype=dtype)
 
     def _conv(self, widths, n_out, graph, types, last, *, rng, dtype, **_):
         heads = self.out_heads if last else self.heads

@@ -1,6 +1,6 @@
 """Relational graph convolutional network (Schlichtkrull et al., 2018), as SAR Eq. 4 and 5."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,8 @@ class RGCNConv(nn.Module):
 class RGCN(nn.Module):
     """R-GCN layers for one node type's labels, or for several types' rows; between layers activation and dropout.
 
-    Types without features have learned rows. A layer computes the types alone that the labels depend on.
+    Types without features have learned rows, and other types may have some beside their features. A layer computes the
+    types alone that the labels depend on.
 
     Parameters
     ----------
@@ -85,6 +86,8 @@ class RGCN(nn.Module):
     layers, hidden : int
     embedding : int, optional
         By default the width of the features, or `hidden` without any.
+    learned_rows : sequence of str
+        Node types that have learned rows of `embedding` values beside their features; ("all",) for all types.
     dropout : float
     n_bases, evaluation
         See `RGCNConv`. With bases features of several widths are brought to `embedding` by a product a type.
@@ -95,8 +98,8 @@ class RGCN(nn.Module):
     relational = True  # of a graph of several node types: the command gives it `nodes` too
 
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
-                 embedding: int | None = None, dropout: float = 0.5, n_bases: int | None = None,
-                 evaluation: str | None = None, activation: str = "relu", rng: nn.Random,
+                 embedding: int | None = None, learned_rows: Sequence[str] = (), dropout: float = 0.5,
+                 n_bases: int | None = None, evaluation: str | None = None, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         if not isinstance(nodes, NodeType):
             raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: "
@@ -105,7 +108,7 @@ class RGCN(nn.Module):
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
         of_input, *of_layers = needed(graph, nodes.node_types, layers)
-        self.inputs = Inputs(n_in, graph, of_input, width, alike=n_bases is not None, rng=rng, dtype=dtype)
+        self.inputs = Inputs(n_in, graph, of_input, width, learned_rows, alike=n_bases is not None, rng=rng, dtype=dtype)
         self.convs, self.activations = [], []
         widths = self.inputs.widths
         for k, types in enumerate(of_layers):
@@ -135,39 +138,49 @@ class RGCN(nn.Module):
 
 
 class Inputs(nn.Module):
-    """Input rows of a relational model: features, and learned rows for node types without features.
+    """Input rows of a relational model: features, learned rows, or both side by side.
 
     Attributes
     ----------
     widths : dict of str to int
     """
 
-    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None, *, alike: bool,
-                 rng: nn.Random, dtype: npt.DTypeLike) -> None:
+    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None,
+                 learned_rows: Sequence[str] = (), *, alike: bool, rng: nn.Random, dtype: npt.DTypeLike) -> None:
         unknown = sorted(set(n_in) - set(graph.node_types))
         if unknown:
             raise ConfigError(f"features of node type {unknown[0]!r}, which is not one of "
                               f"{', '.join(graph.node_types)}")
+        odd = [name for name in learned_rows if name not in (*graph.node_types, "all")]
+        if odd:
+            raise ConfigError(f"learned_rows: {odd[0]!r} is no node type; these are {', '.join(graph.node_types)}",
+                              "learned_rows")
+        learned = graph.node_types if "all" in learned_rows else learned_rows
         width = embedding if embedding is not None else max(n_in.values())
+        self.featured = frozenset(n_in)
         self.embeddings = {name: Embedding(graph.node_ids[name], width, rng=rng, node_type=name, dtype=dtype)
-                           for name in types if name not in n_in}
-        self.widths = {name: n_in.get(name, width) for name in types}
+                           for name in types if name not in n_in or name in learned}
+        self.widths = {name: n_in.get(name, 0) + (width if name in self.embeddings else 0) for name in types}
         self.projections = {}
         if alike and len(set(self.widths.values())) > 1:
-            self.projections = {name: Linear(n_in[name], width, bias=False, rng=rng, dtype=dtype)
+            self.projections = {name: Linear(self.widths[name], width, bias=False, rng=rng, dtype=dtype)
                                 for name in types if name in n_in}
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-        """Return the input rows of each type, from features or embeddings.
+        """Return the input rows of each type, from features, learned rows or both.
 
-        `rows` has, by type, the numbers of the embedding rows to use, for a batch; None for all rows.
+        `rows` has, by type, the numbers of the learned rows to use, for a batch; None for all rows.
         """
-        missing = [name for name in self.widths if name not in self.embeddings and name not in x]
+        missing = [name for name in self.widths if name in self.featured and name not in x]
         if missing:
             raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")
-        return {name: self.embeddings[name](None if rows is None else rows[name]) if name in self.embeddings else
-                self.projections[name](x[name]) if name in self.projections else x[name] for name in self.widths}
+        inputs: dict[str, Any] = {}
+        for name in self.widths:
+            parts = [x[name]] if name in self.featured else []
+            parts += [self.embeddings[name](None if rows is None else rows[name])] if name in self.embeddings else []
+            inputs[name] = parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+        return {name: self.projections[name](h) if name in self.projections else h for name, h in inputs.items()}
 
 
 def needed(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:

@@ -135,6 +135,14 @@ def fanouts(value: Any) -> list[int]:
     return found
 
 
+def words(value: Any) -> list[str]:
+    """Read words with commas between, or a list of a file; raise an argparse.ArgumentTypeError for anything else."""
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(word, str) and word for word in found):
+        raise argparse.ArgumentTypeError(f"{value!r} is no list of words with commas between")
+    return found
+
+
 def readable(n_bytes: float, base: int = 1024) -> str:
     """Return a number of bytes as readable text: 1536 is "1.5 KiB", and with base 1000 "1.536 kB"."""
     *units, last = ("B", "KiB", "MiB", "GiB", "TiB") if base == 1024 else ("B", "kB", "MB", "GB", "TB")

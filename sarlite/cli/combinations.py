@@ -30,7 +30,6 @@ REFUSED: list[tuple[str, str, str]] = [
         "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features")),
     ("remote hec", "relational data", "{option}: relational graphs, as --data {data} is, have no cache of each type's "
      "rows: --remote exact or local"),
-    ("embeddings", "relational data", "{option} {embeddings}: does not go with relational graphs"),
     ("batch_size", "sampled rows without fan-outs",
      "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
     *((option, "model of propagated rows",

@@ -11,6 +11,7 @@ from sarlite.command import Parser, byte_size, returns_status
 from sarlite.data import budget, format, scratch
 from sarlite.data.assignment import make_parts, plan, structure
 from sarlite.data.divide import divide
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.readers import pigo
 from sarlite.data.spec import (
@@ -22,7 +23,6 @@ from sarlite.data.spec import (
     source_path,
 )
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.progress import KINDS, Progress
 from sarlite.structure import balance as balancing

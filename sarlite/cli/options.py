@@ -13,7 +13,7 @@ import numpy as np
 from sarlite import optim
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.option import by_name, fixed_option, from_values, option, options_of
-from sarlite.command import byte_size, every, seconds
+from sarlite.command import byte_size, every, seconds, words
 from sarlite.command import fanouts as picks
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.graph.propagation import NORMALIZATIONS
@@ -83,6 +83,10 @@ class ModelOptions:
     embedding: int | None = fixed_option(None, "for rgcn and rgat: width of the learned rows of node types without "
                                          "features; by default the width of the other types' features, or --hidden if "
                                          "no type has features", least=1, see="#relational-graphs")
+    learned_rows: list[str] | None = fixed_option(None, "for rgcn and rgat: node types that have learned rows beside "
+                                                  "their features, with commas between, or all", metavar="TYPE,TYPE,..",
+                                                  read=words, otherwise="only types without features have learned rows",
+                                                  see="#relational-graphs")
     relation_weights: str | None = option(None, "for rgcn: multiply by the weight inside the message, or aggregate "
                                           "first; by default the way that costs fewer bytes", argument="evaluation",
                                           choices=EVALUATIONS)

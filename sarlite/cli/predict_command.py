@@ -16,13 +16,14 @@ from sarlite.cli.config import naming_flags, resolve
 from sarlite.cli.decision import decision_of
 from sarlite.cli.option import option, options_of
 from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
-from sarlite.cli.run import new_model, task_of
+from sarlite.cli.run import new_model, task_of, tell
 from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.graph.hetero import NodeType
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
@@ -40,6 +41,7 @@ from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, told_widths
 from sarlite.train.model_loading import errors_of
 from sarlite.train.predictions import Asked
+from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
 
 
@@ -70,6 +72,9 @@ class PredictOptions:
     threshold: float | None = option(
         None, "probability from which on the positive one of two classes, or a label, is predicted", metavar="P",
         inside="above 0 and below 1", otherwise="as the run chose it")
+    type: str | None = option(
+        None, "for --embeddings of relational data: node type whose rows are written, with their ids", metavar="TYPE",
+        otherwise="the type that has labels")
     weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
     given: Mapping[str, Any] = field(default_factory=dict)
     """Training options of the command line, by name, which stand over the options in the checkpoint."""
@@ -82,6 +87,8 @@ class PredictOptions:
             needs("pyarrow", f"--out {self.out}")
         if self.embeddings is not None and self.embeddings < 1:
             raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
+        if self.type is not None and self.embeddings is None:
+            raise ConfigError(f"--type {self.type} means nothing without --embeddings")
         if self.top is not None and self.top < 1:
             raise ConfigError(f"--top {self.top}: at least 1 destination")
         if self.rank and self.links is None:
@@ -152,12 +159,17 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     tick()
     kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
-    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
+    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
+                                 schema=meta.get("schema"))
     graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
     graph = graph._replace(backward="push")  # no plan of the reversed edges is made
     part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
+    part = together(comm, lambda: _with_classes(config, run, meta, part))
     together(comm, lambda: _check_data(config, run, meta, part, n_train))
+    other_data = run.source.spec != meta["options"].get("data")
+    tell(comm, [*part.left_out, *(part.by_position if other_data else ())])
+    together(comm, lambda: _check_type(config, run, part))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
@@ -170,15 +182,19 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         filtered = (config.top is not None or config.rank) and not config.known
         known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
         part = part._replace(graph=without_links(of, *splits, run.training.seed))
+    if config.embeddings is not None and isinstance(part.graph, NodeType):
+        node_type = together(comm, lambda: _type_of_rows(config, part))
+        of = Linked.of_nodes(part.graph.graph.of(node_type), node_type, part.names)
     if config.links is not None:
         with_negatives = task == "link" and not config.rank
         wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
         own = of.ends if config.top is not None else of.ends[:1]
-        wanted = [predictions.nodes(comm, config.nodes, one[0], part.graph, at_once) for one in own]
+        nodes = part.graph if config.embeddings is None else of.nodes
+        wanted = [predictions.nodes(comm, config.nodes, one[0], nodes, at_once) for one in own]
     with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
-        model, found = _computed(comm, config, run, part, tensors, meta)
+        model, found = _computed(comm, config, run, part, tensors, meta, other_data)
         if config.top is not None:
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
@@ -192,6 +208,22 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
     if decision is not None and comm.rank == 0:
         print(f"threshold {', '.join(f'{value:.4g}' for value in decision.thresholds[:10])}", flush=True)
+
+
+def _check_type(config, run, part):
+    """Raise a ConfigError if --type is no node type of the data."""
+    types = part.graph.graph.node_types if isinstance(part.graph, NodeType) else ()
+    if config.type is not None and config.type not in types:
+        known = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
+        raise ConfigError(f"--type {config.type}: {known}")
+
+
+def _type_of_rows(config, part):
+    """Return the node type whose rows --embeddings writes."""
+    if config.type is None and len(part.graph.node_types) > 1:
+        raise ConfigError(f"--embeddings {config.embeddings}: --type says whose rows, one of "
+                          f"{', '.join(part.graph.node_types)}")
+    return config.type or part.graph.node_type
 
 
 def _check_several(config, of):
@@ -304,6 +336,20 @@ def _check_links(config, run, meta, told, several):
                               "--link-split have changed")
 
 
+def _with_classes(config, run, meta, part):
+    """Return `part` with the labels of the data as numbers of the checkpoint's classes, which are matched by name."""
+    there, here = meta.get("class_names"), part.class_names
+    if here is None or there in (None, here) or not TASKS[part.task].reads_labels:
+        return part
+    unknown = [name for name in here if name not in there]
+    if unknown:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: --data {run.source.spec} have labels that are none of "
+                              f"its classes, {', '.join(there)}: {', '.join(unknown)}")
+    numbers = np.array([*map(there.index, here), -1])  # the last is of nodes without a label, -1
+    rows = part.rows._replace(labels=numbers[part.rows.labels])
+    return part._replace(rows=rows, n_classes=len(there), class_names=there)
+
+
 def _check_data(config, run, meta, part, n_train):
     """Raise an error if the model does not fit the data. Data without labels fit any number of classes."""
     if run.training.label_inputs and not (n_train and part.n_classes):
@@ -322,15 +368,17 @@ def _check_data(config, run, meta, part, n_train):
                               f"have {told}")
 
 
-def _computed(comm, config, run, part, tensors, meta):
+def _computed(comm, config, run, part, tensors, meta, other_data):
     """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
 
     Collective.
     """
     n_out, training = meta["data"]["classes"], run.training
     model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
+    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
     with checkpoint.errors_of(config.checkpoint):
-        checkpoint.restore_model(comm, model, tensors, meta)
+        matched = checkpoint.restore_model(comm, model, tensors, meta, keys)
+    tell(comm, _of_learned_rows(model, matched, keys, other_data))
     data = identity(part.graph, part.rows, n_out) if training.propagated else None
     x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     if training.label_inputs:  # all labels of the training nodes are shown, as in evaluation
@@ -348,7 +396,22 @@ def _computed(comm, config, run, part, tensors, meta):
         output = runs.eval()(graph, x)
         # scores are as many as pairs, and rows as wide as --link-width
         check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
-        return model, as_array(output if config.embeddings is None else graph.rows(output, run.model.spec)).copy()
+        if config.embeddings is None:
+            return model, as_array(output).copy()
+        return model, as_array(graph.rows(output, run.model.spec, config.type)).copy()
+
+
+def _of_learned_rows(model, matched, keys, other_data):
+    """Yield a line on the learned rows of each parameter, if some nodes have none or if position matched them."""
+    types = {name: parameter.node_type for name, parameter in model.named_parameters()}
+    for name, rows in matched.items():
+        what = f"learned rows{' of type ' if types[name] else ''}{types[name]}"
+        if rows is None and other_data:
+            unnamed = "the checkpoint has" if name in keys else "the data have"
+            yield f"{what}: matched by position, as {unnamed} no names of nodes"
+        elif rows is not None and rows.n_missing:
+            yield (f"{what}: {rows.n_missing:,} of {rows.n_here:,} nodes have none in the checkpoint; each gets the "
+                   "mean row")
 
 
 def _of_pairs(run, part):
@@ -366,20 +429,45 @@ class _Layers:
         return getattr(self._graph, name)
 
     def layers(self, n):
-        return [self for _ in self._graph.layers(n)]
+        return [_Layer(graph, self._enter) for graph in self._graph.layers(n)]
 
-    def enter(self, h):
+    def _enter(self, h):
         if self._entered == self._layer:
             self._kept = h
         self._entered += 1
-        return self, h
 
-    def rows(self, output, model):
-        """The layer's rows; the last one's are the output."""
+    def rows(self, output, model, node_type=None):
+        """Return the layer's rows, of relational data those of one type; the last layer's rows are the output."""
         if self._layer > self._entered:
             has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
             raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
-        return output if self._kept is None else self._kept
+        if not isinstance(self._graph, NodeType):
+            return output if self._kept is None else self._kept
+        found = self._by_type(output) if self._kept is None else self._kept
+        node_type = node_type or self._graph.node_type
+        if node_type not in found:
+            raise ConfigError(f"--type {node_type}: layer {self._layer} of the model {model} makes rows of "
+                              f"{', '.join(found)} alone, on which its output depends")
+        return found[node_type]
+
+    def _by_type(self, output):
+        counts = [len(self._graph.graph.node_ids[name]) for name in self._graph.node_types]
+        ends = np.cumsum([0, *counts]).tolist()
+        return {name: output[low:high] for name, low, high in zip(self._graph.node_types, ends, ends[1:])}
+
+
+class _Layer:
+    """The graph that one layer computes on, which tells of the rows that enter the layer."""
+
+    def __init__(self, graph, on_enter):
+        self._graph, self._on_enter = graph, on_enter
+
+    def __getattr__(self, name):
+        return getattr(self._graph, name)
+
+    def enter(self, h):
+        self._on_enter(h)
+        return self._graph.enter(h)
 
 
 def _arrays(config, form, found, decision=None):

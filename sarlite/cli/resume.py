@@ -7,6 +7,7 @@ from typing import Any
 from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
+from sarlite.data.schema import is_schema
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
@@ -55,6 +56,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "positive": (lambda number: type(number) is int and number in (0, 1), "0 or 1"),
     "thresholds": (lambda values: isinstance(values, list) and len(values) > 0
                    and all(type(value) is float and 0 <= value <= 1 for value in values), "a list of probabilities"),
+    "schema": (is_schema, "names of node types, relations and columns"),
     "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
                     "a list of names"),
 }
@@ -110,6 +112,15 @@ def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[s
         there = metadata["options"].get("data")
         raise CheckpointError(f"checkpoint {options.output.resume}: its data, {there}, are not --data "
                               f"{options.data.data}: {found}")
+
+
+def check_classes(options: RunOptions, metadata: Mapping[str, Any], here: list[str] | None) -> None:
+    """Raise a CheckpointError if classes of the data have other names than in the checkpoint."""
+    there = metadata.get("class_names")
+    odd = next((pair for pair in zip(there or (), here or ()) if pair[0] != pair[1]), None)
+    if odd:
+        raise CheckpointError(f"checkpoint {options.output.resume}: its class {odd[0]!r} is {odd[1]!r} in --data "
+                              f"{options.data.data}")
 
 
 def same_class(there, here):

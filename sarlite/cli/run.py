@@ -34,6 +34,7 @@ from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import errors_of, make_model
 from sarlite.train.outcome import outcome
+from sarlite.train.row_keys import row_keys
 from sarlite.train.stopping import Best, Stopping
 
 
@@ -85,7 +86,10 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
     if machine.dry_run:
         run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
+    if resumed:
+        run = run._replace(source=run.source._replace(schema=resumed[1].get("schema")))
     part = load(comm, run.source, run.graph, folder.path, tick)
+    tell(comm, part.left_out)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
     memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
@@ -96,6 +100,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     if resumed:
         together(comm, lambda: resume.check_data(options, resumed[1], data))
     part = targets.apply(part)
+    if resumed:
+        together(comm, lambda: resume.check_classes(options, resumed[1], part.class_names))
     training, decided = class_options.of_data(comm, run.training, part)
     run = run._replace(training=training)
     if comm.rank == 0 and decided:
@@ -112,9 +118,10 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
     about = {"seed": run.training.seed, "model": run.model.spec, "options": stored, "data": data, "task": part.task,
-             "used": used, "positive": trainer.task.positive}
+             "used": used, "positive": trainer.task.positive, "schema": part.schema}
     if part.class_names:
         about["class_names"] = part.class_names
+    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
     without_edges = None
     if run.training.baseline and not machine.dry_run and part.task != "link":
         features, ids = row_features(part)
@@ -125,13 +132,20 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
-        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches)
+        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches, keys)
     if machine.dry_run:
         with errors_of(run.model.spec):
             return dry_run(comm, run, trainer, part, memory)
-    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=machine.ranks > 1)
+    saving = Saving(folder, trainer, best, stopping, about, toml, run, start, interrupts, keys,
+                    one_process=machine.ranks > 1)
     with errors_of(run.model.spec):
         return _report(run, trainer, part, saving, without_edges, *_fit(run, trainer, part, saving, tick, memory))
+
+
+def tell(comm, texts):
+    """Print lines to standard error on rank 0."""
+    for text in texts if comm.rank == 0 else ():
+        print(text, file=sys.stderr, flush=True)
 
 
 def new_model(comm, run, part, rng):

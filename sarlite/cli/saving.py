@@ -41,6 +41,8 @@ class Saving:
     start : int
         Epoch that the run continues from.
     interrupts : Interrupts
+    keys : dict
+        The result of `row_keys`.
     one_process : bool
         True if ranks are threads of this process.
 
@@ -52,9 +54,10 @@ class Saving:
         Number of the signal that stopped training; 0 without one.
     """
 
-    def __init__(self, folder, trainer, best, stopping, about, toml, run, start, interrupts, one_process=False):
+    def __init__(self, folder, trainer, best, stopping, about, toml, run, start, interrupts, keys=None,
+                 one_process=False):
         self.comm, self.folder, self.trainer, self.best, self.stopping = trainer.comm, folder, trainer, best, stopping
-        self.about, self.toml, self.one_process = about, toml, one_process
+        self.about, self.toml, self.one_process, self._keys = about, toml, one_process, keys
         self.start = self.epoch = self.saved = start
         self.interrupts, self.signum, self._error = interrupts, 0, None
         self._last, self._output, self._due = run.training.epochs, run.output, time.monotonic()
@@ -123,7 +126,7 @@ class Saving:
         self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
-        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, trial=trial, **options)
+        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, self._keys, trial=trial, **options)
         if not trial:
             caches.remove_others(self.folder.path, found, self.comm.size)
 
@@ -147,7 +150,7 @@ class Saving:
         raise SystemExit(128 + self.signum)
 
 
-def restore(trainer, stopping, resumed, path, batches=None):
+def restore(trainer, stopping, resumed, path, batches=None, keys=None):
     """Restore a checkpoint's state in a trainer and `stopping`. Collective.
 
     Parameters
@@ -159,6 +162,8 @@ def restore(trainer, stopping, resumed, path, batches=None):
     path : path
         Of the checkpoint; files of caches stand beside it.
     batches : settings.Batches, optional
+    keys : dict, optional
+        The result of `row_keys`.
 
     Returns
     -------
@@ -173,7 +178,7 @@ def restore(trainer, stopping, resumed, path, batches=None):
     """
     (tensors, meta), best = resumed, Best(trainer.task)
     with checkpoint.errors_of(path):
-        best.state = checkpoint.restore_state(trainer, tensors, meta)
+        best.state = checkpoint.restore_state(trainer, tensors, meta, keys)
         tensors.clear()  # which closes the file
         stopping.load_state(meta)
     if batches is not None and batches.remote == "hec" and trainer.comm.size > 1:

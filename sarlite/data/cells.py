@@ -106,6 +106,11 @@ class Numbers:
         What a missing value becomes; None refuses it. The mean is of the column, which is read once more for it.
     dtype : dtype
 
+    Attributes
+    ----------
+    names : list of str
+        The name of each column of the rows that were made last: of a column of lists COLUMN.0, COLUMN.1, ...
+
     Raises
     ------
     DataError
@@ -113,19 +118,21 @@ class Numbers:
     """
 
     def __init__(self, source, columns, fill=None, dtype=np.float32):
-        self._source, self.columns, self.dtype = source, tuple(columns), dtype
+        self._source, self.columns, self.dtype, self.names = source, tuple(columns), dtype, list(columns)
         if fill not in (None, "0", "mean"):
             raise ConfigError(f"fill: {fill!r} is not one of 0, mean")
         self._fill = None if fill is None else 0.0 if fill == "0" else self._means()
 
     def rows(self, cells, first=0):
         """Return the cells of the columns as (n, any) floats."""
-        x = np.concatenate([self._matrix(column, found, first) for column, found in zip(self.columns, cells)], 1)
+        columns = [self._matrix(column, found, first) for column, found in zip(self.columns, cells)]
+        self.names = [name for column, found in zip(self.columns, columns) for name in _names(column, found.shape[1])]
+        x = np.concatenate(columns, 1)
         empty = np.isnan(x)
         if empty.any():
             if self._fill is None:
                 row, at = np.argwhere(empty)[0]
-                widths = np.cumsum([self._matrix(*pair, first).shape[1] for pair in zip(self.columns, cells)])
+                widths = np.cumsum([found.shape[1] for found in columns])
                 column = self.columns[int(np.searchsorted(widths, at, side="right"))]
                 raise DataError(f"{self._source.where}: row {first + int(row)}, column {column!r}: no value; fill=0 or "
                                 "fill=mean says what it shall be")
@@ -148,6 +155,10 @@ class Numbers:
             raise DataError(f"{self._source.where}: column {at + 1} of {', '.join(self.columns)}: no row has a value, "
                             "so there is no mean")
         return total / np.maximum(count, 1)
+
+
+def _names(column, width):
+    return [column] if width == 1 else [f"{column}.{at}" for at in range(width)]
 
 
 def is_number(word):

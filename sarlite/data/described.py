@@ -9,9 +9,9 @@ from sarlite.data import edge_list
 from sarlite.data.dataset import Dataset
 from sarlite.data.edge_list import listed_edges, read_nodes
 from sarlite.data.folders import key
+from sarlite.data.graph_tables import SPLITS, NodeTable
 from sarlite.data.numbering import Numbering
 from sarlite.data.streams import both_ways, one_kind, split_budget, unlabelled
-from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 from sarlite.structure.relational_generator import reverse
@@ -182,7 +182,7 @@ def _relational(found, base, workspace, tell, about, drop_edge_values):
         other = reverse(relation) if found["edges"][at].get("reverse", True) else None
         values = {} if drop_edge_values else read.columns
         for made in both_ways(read.pieces(), relation, other, counts, read.n_edges, workspace.within(f"edges.{at}"),
-                              about["source"], values):
+                              about["source"], values, read.feature_names if values else None):
             (forward if made.relation == relation else back).append(made)
     tell("read the nodes")
     split_budget(counts[found["target"]], workspace)

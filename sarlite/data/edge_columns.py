@@ -25,6 +25,8 @@ class EdgeColumns:
     ----------
     columns : dict
         Of values: dtype and shape by the name that a `Sorter` and an `EdgeTable` have for them.
+    feature_names : list of str, optional
+        The name of each column of the edge features.
     words : (bool, bool)
         Whether the source and the destination are words, as the first rows have them.
     """
@@ -45,11 +47,12 @@ class EdgeColumns:
             self._values["edge_weight"] = slice(2, 3), Numbers(source, [weight], fill, np.float64)
         if features:
             self._values["edge_features"] = slice(2 + bool(weight), None), Numbers(source, features, fill)
-        self._used, self._fields = used, {}
+        self._used = used
         self.columns = {}
         for name, (cells, made) in self._values.items():
             width = 0 if not len(first[0]) else made.rows(first[cells]).shape[1]
             self.columns[name] = (made.dtype, () if name == "edge_weight" else (width,))
+        self.feature_names = self._values["edge_features"][1].names if features else None
 
     def collect(self, workspace, numberings):
         """Read the table, once: `pieces` gives its edges then.

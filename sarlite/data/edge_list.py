@@ -8,6 +8,7 @@ from sarlite.data import textfile
 from sarlite.data.cells import is_number
 from sarlite.data.columns import table
 from sarlite.data.edge_columns import EdgeColumns
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.mapped import fresh
 from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.names import lines
@@ -16,7 +17,6 @@ from sarlite.data.npyfile import load as load_npy
 from sarlite.data.numbering import Numbering
 from sarlite.data.raw import existing, masks
 from sarlite.data.streams import Streams, drawn, spooled_labels, unlabelled
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.structure import validation
 
@@ -83,7 +83,7 @@ def _by_id(path, workspace, finish, options):
         return found | listed.rows(workspace) | {"names": numbering.mapping}
 
     return Streams(edges.pieces(), lambda largest, n_edges: listed.n, rows, _stem(path), edges.source.where,
-                   options.get("task") or "classify", edges.columns)
+                   options.get("task") or "classify", edges.columns, edges.feature_names)
 
 
 def _word(value):
@@ -175,13 +175,13 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
     there = (("features", features, x), ("labels", labels, y), ("split", split, codes))
     found = {name: (file, len(array)) for name, file, array in there if array is not None}
     if graph is not None:
-        (edges, of_values), numbering = _of_graph(graph, path, found), None
+        (edges, of_values), numbering, named = _of_graph(graph, path, found), None, None
     elif (names or any(value is not None for value in of_edges.values()) or not isinstance(path, Path)
           or has_words(path)):
         read, numbering = from_table(path, workspace, {**of_edges, "names": names})
-        edges, of_values = read.pieces(), read.columns
+        edges, of_values, named = read.pieces(), read.columns, read.feature_names
     else:
-        edges, of_values, numbering = ((src, dst, {}) for src, dst in pieces_of(path)), {}, None
+        edges, of_values, numbering, named = ((src, dst, {}) for src, dst in pieces_of(path)), {}, None, None
     if numbering is not None:
         if numbering.listed_in is None and (found or where):
             raise ConfigError(f"{next(iter(found or where))}: rows of this file belong to no node, as only the edges "
@@ -202,7 +202,7 @@ def _by_number(path, workspace, finish, graph=None, nodes=None, classes=None, fe
         return found | {"labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
 
     return Streams(edges, lambda largest, n_edges: count(path, nodes, largest, n_edges, found), rows, _stem(path), path,
-                   task or "classify", of_values)
+                   task or "classify", of_values, named)
 
 
 def _of_graph(graph, path, found):

@@ -28,11 +28,11 @@ from sarlite.data import meta, names, npyfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import copy
 from sarlite.data.folders import key, words
+from sarlite.data.graph_tables import NODE, EdgeTable, NodeTable
 from sarlite.data.mapped import BFLOAT16, pieces, widened
 from sarlite.data.meta import SCHEMA
 from sarlite.data.meta import read as read_meta
 from sarlite.data.raw import narrowed
-from sarlite.data.tables import NODE, EdgeTable, NodeTable
 from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
 from sarlite.progress import SILENT, Progress
@@ -147,13 +147,14 @@ def _opened(directory, verify):
         target = labels if name == told.get("target", NODE) else {}
         arrays, offsets = _arrays(directory, "nodes", name, of), np.array(of["offsets"], np.int64)
         nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, names=known, **target, **arrays,
-                                     **about)
+                                     feature_names=of.get("feature_names"), transforms=of.get("transforms"), **about)
         nodes[node_type].check_shapes()
     edges = []
     for name, of in told["edges"].items():
         relation = words(name, 3)
         arrays = _arrays(directory, "edges", name, of)
-        edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about))
+        edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about,
+                               feature_names=of.get("feature_names"), transforms=of.get("transforms")))
         _check_counts(directory / META, name, of["count"], edges[-1], nodes[relation[2]].n_nodes)
     (target,) = words(told.get("target", NODE), 1)
     made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],

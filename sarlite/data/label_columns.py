@@ -3,8 +3,8 @@
 import numpy as np
 
 from sarlite.data.cells import are_numbers, missing, numbers
+from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.streams import spooled_labels
-from sarlite.data.tables import MAX_CLASSES
 from sarlite.errors import ConfigError, DataError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
-from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
+from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, meta_hash
 from sarlite.errors import DataError, reading, regular
@@ -38,10 +38,12 @@ def made(dataset, offsets, division, records):
     for name, table in dataset.nodes.items():
         ends = [int(offset) for offset in offsets[name]]
         first = {"count": ends[-1], "offsets": ends, **({} if dataset.relational else labels)}  # byte for byte as ever
-        nodes[key(name)] = {**first, "arrays": _arrays(table, records)}
+        nodes[key(name)] = {**first, **_feature_names(table), "arrays": _arrays(table, records)}
     nodes[key(dataset.target)] |= labels
     edges = {key(*relation): _arrays(table, records) for relation, table in dataset.edges.items()}
     edges = {name: {"count": arrays["indices"]["shape"][0], "arrays": arrays} for name, arrays in edges.items()}
+    for relation, table in dataset.edges.items():
+        edges[key(*relation)] |= _feature_names(table)
     names = _names(records)
     return {
         "format": "sarlite graph",
@@ -59,6 +61,14 @@ def made(dataset, offsets, division, records):
 def _arrays(table, records):
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
     return {name: records[path] for name, path in paths.items() if path in records}
+
+
+def _feature_names(table):
+    """Return the entries for a table's columns of features, if each has a name of its own, and their transforms."""
+    names, array = table.feature_names, table.arrays().get(table.FEATURES)
+    named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
+    transforms = {"transforms": table.transforms} if table.transforms and array is not None else {}
+    return {**({"feature_names": names} if named else {}), **transforms}
 
 
 def _names(records):
@@ -114,8 +124,7 @@ def _check(path, meta):
     if target.setdefault("task", "classify") not in TASKS:  # which older directories do not say
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
     names = target.get("class_names")
-    words = isinstance(names, list) and len(names) == target["classes"] and all(isinstance(name, str) for name in names)
-    if names is not None and not words:
+    if names is not None and not (_are_words(names) and len(names) == target["classes"]):
         raise DataError(f"{path}: class_names: expected {target['classes']} names, one a class")
     _check_names(path, meta)
     division = meta.get("division")
@@ -189,6 +198,22 @@ def _check_records(path, where, told, files, needed):
             raise DataError(f"{path}: {where}: no record of {name}")
         if record is not None:
             npyfile.check_record(path, f"{where}: {name}", record)
+    _check_feature_names(path, where, told, told["arrays"].get("features"))
+
+
+def _check_feature_names(path, where, told, record):
+    """Raise a DataError unless the names of columns, where there are some, are different words, one a column."""
+    _expect(path, f"{where}: transforms", told.get("transforms", {}), dict)
+    names = told.get("feature_names")
+    if names is None:
+        return
+    width = record["shape"][1] if record is not None and len(record["shape"]) == 2 else 0
+    if not _are_words(names) or len(names) != width or len(set(names)) != width:
+        raise DataError(f"{path}: {where}: feature_names: expected {width} different names, one a column of features")
+
+
+def _are_words(names):
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _expect(path, name, value, kind):

@@ -20,10 +20,10 @@ from sarlite.data.cells import ids
 from sarlite.data.columns import table
 from sarlite.data.dataset import Dataset
 from sarlite.data.folders import words
+from sarlite.data.graph_tables import NODE
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
 from sarlite.data.numbering import digests
-from sarlite.data.tables import NODE
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
 from sarlite.structure.validation import first_true, integers
@@ -90,6 +90,10 @@ class Names:
         if (at := first_true(found < 0)) is not None:
             raise DataError(f"{self._directory}: names: no node is named {names[at]!r}")
         return found
+
+    def keys(self, ids: npt.ArrayLike) -> Array:
+        """Return the BLAKE2b of 16 bytes of each node's name, by original id, (n, 2) uint64; raises as `of`."""
+        return digests([name.encode() for name in self.of(ids)])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
         """Return the original ids of the nodes that a file names, (n,) int64.

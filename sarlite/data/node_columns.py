@@ -3,9 +3,9 @@
 import numpy as np
 
 from sarlite.data.cells import Numbers, ids, missing
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.label_columns import LabelColumns
 from sarlite.data.streams import drawn
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError
 
 _SPLIT = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "test": 3}
@@ -76,7 +76,7 @@ class NodeColumns:
 
     def rows(self, workspace):
         """Return the fields of a `NodeTable` that were read, and class_names where labels are words."""
-        found = {"features": self._x.array()} if self.features else {}
+        found = {"features": self._x.array(), "feature_names": self._numbers.names} if self.features else {}
         if not self.labels:
             return found
         labels, n_classes, names = self._y.read()

@@ -11,10 +11,10 @@ from sarlite.data import described, edge_list, format
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.folders import key
+from sarlite.data.graph_tables import MEMBERS, RELATION
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.readers import bter_options, mag, npz, ogb, pigo, planetoid, reddit, roc, tu
 from sarlite.data.streams import one_kind
-from sarlite.data.tables import MEMBERS, RELATION
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.structure import generate

@@ -15,9 +15,9 @@ from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import counts_up
 from sarlite.data.external_sort import csr, packed
+from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.mapped import copied
 from sarlite.data.raw import CARRY_VALUES, as_features, check_nodes, count_outputs, in_form, strata
-from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import index_dtype
 from sarlite.structure.generate import random_split
@@ -37,6 +37,7 @@ class Streams:
     where: Path
     task: str
     columns: dict[str, Any] = field(default_factory=dict)  # of values on edges: dtype and shape by column
+    edge_feature_names: list[str] | None = None
 
 
 def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=None, self_loops=False,
@@ -83,7 +84,8 @@ def one_kind(streams_of, path, options, workspace, tell, about, *, undirected=No
     if self_loops:
         _add_missing_loops(sorter, loops, n_nodes, workspace.at_once())
     tell("merge the edges")
-    edges = EdgeTable(RELATION, n_nodes, **merged(sorter, n_nodes, n_nodes, workspace), source=about["source"])
+    edges = EdgeTable(RELATION, n_nodes, **merged(sorter, n_nodes, n_nodes, workspace), source=about["source"],
+                      feature_names=streams.edge_feature_names if columns else None)
     tell("read the nodes")
     nodes = NodeTable(NODE, n_nodes, **{"task": streams.task, **streams.rows(n_nodes)}, source=about["source"])
     return Dataset.of_tables([nodes], [edges], name=streams.name, **about)
@@ -97,7 +99,7 @@ def _add_missing_loops(sorter, loops, n_nodes, at_once):
         sorter.add(packed(nodes, nodes))
 
 
-def both_ways(pieces, relation, reverse, n_nodes, n_edges, workspace, source, columns=()):
+def both_ways(pieces, relation, reverse, n_nodes, n_edges, workspace, source, columns=(), feature_names=None):
     """Yield the `EdgeTable` of a relation and, where it has a reverse, that one's: sorted side by side, each in half
     the memory.
 
@@ -112,6 +114,8 @@ def both_ways(pieces, relation, reverse, n_nodes, n_edges, workspace, source, co
     source : str
     columns : dict
         Of values on edges: dtype and shape by column.
+    feature_names : list of str, optional
+        The name of each column of the edge features.
     """
     directions = {relation: False} if reverse is None else {relation: False, reverse: True}
     ids, columns = index_dtype(n_edges), dict(columns)
@@ -130,7 +134,7 @@ def both_ways(pieces, relation, reverse, n_nodes, n_edges, workspace, source, co
         arrays = merged(sorters.pop(), n_rows, n_sources, place)
         if counts_up(arrays["edge_ids"]):
             del arrays["edge_ids"]
-        yield EdgeTable(name, n_sources, **arrays, source=source)
+        yield EdgeTable(name, n_sources, **arrays, source=source, feature_names=feature_names)
 
 
 def merged(sorter, n_rows, n_sources, workspace):

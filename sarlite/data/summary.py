@@ -3,8 +3,8 @@
 import numpy as np
 
 from sarlite.command import readable
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.mapped import dtype_name
-from sarlite.data.tables import SPLITS
 from sarlite.data.targets import labelled
 from sarlite.structure.edges import destinations, is_symmetric
 

@@ -99,7 +99,7 @@ class Embedding(Module):
         ids = _integers("ids", ids)
         values = source(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound,
                                      dtype=floating(dtype))
-        self.weight = Parameter(values, ids=ids)
+        self.weight = Parameter(values, ids, node_type)
 
     def __call__(self, rows: ArrayLike | slice | None = None) -> Tensor:
         """Return the rows (k, n_feat) that a mask, a slice or local numbers name; by default all, in `ids`' order."""

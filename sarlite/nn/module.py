@@ -23,6 +23,8 @@ class Parameter(Tensor):
         Makes the parameter owned by rows: `ids[r]` is the global id of row r, and each id is on one rank, once. The
         gradient is this rank's own, in no allreduce. A checkpoint holds the rows of all ranks, by id. A rank may have
         no rows.
+    node_type : str
+        The node type that the ids count, of a graph of several types.
 
     Attributes
     ----------
@@ -36,13 +38,14 @@ class Parameter(Tensor):
         Where `ids` are not one integer for each row.
     """
 
-    __slots__ = ("flat", "ids", "touched")
+    __slots__ = ("flat", "ids", "node_type", "touched")
     ids: Array | None
     flat: Any
     touched: list[Array] | None
 
-    def __init__(self, data: ArrayLike, ids: ArrayLike | None = None) -> None:
+    def __init__(self, data: ArrayLike, ids: ArrayLike | None = None, node_type: str = "") -> None:
         super().__init__(data, requires_grad=True, placement="replicated" if ids is None else "rows")
+        self.node_type = node_type
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
         self.flat = None  # a weak reference to the `Flat` in which the parameter lies
 
@@ -71,14 +74,14 @@ class Parameter(Tensor):
             self.touched.append(by_row.index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _parameter, (self.data, self.ids, self.requires_grad)  # a copy lies in nobody's arrays
+        return _parameter, (self.data, self.ids, self.node_type, self.requires_grad)  # a copy lies in nobody's arrays
 
 
 _grad: Any = Tensor.__dict__["grad"]  # what Tensor keeps it in
 
 
-def _parameter(data, ids, requires_grad):
-    parameter = Parameter(data, ids)
+def _parameter(data, ids, node_type, requires_grad):
+    parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad
     return parameter
 

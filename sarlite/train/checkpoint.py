@@ -2,7 +2,7 @@
 
 Tensors: "model.NAME" (parameters and buffers), "optimizer.NAME" and "best.NAME" (as the model's). What is owned by rows
 is whole, by ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of each such tensor which
-parameter's rows it has.
+parameter's rows it has. "keys.PARAMETER" are the keys of the rows' nodes, if the nodes have names (`row_keys`).
 
 The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file with 64 zeros in its own place.
 """
@@ -19,6 +19,7 @@ from sarlite.comm import Solo, agree, together
 from sarlite.errors import CheckpointError, raise_together, reading
 from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
+from sarlite.train.row_keys import KeyedRows
 from sarlite.train.tensorfile import Writer, verify
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
@@ -26,6 +27,7 @@ from sarlite.types import Path as AnyPath
 __all__ = ["check_finite", "errors_of", "load", "load_metadata", "read", "restore_model", "restore_state", "save",
            "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
+_OF_ROWS = ("ids.", "keys.")
 
 
 def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False,
@@ -111,7 +113,7 @@ def _stored(path, check=True):
         return tensors, metadata
 
 
-def write(path, trainer, metadata, best=None, **options):
+def write(path, trainer, metadata, best=None, keys=None, **options):
     """Write a trainer's state, from rank 0. Collective.
 
     Parameters
@@ -121,6 +123,8 @@ def write(path, trainer, metadata, best=None, **options):
         JSON-able; `step`, the global step, and `rows` are added.
     best : dict, optional
         This rank's `state_dict` of the model at its best.
+    keys : dict of (n_local, 2) uint64, optional
+        The result of `row_keys`, by which data with other nodes are matched.
     **options
         `trial` and `new`, as of `save`.
 
@@ -138,9 +142,10 @@ def write(path, trainer, metadata, best=None, **options):
     tensors, rows = _local_state(trainer, best)
     for parameter, ids in trainer.model.row_ids().items():
         owners = Owners(trainer.comm, ids, parameter)
-        tensors["ids." + parameter] = owners.ids
-        tensors |= {name: _Owned(owners, tensors[name])
-                    for name in ("ids." + parameter, *(n for n, of in rows.items() if of == parameter))}
+        tensors |= {"ids." + parameter: owners.ids}
+        tensors |= {"keys." + parameter: keys[parameter]} if keys and parameter in keys else {}
+        owned = {name for name, of in rows.items() if of == parameter} | {"ids." + parameter, "keys." + parameter}
+        tensors |= {name: _Owned(owners, tensors[name]) for name in owned & tensors.keys()}
     agree(trainer.comm, [(name, str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()],
           "the state: names, dtypes, shapes")
     metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows}
@@ -150,21 +155,21 @@ def write(path, trainer, metadata, best=None, **options):
 def read(comm, path, prefixes=("",)):
     """Return (arrays, metadata) of a checkpoint, for `restore_state`. Collective.
 
-    Of `prefixes`, those of the first that any array's name begins with, and the ids of what is owned by rows; by
-    default all. What is owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file
+    Of `prefixes`, those of the first that any array's name begins with, and the ids and keys of what is owned by rows;
+    by default all. What is owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file
     open.
     """
     tensors, metadata = together(comm, lambda: _stored(path) if comm.rank == 0 else ({}, None))
     metadata = comm.bcast(metadata)
     first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
-    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith((first, "ids."))}
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith((first, *_OF_ROWS))}
     read_all = lambda: {name: tensor.whole() for name, tensor in _replicated(tensors, metadata).items()}  # noqa: E731
     return tensors | comm.bcast(together(comm, read_all)), metadata
 
 
 def _replicated(tensors, metadata):
     return {name: array for name, array in tensors.items()
-            if name not in metadata.get("rows", ()) and not name.startswith("ids.")}
+            if name not in metadata.get("rows", ()) and not name.startswith(_OF_ROWS)}
 
 
 def check_finite(trainer):
@@ -200,8 +205,10 @@ def _under(prefix, state):
     return {prefix + name: np.asarray(value) for name, value in state.items()}
 
 
-def restore_state(trainer, tensors, metadata):
+def restore_state(trainer, tensors, metadata, keys=None):
     """Restore the state that `read` returned, on any number of ranks; return this rank's best state. Collective.
+
+    Rows are matched by `keys`, as of `write`, where the checkpoint has keys too; otherwise by id.
 
     Raises
     ------
@@ -214,7 +221,9 @@ def restore_state(trainer, tensors, metadata):
     """
     comm, model, optimizer, rows = trainer.comm, trainer.model, trainer.optimizer, metadata.get("rows", {})
     owned = together(comm, lambda: _to_fill(trainer, rows))
-    found = _fitting(comm, model, tensors, {name: (of, owned[name]) for name, of in rows.items()})
+    owners = _owners(comm, model, tensors, keys)
+    raise_together(comm, _other_rows(owners))
+    found = _fitting(comm, owners, tensors, {name: (of, owned[name]) for name, of in rows.items()})
     state = _replicated(tensors, metadata) | owned
 
     def below(prefix):
@@ -247,38 +256,76 @@ def _to_fill(trainer, rows):
             for name, of in rows.items()}
 
 
-def restore_model(comm, model, tensors, metadata):
+def restore_model(comm, model, tensors, metadata, keys=None):
     """Put what `read` returned of the one prefix "model." or "best." into a model, on any number of ranks. Collective.
+
+    Rows are matched by `keys`, as of `write`, where the checkpoint has keys too; a row that the checkpoint lacks gets
+    the mean of the checkpoint's rows. Otherwise rows are matched by id.
+
+    Returns
+    -------
+    dict of str to (KeyedRows or None)
+        For each parameter that is owned by rows, the matched rows; None if rows were matched by id.
 
     Raises
     ------
     CheckpointError
-        On every rank: the arrays are of another model or set of rows.
+        On every rank: the arrays are of another model, or, matched by id, of another set of rows.
 
     Notes
     -----
     Memory as of `write`.
     """
     state = {name.partition(".")[2]: array for name, array in _replicated(tensors, metadata).items()}
-    prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith("ids.")), "model"))
+    prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith(_OF_ROWS)), "model"))
     own = model.state_arrays()
     owned = {parameter: own[parameter] for parameter in model.row_ids()}
-    found = _fitting(comm, model, tensors,
+    owners = _owners(comm, model, tensors, keys)
+    found = _fitting(comm, owners, tensors,
                      {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
     together(comm, lambda: model.load_state_dict(state | owned))
     _fill(found)
     for parameter in model.parameters():
         parameter.changed()
+    return {parameter: own if isinstance(own, KeyedRows) else None for parameter, own in owners.items()}
 
 
-def _fitting(comm, model, tensors, arrays):
+def _owners(comm, model, tensors, keys):
+    """Return what hands out the rows of each parameter that is owned by rows, by name. Collective."""
+    found = {}
+    for parameter, ids in model.row_ids().items():
+        stored = comm.bcast([prefix + parameter in tensors for prefix in _OF_ROWS])
+        if stored[1] and parameter in (keys or {}):
+            found[parameter] = KeyedRows(comm, keys[parameter], tensors.get("keys." + parameter), parameter)
+            continue
+        found[parameter] = Owners(comm, ids, parameter)
+        raise_together(comm, _other_number(found[parameter], tensors.get("ids." + parameter), stored[1]))
+        found[parameter].check(tensors.get("ids." + parameter))
+    return found
+
+
+def _other_number(owners, stored, keyed):
+    """Return an error on rank 0 if the checkpoint has another number of rows, which only ids can match."""
+    if stored is None or stored.shape[:1] == (owners.n,):
+        return None
+    unnamed = "the data have" if keyed else "the checkpoint has"
+    return CheckpointError(f"{owners.name!r}: {owners.n} nodes here, but {stored.shape[0]} rows in the checkpoint, and "
+                           f"{unnamed} no names of nodes to match them by")
+
+
+def _other_rows(owners):
+    """Return an error if a row that is matched by key is missing from the checkpoint."""
+    for name, own in owners.items():
+        if isinstance(own, KeyedRows) and own.n_missing:
+            return CheckpointError(f"{name!r}: {own.n_missing} nodes have no row in the checkpoint")
+    return None
+
+
+def _fitting(comm, owners, tensors, arrays):
     """Return [(owners, rank 0's tensor, this rank's rows to fill)] of `arrays`, name -> (parameter, rows), once all
     fit. Collective.
     """
-    owners, found = {}, []
-    for parameter, ids in model.row_ids().items():
-        owners[parameter] = Owners(comm, ids, parameter)
-        owners[parameter].check(tensors.get("ids." + parameter))
+    found = []
     for name, (parameter, rows) in arrays.items():
         found.append((owners[parameter], tensors.get(name), rows))
         together(comm, lambda name=name, found=found[-1]: comm.rank or _check(name, *found))

@@ -3,7 +3,7 @@
 import gc
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ from sarlite.comm.working import working
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
 from sarlite.data.divided_data import divided
+from sarlite.data.graph_tables import MEMBERS, NODE
 from sarlite.data.names import Names
 from sarlite.data.part import Part
+from sarlite.data.schema import Schema, matched, schema_of
 from sarlite.data.spec import is_of_graphs, is_relational
-from sarlite.data.tables import MEMBERS, NODE
 from sarlite.errors import DataError
 from sarlite.graph.graph import Graph
 from sarlite.graph.graph_set import GraphSet
@@ -53,6 +54,8 @@ class Source(NamedTuple):
         Whether a set of graphs is read as a `GraphSet`; else as relational data.
     edge_values : edge_values.Wanted
         What the graph gets of values on edges.
+    schema : data.schema.Schema, optional
+        The schema of a checkpoint, which the data are matched with by name.
     progress : str
         As for `progress.Progress`.
     """
@@ -65,6 +68,7 @@ class Source(NamedTuple):
     self_loops: bool = False
     graphs: bool = True
     edge_values: Wanted = NONE
+    schema: Schema | None = None
     allow_empty: Collection[str] = ()
     partition: str = "stored"
     order: str = "stored"
@@ -97,6 +101,10 @@ class Shard(NamedTuple):
         The node type that has labels.
     class_names : list of str, optional
         Of the classes, where labels were words.
+    schema : data.schema.Schema
+        What the run takes of the data, by name.
+    left_out, by_position : list of str
+        What `data.schema.matched` says of data that were matched with a checkpoint.
     """
 
     graph: Any
@@ -109,6 +117,9 @@ class Shard(NamedTuple):
     names: Mapping[str, Any] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
+    schema: Schema = MappingProxyType({})
+    left_out: Sequence[str] = ()
+    by_position: Sequence[str] = ()
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -173,6 +184,9 @@ def _read(comm, source, scratch, seconds, what):
     typed = stored and not graphs
     options = {"relational": True} if stored else {"normalize": source.normalize}
     with divided(comm, source.spec, **options, **_division(source, scratch, seconds)) as dataset:
+        left_out, by_position = [], []
+        if source.schema is not None:
+            dataset, left_out, by_position = together(comm, partial(matched, dataset, source.schema, source.spec))
         names = edge_values.used(comm, dataset, source.edge_values, source.spec)
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
@@ -181,7 +195,9 @@ def _read(comm, source, scratch, seconds, what):
         ids = {name: own.ids() for name, own in part.nodes.items()}
         found = _part(comm, source, dataset, rows, memory, part, edges)
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
-                               class_names=dataset.class_names)
+                               class_names=dataset.class_names,
+                               schema=schema_of(dataset, "edge_features" in names),
+                               left_out=left_out, by_position=by_position)
         values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
                                                    source.spec)) for relation, own in part.relations.items()}
         node_type = NODE if graphs else dataset.target

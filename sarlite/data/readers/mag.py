@@ -9,11 +9,11 @@ import numpy as np
 from sarlite.data import textfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.folders import key
+from sarlite.data.graph_tables import SPLITS, NodeTable
 from sarlite.data.numbering import Numbering
 from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
 from sarlite.data.readers.ogb import csv_pieces, read_csv, split_folder, split_masks, total
 from sarlite.data.streams import both_ways, split_budget, spooled_labels
-from sarlite.data.tables import SPLITS, NodeTable
 from sarlite.errors import DataError, reading, regular
 from sarlite.structure.relational_generator import Relational, reverse, with_reverses
 from sarlite.structure.validation import first_true

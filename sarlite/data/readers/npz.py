@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npyfile
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.mapped import copied, pieces
 from sarlite.data.raw import check_csr, check_room, dense, existing
 from sarlite.data.streams import Streams, drawn, spooled_labels
-from sarlite.data.tables import SPLITS
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import destinations, row_chunks

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import pickled, textfile
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, one_hot, read_labels
 from sarlite.data.readers import npz
 from sarlite.data.readers.tu import set_of_graphs
-from sarlite.data.tables import SPLITS
 from sarlite.errors import ConfigError, DataError, reading, regular
 from sarlite.structure.relational_generator import Relational
 from sarlite.structure.validation import first_true

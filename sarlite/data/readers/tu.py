@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from sarlite.data import textfile
+from sarlite.data.graph_tables import MEMBERS, NODE, RELATION
 from sarlite.data.raw import existing, narrowed, one_hot, read_labels, strata
-from sarlite.data.tables import MEMBERS, NODE, RELATION
 from sarlite.errors import DataError
 from sarlite.structure.generate import random_split
 from sarlite.structure.relational_generator import Relational

@@ -126,6 +126,8 @@ def test_every_byte_of_meta_counts(stored):
         (lambda m: m["nodes"]["node"].update(offsets=[0, 40, 30, 60]), r"meta.json: offsets: \[0, 40, 30, 60\]: expected whole"),
         (lambda m: m["nodes"]["node"].update(offsets=[0, 59]), "meta.json: offsets"),
         (lambda m: m["nodes"]["node"].update(offsets=[0, 1.5, 60]), "meta.json: offsets"),
+        (lambda m: m["nodes"]["node"].update(feature_names=["a"]), "nodes: node: feature_names: expected . different names, one a column"),
+        (lambda m: m["edges"]["node.edge.node"].update(feature_names=[1]), "edges: node.edge.node: feature_names: expected . different"),
     ],
 )
 def test_meta_that_does_not_fit_is_refused(stored, change, message):

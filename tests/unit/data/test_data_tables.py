@@ -221,3 +221,21 @@ def test_counts_in_scientific_notation(word, number):
 def test_what_is_no_count(word):
     with pytest.raises(ArgumentTypeError, match="is no whole number, such as"):
         count(word)
+
+
+def test_names_of_columns_stay_with_the_data(tmp_path):
+    """Through conversion, division and a copy; a column of lists has a name for each of its numbers."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    nodes = {"who": ["a", "b", "c"], "age": [1.0, 2.0, 3.0], "v": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}
+    parquet.write_table(pyarrow.table(nodes), tmp_path / "n.parquet")
+    (tmp_path / "e.csv").write_text("source,target,since,often\na,b,1,2\nb,c,3,4\n")
+    spec = f"edges:{tmp_path}/e.csv,src=source,dst=target,nodes={tmp_path}/n.parquet,features=v+age,edge_features=often+since"
+    empty = ["--allow-empty", "all"]
+    assert main(["convert", spec, str(tmp_path / "d"), *empty]) == 0
+    assert main(["partition", str(tmp_path / "d"), "--parts", "2", "--method", "contiguous"]) == 0
+    assert main(["convert", str(tmp_path / "d"), str(tmp_path / "copy"), *empty]) == 0
+    for folder in ("d", "copy"):
+        dataset = format.open(tmp_path / folder)
+        assert dataset.target_nodes.feature_names == ["v.0", "v.1", "age"]
+        assert dataset.one_relation.feature_names == ["often", "since"]
+    assert format.open(tmp_path / "d").features[0].tolist() == [1.0, 2.0, 1.0]

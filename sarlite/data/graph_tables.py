@@ -37,8 +37,12 @@ class _Table:
     """Field to the name of its file."""
     EXPECTED: ClassVar[dict[str, tuple[int, tuple[str, ...]]]]
     """Field to the number of dimensions and the dtypes that it may have."""
+    FEATURES: ClassVar[str]
+    """Field whose columns `feature_names` name."""
     source: str
     directory: str | None
+    feature_names: list[str] | None
+    transforms: dict[str, Any] | None
 
     @property
     def folder(self) -> str:
@@ -127,6 +131,10 @@ class NodeTable(_Table):
     task : {"classify", "multilabel", "regress"}
     class_names : list of str, optional
         What each class is called, of classes that were words.
+    feature_names : list of str, optional
+        The name of each column of the features, of features that were columns of a table.
+    transforms : dict, optional
+        The transforms that made the features, as `tables.transforms.Fitted.to_json` gives them.
     names : dict of str to array, optional
         The mapping of the nodes' names, by file, as `numbering.Numbering` makes it.
     source : str
@@ -138,6 +146,7 @@ class NodeTable(_Table):
     FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}
     EXPECTED: ClassVar = {"features": (2, (*_FLOAT, "bfloat16")), "labels": (1, ("int64",)),
                           **dict.fromkeys(SPLITS, (1, ("bool",))), "ids": (1, _INT)}
+    FEATURES: ClassVar = "features"
 
     node_type: str
     n_nodes: int
@@ -153,6 +162,8 @@ class NodeTable(_Table):
     source: str = "dataset"
     directory: str | None = None
     class_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    transforms: dict[str, Any] | None = None
     names: dict[str, Array] | None = None
 
     def __post_init__(self) -> None:
@@ -266,7 +277,9 @@ class EdgeTable(_Table):
         The original position of each edge; without it, its place.
     edge_weight : (n_edges,) float32 or float64, optional
     edge_features : (n_edges, any) float32 or float64, optional
-    source, directory
+    feature_names : list of str, optional
+        The name of each column of the edge features.
+    transforms, source, directory
         As of `NodeTable`.
     """
 
@@ -275,6 +288,7 @@ class EdgeTable(_Table):
     EXPECTED: ClassVar = {"indptr": (1, ("int64",)), "indices": (1, _INT), "edge_ids": (1, _INT),
                           "edge_weight": (1, _FLOAT), "edge_features": (2, _FLOAT)}
     VALUES: ClassVar = ("edge_weight", "edge_features")
+    FEATURES: ClassVar = "edge_features"
 
     relation: Relation
     n_sources: int
@@ -285,6 +299,8 @@ class EdgeTable(_Table):
     edge_features: Array | None = None
     source: str = "dataset"
     directory: str | None = None
+    feature_names: list[str] | None = None
+    transforms: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
@@ -307,7 +323,7 @@ class EdgeTable(_Table):
 
     def drop_values(self) -> None:
         """Forget edge weights and edge features."""
-        self.edge_weight = self.edge_features = None
+        self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:
         """Raise a DataError as `Dataset.check` for the edges of one relation; `check_shapes` has passed."""

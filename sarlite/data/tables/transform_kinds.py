@@ -1,0 +1,367 @@
+"""The transforms of columns, one class each: what a transform reads and keeps, and the SQL that it becomes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sarlite.errors import DataError
+
+_QUANTILES = 100
+_MOST_VALUES = 10_000
+_TEXT_COLUMNS = 64
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN")
+_DATES = ("DATE", "TIMESTAMP")
+_READS = {
+    # what is read: types that are taken, what words are cast to, and what messages call a value
+    "number": (_NUMBERS + tuple("U" + name for name in _NUMBERS), "DOUBLE", "number"),
+    "date": (_DATES, "TIMESTAMP", "date or time, such as 2026-03-01 or 2026-03-01 14:30:00"),
+    "list": ((), "DOUBLE[]", "list of numbers"),
+    "word": ((), "VARCHAR", "word"),
+}
+
+
+def quote(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _word(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def as_double(value: Any) -> str:
+    """Return a finite number as SQL writes a DOUBLE; raise a ValueError or TypeError for anything else."""
+    if isinstance(value, (bool, str)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return f"CAST({float(value)!r} AS DOUBLE)"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a relation, as a transform reads it.
+
+    Attributes
+    ----------
+    connection, relation, training, where
+        As of `transforms.fit`.
+    name, type : str
+        The column's name, and its type as DuckDB describes it.
+    reads : str
+        A key of `_READS`.
+    """
+
+    connection: Any
+    relation: str
+    name: str
+    type: str
+    reads: str
+    training: str | None
+    where: str
+
+    @property
+    def value(self) -> str:
+        """SQL of the value, null where it is missing: a DOUBLE, TIMESTAMP, DOUBLE[] or VARCHAR."""
+        own, to = quote(self.name), _READS[self.reads][1]
+        if self.type == "VARCHAR":
+            own = f"nullif({own}, '')"
+        if self.type == "TIMESTAMP WITH TIME ZONE":
+            own = f"make_timestamp(epoch_us({own}))"  # in UTC, whatever the session's time zone
+        cast = f"TRY_CAST({own} AS {to})"
+        return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
+
+    def check(self, kind: "Kind", missing: tuple[str, ...]) -> None:
+        """Raise a DataError for a value of another kind, an infinite number, or a missing value without `missing`."""
+        own = quote(self.name)
+        there = f"nullif({own}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{own} IS NOT NULL"
+        types, to, told = _READS[self.reads]
+        scalar = self.type.partition("(")[0].partition(" ")[0].partition("_")[0]
+        listed = self.type.endswith("]")
+        if self.type != "VARCHAR" and (not listed if self.reads == "list" else types and (listed or scalar not in types)):
+            raise DataError(f"{self.where}: column {self.name!r}: {self.type} is no {told}")
+        if self.reads == "list":
+            self._refuse(f"{there} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
+                         "lambda x: isfinite(x))))", f"is no {told}, each finite")
+        elif types:
+            cast = f"TRY_CAST({own} AS {to})"
+            self._refuse(f"{there} AND {cast} IS NULL", f"is no {told}")
+            self._refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
+        if not missing:
+            self._refuse(f"{self.value} IS NULL", "is missing: missing = says what it becomes, such as "
+                         + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
+
+    def _refuse(self, condition: str, why: str) -> None:
+        """Raise a DataError for the first row that meets a condition."""
+        odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
+        if self.connection.execute(odd).fetchone() is None:
+            return
+        rows = (f"SELECT row_number() OVER () - 1 AS row, CAST({quote(self.name)} AS VARCHAR) AS value, "
+                f"({condition}) AS odd FROM {self.relation}")
+        row, value = self.connection.execute(f"SELECT row, value FROM ({rows}) WHERE odd ORDER BY row LIMIT 1").fetchone()
+        shown = repr(value[:80]) if value else "a value"
+        raise DataError(f"{self.where}: row {row}, column {self.name!r}: {shown} {why}")
+
+    def over(self, *aggregates: str) -> tuple[Any, ...]:
+        """Return aggregates of the values `x` of training rows."""
+        return tuple(self.connection.execute(f"SELECT {', '.join(aggregates)} FROM ({self.values})").fetchone())
+
+    @property
+    def values(self) -> str:
+        """SQL of the training rows' values `x` that are not missing."""
+        rows = f"SELECT {self.value} AS x FROM {self.relation} WHERE {self.training or 'true'}"
+        return f"SELECT x FROM ({rows}) WHERE x IS NOT NULL"
+
+    def statistic(self, name: str) -> float:
+        """Return the "mean", "median", "min" or "max" of the training rows' values; refuse a column without values."""
+        sql = {"mean": "fsum(x) / count(x)", "median": "median(x)", "min": "min(x)", "max": "max(x)"}[name]
+        found = self.over(sql)[0]
+        if found is None:
+            raise DataError(f"{self.where}: column {self.name!r}: no training row has a value, so there is no {name}")
+        if not math.isfinite(found):
+            raise DataError(f"{self.where}: column {self.name!r}: the {name} of its values is {found}")
+        return float(found)
+
+
+class Kind:
+    """A transform.
+
+    Attributes
+    ----------
+    reads : str
+        What the column's values are read as, a key of `_READS`.
+    numeric : bool
+        True if a missing value can become a number before the transform.
+    """
+
+    reads: ClassVar[str] = "number"
+
+    @property
+    def numeric(self) -> bool:
+        return self.reads == "number"
+
+    def fit(self, column: Column, argument: int | None) -> dict[str, Any]:
+        """Return the statistics of a column's training rows, numbers, words and lists of these, by name."""
+        return {}
+
+    def check(self, column: Column, statistics: Mapping[str, Any]) -> None:
+        """Raise a DataError if a column that was not fitted does not go with the statistics."""
+
+    def outputs(self, name: str, value: str, statistics: Mapping[str, Any]) -> dict[str, str]:
+        """Return the expressions of a column's features by name, of the SQL of its value."""
+        raise NotImplementedError
+
+    def told(self, statistics: Mapping[str, Any]) -> str:
+        """Return words on the statistics; empty without any."""
+        return ""
+
+
+class Number(Kind):
+    """The value as it is."""
+
+    def outputs(self, name, value, statistics):
+        return {name: value}
+
+
+class Log(Kind):
+    """sign(x) log(1 + |x|)."""
+
+    def outputs(self, name, value, statistics):
+        return {name: f"sign({value}) * ln(1 + abs({value}))"}
+
+
+class Standard(Kind):
+    """(x - mean) / deviation, the deviation of the population; of a constant column x - mean."""
+
+    def fit(self, column, argument):
+        mean = column.statistic("mean")
+        deviation = math.sqrt(column.over(f"fsum((x - {as_double(mean)}) * (x - {as_double(mean)})) / count(x)")[0])
+        return {"mean": mean, "deviation": deviation}
+
+    def outputs(self, name, value, statistics):
+        mean, deviation = statistics["mean"], statistics["deviation"]
+        return {name: f"({value} - {as_double(mean)}) / {as_double(deviation or 1.0)}"}
+
+    def told(self, statistics):
+        return f"mean {statistics['mean']:.6g}, deviation {statistics['deviation']:.6g}"
+
+
+class MinMax(Kind):
+    """(x - min) / (max - min): training rows are from 0 to 1; of a constant column x - min."""
+
+    def fit(self, column, argument):
+        return {"min": column.statistic("min"), "max": column.statistic("max")}
+
+    def outputs(self, name, value, statistics):
+        low, high = statistics["min"], statistics["max"]
+        return {name: f"({value} - {as_double(low)}) / {as_double((high - low) or 1.0)}"}
+
+    def told(self, statistics):
+        return f"from {statistics['min']:.6g} to {statistics['max']:.6g}"
+
+
+class Quantile(Kind):
+    """The share of training rows with a smaller value, from 0 to 1, where half of the rows with the same value count.
+
+    It is linear between 101 quantiles of the training rows; below the least it is 0, and above the largest 1.
+    """
+
+    def fit(self, column, argument):
+        n = column.over("count(x)")[0]
+        if not n:
+            column.statistic("median")  # which refuses a column without values
+        places = [divmod(at * (n - 1), _QUANTILES) for at in range(_QUANTILES + 1)]
+        wanted = sorted({place for low, _ in places for place in (low, min(low + 1, n - 1))})
+        ranked = f"SELECT x, row_number() OVER (ORDER BY x) - 1 AS place FROM ({column.values})"
+        sql = f"SELECT place, x FROM ({ranked}) WHERE place IN ({', '.join(map(str, wanted))})"
+        found = dict(column.connection.execute(sql).fetchall())
+        return {"quantiles": [found[low] + (found[min(low + 1, n - 1)] - found[low]) * (rest / _QUANTILES)
+                              for low, rest in places]}
+
+    def outputs(self, name, value, statistics):
+        knots = _knots(statistics["quantiles"])
+        gaps = [(end - at, high - low) for (at, _, low), (end, high, _) in zip(knots, knots[1:])] + [(1.0, 0.0)]
+        values, halves, shares, widths, rises = (f"[{', '.join(map(as_double, column))}]" for column in zip(
+            *((at, (low + high) / 2, high, *gap) for (at, low, high), gap in zip(knots, gaps))))
+        place = f"len(list_filter({values}, lambda knot: knot <= ({value})))"
+        between = f"{shares}[{place}] + (({value}) - {values}[{place}]) / {widths}[{place}] * {rises}[{place}]"
+        return {name: f"CASE WHEN ({value}) IS NULL THEN NULL WHEN {place} = 0 THEN 0 "
+                      f"WHEN {values}[{place}] = ({value}) THEN {halves}[{place}] ELSE {between} END"}
+
+    def told(self, statistics):
+        quantiles = statistics["quantiles"]
+        return f"quartiles {', '.join(f'{quantiles[at]:.6g}' for at in (25, 50, 75))}"
+
+
+def _knots(quantiles):
+    """Return (value, share of the first quantile with it, share of the last) of each different quantile."""
+    found: list[tuple[float, float, float]] = []
+    for at, value in enumerate(quantiles):
+        share = at / (len(quantiles) - 1)
+        if found and found[-1][0] == value:
+            found[-1] = (value, found[-1][1], share)
+        else:
+            found.append((value, share, share))
+    return found
+
+
+class OneHot(Kind):
+    """1 in the column of the value and 0 in the others.
+
+    A value that no training row has makes all columns 0. With `at_least` values of fewer training rows share one more
+    column, (other), which is also for values that no training row has.
+    """
+
+    reads = "word"
+
+    def fit(self, column, argument):
+        sql = (f"SELECT x FROM ({column.values}) GROUP BY x HAVING count(*) >= {argument or 1} ORDER BY x "
+               f"LIMIT {_MOST_VALUES + 1}")
+        values = [row[0] for row in column.connection.execute(sql).fetchall()]
+        if len(values) > _MOST_VALUES:
+            raise DataError(f"{column.where}: column {column.name!r}: more than {_MOST_VALUES:,} values for onehot: "
+                            "at_least = N joins values of fewer than N training rows, and hash:N takes any values")
+        return {"values": sorted(values), "other": int(argument is not None)}
+
+    def outputs(self, name, value, statistics):
+        values = statistics["values"]
+        found = {f"{name}={own}": f"(({value}) = {_word(own)})::INT" for own in values}
+        if statistics["other"]:
+            known = f"({value}) NOT IN ({', '.join(map(_word, values))})" if values else f"({value}) IS NOT NULL"
+            found[f"{name}=(other)"] = f"({known})::INT"
+        return found
+
+    def told(self, statistics):
+        return f"{len(statistics['values']):,} values" + (" and (other)" if statistics["other"] else "")
+
+
+class Hashed(Kind):
+    """1 in one of n columns, which the MD5 of the value names, and 0 in the others."""
+
+    reads = "word"
+
+    def fit(self, column, argument):
+        return {"n": argument}
+
+    def outputs(self, name, value, statistics):
+        bucket = _bucket(value, statistics["n"])
+        return {f"{name}.hash{at}": f"({bucket} = {at})::INT" for at in range(int(statistics["n"]))}
+
+
+def _bucket(value, n):
+    """Return SQL of a number from 0 to n - 1: the last 8 bytes of the MD5, read as little-endian, modulo n."""
+    return f"md5_number_lower({value}) % {int(n)}"
+
+
+class Text(Kind):
+    """Counts of words and of pairs of neighbouring words in n columns, which the MD5 of each names.
+
+    Words are runs of letters and digits, in small letters. Counts are divided by the square root of the number of words
+    and pairs.
+    """
+
+    reads = "word"
+
+    def fit(self, column, argument):
+        return {"n": argument or _TEXT_COLUMNS}
+
+    def outputs(self, name, value, statistics):
+        n = int(statistics["n"])
+        words = rf"regexp_extract_all(lower({value}), '[\p{{L}}\p{{N}}]+')"
+        pairs = f"list_transform(list_zip({words}, {words}[2:], true), lambda pair: pair[1] || ' ' || pair[2])"
+        buckets = f"list_transform(list_concat({words}, {pairs}), lambda word: {_bucket('word', n)})"
+        scale = f"sqrt(greatest(len({buckets}), 1))"
+        return {f"{name}.text{at}": f"len(list_filter({buckets}, lambda bucket: bucket = {at})) / {scale}" for at in range(n)}
+
+
+class Date(Kind):
+    """The year, standardised, and sine and cosine of month, weekday and hour: 7 columns."""
+
+    reads = "date"
+
+    def fit(self, column, argument):
+        mean = column.over("fsum(year(x)) / count(x)")[0]
+        if mean is None:
+            raise DataError(f"{column.where}: column {column.name!r}: no training row has a value, so there is no mean "
+                            "year")
+        deviation = math.sqrt(column.over(f"fsum((year(x) - {as_double(mean)}) * (year(x) - {as_double(mean)})) / count(x)")[0])
+        return {"mean": mean, "deviation": deviation}
+
+    def outputs(self, name, value, statistics):
+        mean, deviation = statistics["mean"], statistics["deviation"] or 1.0
+        found = {f"{name}.year": f"(year({value}) - {as_double(mean)}) / {as_double(deviation)}"}
+        for part, of, first, period in (("month", "month", 1, 12), ("weekday", "isodow", 1, 7), ("hour", "hour", 0, 24)):
+            angle = f"({of}({value}) - {first}) * {as_double(2 * math.pi / period)}"
+            found |= {f"{name}.{part}_sin": f"sin({angle})", f"{name}.{part}_cos": f"cos({angle})"}
+        return found
+
+    def told(self, statistics):
+        return f"mean year {statistics['mean']:.6g}, deviation {statistics['deviation']:.6g}"
+
+
+class Vector(Kind):
+    """A list of numbers as it is: a column for each."""
+
+    reads = "list"
+
+    def fit(self, column, argument):
+        widths = column.over("min(len(x))", "max(len(x))")
+        if widths[0] is None:
+            raise DataError(f"{column.where}: column {column.name!r}: no training row has a list")
+        self.check(column, {"width": int(widths[0])})
+        return {"width": int(widths[0])}
+
+    def check(self, column, statistics):
+        width = int(statistics["width"])
+        column._refuse(f"len({column.value}) <> {width}", f"is no list of {width} numbers, as the training rows have")
+
+    def outputs(self, name, value, statistics):
+        return {f"{name}.{at}": f"({value})[{at + 1}]" for at in range(int(statistics["width"]))}
+
+    def told(self, statistics):
+        return f"{statistics['width']} numbers"
+
+
+KINDS: dict[str, Kind] = {
+    "number": Number(), "standard": Standard(), "minmax": MinMax(), "log": Log(), "quantile": Quantile(),
+    "onehot": OneHot(), "hash": Hashed(), "date": Date(), "vector": Vector(), "text": Text(),
+}  # fmt: skip
