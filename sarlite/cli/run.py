@@ -68,6 +68,9 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     if resumed:
         together(comm, lambda: resume.check_options(options, resumed[1]))
     with closing(Folder(comm, run.output.run_dir, run.output.resume, Path(run.model.spec).stem)) as folder:
+        for argument, path in (("trace", run.output.trace), ("propagated", run.training.propagated)):
+            if path:
+                together(comm, lambda argument=argument, path=path: folder.check_other(argument, path))
         if run.output.trace:
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))

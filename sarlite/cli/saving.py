@@ -114,6 +114,7 @@ class Saving:
                   for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
         about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
+        together(self.comm, lambda: self.comm.rank == 0 and self.folder.check_there())
         self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}

@@ -17,6 +17,7 @@ from sarlite.data.dataset import Dataset
 from sarlite.data.divide import divide, in_memory, record, stored_order
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
+from sarlite.files import private_folder
 from sarlite.progress import SILENT, Progress
 from sarlite.structure import balance as balancing
 from sarlite.structure.partition import METHODS
@@ -168,7 +169,7 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
 def _scratch(parent):
     try:
         made = contextlib.ExitStack()
-        folder = made.enter_context(scratches.folder(parent, ".sarlite-data-", 0o700))
+        folder = made.enter_context(private_folder(parent, 0o700))
     except OSError as error:
         raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
     with made:
