@@ -1,15 +1,99 @@
-"""For all command lines: a parser whose errors are one line with a suggestion, and types of options."""
+"""For all command lines: how a command ends, a parser whose errors are one line with a suggestion, types of options."""
 
 import argparse
+import contextlib
 import difflib
+import errno
 import io
+import os
 import re
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from sarlite.errors import ConfigError
+from sarlite.errors import SIGNALS, ConfigError, Interrupted, SarliteError, printable, writing
+
+
+def run_command(action: Callable[[], int | None]) -> int:
+    """Run a command of one process; return its exit status.
+
+    Parameters
+    ----------
+    action : callable
+        Returns the exit status; None is 0.
+
+    Returns
+    -------
+    int
+        2 after a SarliteError, which is printed in one line. 128 + the number of a signal that asked the process to
+        end; what `action` holds, such as private files, is then removed.
+    """
+    try:
+        with _signals_raised():
+            return action() or 0
+    except SarliteError as error:
+        show(f"error: {error}", sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        number = error.signum if isinstance(error, Interrupted) else signal.SIGINT
+        show(f"interrupted by {signal.Signals(number).name}; nothing was changed that is not whole", sys.stderr)
+        return 128 + number
+
+
+@contextlib.contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Return a context in which `SIGNALS` raise Interrupted in the main thread; one that is ignored stays ignored."""
+    def handle(number, frame):
+        raise Interrupted(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    taken = [number for number in SIGNALS if here and signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def show(text: object, file: TextIO | None = None) -> None:
+    """Print a text that may hold names of data, which are not the user's own: it is made `printable`.
+
+    Raises
+    ------
+    DataError
+        It cannot be written, for example to a full disk.
+    """
+    with writing("standard output" if file is None else "standard error"):
+        print(printable(str(text)), file=file or sys.stdout, flush=True)
+
+
+class _Output(io.FileIO):
+    """Standard output or error. Once nobody reads it, as behind `| head` and a closed terminal, the rest is dropped."""
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return memoryview(data).nbytes
+
+
+def outlast_readers() -> None:
+    """Let this process's standard output and error drop what nobody reads any more, instead of raising an OSError."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is not io.TextIOWrapper or isinstance(getattr(stream.buffer, "raw", stream.buffer), _Output):
+            continue  # another program's, as a notebook's or a test's; or it is done
+        raw = _Output(stream.fileno(), "w", closefd=False)
+        layer: Any = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)
+        setattr(sys, name, io.TextIOWrapper(layer, stream.encoding, stream.errors, line_buffering=stream.line_buffering,
+                                            write_through=stream.write_through))
 
 
 def flag(option: str) -> str:
@@ -166,8 +250,10 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         r"""Return the options as a Namespace; a ConfigError names the first that is unknown.
 
-        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does.
+        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does, and
+        both drop what nobody reads (`outlast_readers`).
         """
+        outlast_readers()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         found, others = self.parse_known_args(args, namespace)

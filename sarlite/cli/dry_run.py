@@ -11,7 +11,7 @@ from sarlite.cli.limit import MemoryLimit
 from sarlite.cli.run_report import duration
 from sarlite.cli.settings import Settings
 from sarlite.comm import Communicator
-from sarlite.command import aligned, readable
+from sarlite.command import aligned, readable, show
 from sarlite.train.load import Shard
 
 
@@ -70,9 +70,9 @@ def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit:
                        + n_evaluations * seconds["evaluation"],
     }  # fmt: skip
     if comm.rank == 0:
-        print(_table(run, part, found), flush=True)
+        show(_table(run, part, found))
         if run.output.json:
-            print(json.dumps(found), flush=True)
+            show(json.dumps(found))
     return found
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from bisect import bisect_left
@@ -21,9 +20,9 @@ from sarlite.cli.run_report import duration
 from sarlite.cli.settings import settings
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import aligned, byte_size, count, readable
+from sarlite.command import aligned, byte_size, count, readable, run_command, show
 from sarlite.data import load
-from sarlite.errors import ConfigError, SarliteError, needs
+from sarlite.errors import ConfigError, needs
 from sarlite.graph.graph import Graph
 from sarlite.operators import fn
 from sarlite.schedule.modes import MODES
@@ -255,21 +254,17 @@ def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, as the command line says; return the exit status."""
-    try:
-        own, options = parse(argv)
-        rows, lines = estimate(own, options)
-        print("\n".join([table(rows), *lines]))
-        if own.plot:
-            plot(rows, own.plot)
-        if options.output.json:
-            print(json.dumps(rows))
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv):
+    own, options = parse(argv)
+    rows, lines = estimate(own, options)
+    show("\n".join([table(rows), *lines]))
+    if own.plot:
+        plot(rows, own.plot)
+    if options.output.json:
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":

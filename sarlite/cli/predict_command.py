@@ -19,6 +19,7 @@ from sarlite.cli.run import new_model, task_of
 from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
+from sarlite.command import show
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
@@ -37,9 +38,9 @@ from sarlite.train import checkpoint, predictions, propagated
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, told_widths
-from sarlite.train.model_loading import errors_of
 from sarlite.train.predictions import Asked
 from sarlite.train.trainer_arguments import check_output
+from sarlite.user_code import errors_of
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ def _tell_ranks(comm, found):
 def _tell(comm, among, numbers):
     if comm.rank == 0 and numbers:
         told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-        print(f"rank among {among}: {told}", flush=True)
+        show(f"rank among {among}: {told}")
 
 
 def _options(config, meta):

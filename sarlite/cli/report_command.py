@@ -10,8 +10,8 @@ from sarlite.cli.charts import Bars, Lines, Matrix, Timeline
 from sarlite.cli.config import read_toml
 from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
-from sarlite.command import Parser, readable
-from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
+from sarlite.command import Parser, readable, run_command, show
+from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import write_whole
 
 STYLE = """
@@ -256,7 +256,7 @@ def _options(runs):
     names = [*dict.fromkeys(name for run in runs for name in run.options)]
     differ = [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
     order = differ + [name for name in names if name not in differ]
-    rows = [[name, *(json.dumps(run.options[name]) if name in run.options else "-" for run in runs)] for name in order]
+    rows = [[name, *(json.dumps(run.options[name], default=str) if name in run.options else "-" for run in runs)] for name in order]
     return _table(("option", *(run.name for run in runs)), [*rows, ["versions", *map(_versions, runs)]])
 
 
@@ -286,28 +286,28 @@ def spans_of(path: str) -> list[dict[str, Any]]:
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]),
-                 "start": float(event["ts"]), "length": float(event["dur"])} for event in events if event["ph"] == "X"]
+                 "start": _number(event["ts"]), "length": _number(event["dur"])}
+                for event in events if event["ph"] == "X"]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the page as the command line says; return the exit status."""
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv):
     parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; several runs share their charts")
     parser.add_argument("--out", default="report.html", metavar="FILE.html",
                         help="the page; an old file is replaced (%(default)s)")
     parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
-    try:
-        options = parser.parse_args(argv)
-        if len(set(options.runs)) < len(options.runs):
-            raise ConfigError("RUN: a folder is named twice")
-        text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
-        with writing(options.out):
-            write_whole(options.out, text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
-    return 0
+    options = parser.parse_args(argv)
+    if len(set(options.runs)) < len(options.runs):
+        raise ConfigError("RUN: a folder is named twice")
+    text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
+    with writing(options.out):
+        write_whole(options.out, text.encode(errors="backslashreplace"))  # of a path that is no UTF-8, too
+    show(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
 
 
 if __name__ == "__main__":

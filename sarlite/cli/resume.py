@@ -7,7 +7,9 @@ from typing import Any
 from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
-from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.data.meta import check_class_names
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError
+from sarlite.keys import MOST_STEPS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
@@ -33,7 +35,7 @@ def base(path):
 
 
 def _whole(value):
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MOST_STEPS
 
 
 def _score(value):
@@ -52,8 +54,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda task: isinstance(task, str) and task in TASKS, f"one of {', '.join(TASKS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
              "true or false by name"),
-    "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
-                    "a list of names"),
 }
 """Of the metadata of a run's checkpoint each field: whether a value can be, and what is said of others."""
 _NEEDED = ("epoch", "best", "options", "data")
@@ -67,6 +67,10 @@ def check_run(path, metadata):
     for name, (fits, expected) in _FIELDS.items():
         if name in metadata and not fits(metadata[name]):
             raise CheckpointError(f"checkpoint {path}: {name}: {str(metadata[name])[:80]!r} is not {expected}")
+    try:
+        check_class_names(f"checkpoint {path}", metadata.get("class_names"), metadata["data"]["classes"])
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
     if metadata["best"]["epoch"] > metadata["epoch"]:
         raise CheckpointError(f"checkpoint {path}: best: epoch {metadata['best']['epoch']} is after epoch "
                               f"{metadata['epoch']}")

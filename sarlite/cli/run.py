@@ -18,6 +18,7 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.command import show
 from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
@@ -28,9 +29,10 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer, fit
-from sarlite.train.model_loading import errors_of, make_model
+from sarlite.train.model_loading import make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.stopping import Best, Stopping
+from sarlite.user_code import errors_of
 
 
 @naming_flags
@@ -234,9 +236,9 @@ def _report(run, trainer, part, saving, seconds, total, recorded):
     times = {**part.seconds, "epochs": total, "n": len(seconds), "early": saving.epoch < run.training.epochs}
     if comm.rank == 0:
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
-        print(told, flush=True)
+        show(told)
         if run.output.json:
-            print(report.json_line(run, comm.size, counted, saving.best), flush=True)
+            show(report.json_line(run, comm.size, counted, saving.best))
     if seconds:  # else the run was complete, and stays as it was
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
         if not saving.signum:
@@ -256,6 +258,6 @@ def _used(run, graph):
 def _warn_of_batch_norm(comm, run, model):
     normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
     if run.training.mfg and normalizes and comm.rank == 0:
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
-              "the full graph's", file=sys.stderr, flush=True)
+        show("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
+             "the full graph's", sys.stderr)
 

@@ -12,8 +12,8 @@ from sarlite.cli.option import from_values
 from sarlite.cli.options import MinibatchOptions
 from sarlite.comm import together
 from sarlite.comm.ending import tell
-from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import ConfigError, raise_together, writing
+from sarlite.command import show
+from sarlite.errors import SIGNALS, ConfigError, raise_together, writing
 from sarlite.train import caches, checkpoint
 from sarlite.train.stopping import Best
 
@@ -186,4 +186,4 @@ def _restore_caches(trainer, meta, folder, batches):
     others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
     if reason and trainer.comm.rank == 0:
-        print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
+        show(f"warning: the caches of embeddings start empty: {reason}", sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any
 from sarlite.cli import config
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.guard import guard
-from sarlite.command import flag
+from sarlite.command import flag, show
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
 from sarlite.kernels import instruction_set
 
@@ -40,7 +40,7 @@ def main_on_ranks(argv: Sequence[str] | None, parse: Parse, load_action: Callabl
     try:
         comm = launch.connect()
     except SarliteError as refused:
-        print(f"error: {error or refused}", file=sys.stderr)
+        show(f"error: {error or refused}", sys.stderr)
         return 2
     with guard(comm, stall, machine.ranks if machine else 1) as watch:
         raise_together(comm, error)

@@ -35,7 +35,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog):
-    """Return a context that makes dead threads, SIGINT and SIGTERM end all ranks."""
+    """Return a context that makes dead threads and `SIGNALS` end all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -51,7 +51,7 @@ def _hooks(ending, watchdog):
 
 @contextmanager
 def _signals(watchdog):
-    """Let SIGINT and SIGTERM raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
+    """Let `SIGNALS` raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
     with watchdog.interrupts.listening():
         fd = watchdog.alarm.listen()
         try:
@@ -106,7 +106,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ==============================================  ================================================================
     exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with
                                                     the rank before each line, status not 0
-    SIGINT (Ctrl-C), SIGTERM on some or all ranks   every rank ends within seconds, also while the main thread is in
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP on ranks     every rank ends within seconds, also while the main thread is in
                                                     C: one line; where all ranks got the signal, the status is 128 +
                                                     the signal's number. Inside `interrupts.postponed()` the signal
                                                     is only noted, for the program to end in good order

@@ -14,7 +14,7 @@ from pathlib import Path
 from sarlite.comm.ending import end_within
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.solo import Solo
-from sarlite.errors import ConfigError, install, needs
+from sarlite.errors import ConfigError, install, lacks_memory, needs
 
 START_SECONDS = 300.0
 """How long a rank may take from its first line until the guard watches it, where nothing else is said."""
@@ -148,8 +148,10 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
 def _world():
     try:
         from sarlite.comm import mpi
-    except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
+    except (ImportError, RuntimeError, MemoryError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
         reason = str(error).partition("\n")[0]  # then it lists what it tried
+        if lacks_memory(error):
+            raise ConfigError(f"there is no memory to load MPI ({reason})") from error
         raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
     return mpi.world()
 

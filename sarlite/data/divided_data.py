@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.wire_arrays import digest
+from sarlite.command import show
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.assignment import make_order, plan
@@ -160,8 +161,8 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
     _divide(dataset, size, folder / "data", wanted, progress, seconds)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
-              "for this run; `python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)
+        show(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+             "for this run; `python -m sarlite.data partition` does it once", sys.stderr)
     return None, str(folder / "data")
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, lacks_memory
 
 try:
     from sarlite._native import ffi, lib
 except ImportError as error:
-    remedy = "build it with: pip install -e ."
-    raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
+    cause = "is missing; build it with: pip install -e ."
+    cause = "cannot be loaded: there is no memory for it" if lacks_memory(error) else cause
+    raise ImportError(f"the compiled module sarlite._native {cause} ({error})") from error
 
 MAX_THREADS = 1024
 """More threads than any machine has. OpenMP ends the process where it cannot start the threads."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
+from sarlite.command import show
 from sarlite.data import columns
 from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
@@ -168,8 +169,8 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
             for pairs in found]
     twice = np.isin(keys[0], keys[1])
     if twice.any():
-        print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
-              "one direction or the other: they are tested on alone", file=sys.stderr, flush=True)
+        show(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
+             "one direction or the other: they are tested on alone", sys.stderr)
     found[0] = found[0][~twice]
     return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
 
