@@ -59,6 +59,23 @@ def _signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Raise a ConfigError if a file to write, the value of `argument`, is one of the files that are read.
+
+    Parameters
+    ----------
+    argument : str
+    path : str
+    inputs : dict of str to path or None
+        The files that are read, by what names them.
+    """
+    for name, read in inputs.items():
+        with contextlib.suppress(OSError):
+            if read is not None and os.path.samefile(path, read):
+                raise ConfigError(f"{argument} {path}: this is the file of {name}, which is read: name another file",
+                                  argument)
+
+
 def show(text: object, file: TextIO | None = None) -> None:
     """Print a text that may hold names of data, which are not the user's own: it is made `printable`.
 
@@ -105,18 +122,31 @@ SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "we
             "hidden-size": "hidden", "hidden-channels": "hidden", "n-hidden": "hidden", "num-hidden": "hidden",
             "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads",
             "n-epochs": "epochs", "num-epochs": "epochs", "max-epochs": "epochs", "arch": "model",
-            "num-neighbors": "fanouts"}
-"""What other programs call our options."""
+            "num-neighbors": "fanouts", "auc": "roc-auc", "auroc": "roc-auc", "rocauc": "roc-auc", "acc": "accuracy",
+            "average-precision": "ap", "auprc": "ap", "pr-auc": "ap", "f1": "macro-f1", "source": "src", "from": "src",
+            "target": "dst", "destination": "dst", "dest": "dst", "to": "dst"}
+"""What other programs call our options and their values."""
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing."""
-    bare, words = str(word).lstrip("-"), {str(name).lstrip("-"): str(name) for name in known}
-    same = SYNONYMS.get(bare.replace("_", "-"))
+    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing.
+
+    Examples
+    --------
+    >>> suggestion("RGCN", ["gcn", "rgcn"]), suggestion("auc", ["accuracy", "roc-auc"]), suggestion("x", ["y"])
+    ('; did you mean rgcn?', '; did you mean roc-auc?', '')
+    """
+    bare, words = _plain(word), {_plain(name): str(name) for name in known}
+    same = bare if bare in words else SYNONYMS.get(bare)
     swapped = [name for name in words if sorted(name) == sorted(bare)]
     near = difflib.get_close_matches(bare, words, n=1, cutoff=0.7)  # of three letters one that differs is another word
     close = [same] if same in words else difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or swapped[:1] or near
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
+
+
+def _plain(word):
+    """Return a word without the marks and capitals that do not make it another word."""
+    return str(word).lstrip("-").lower().replace("_", "-")
 
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.IGNORECASE)

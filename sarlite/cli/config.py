@@ -17,6 +17,7 @@ from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
 from sarlite.structure.partition import METHODS
+from sarlite.train.checkpoint import path_of
 from sarlite.types import Path as AnyPath
 
 __all__ = ["naming_flags", "parse", "parse_further", "read_toml", "resolve", "to_toml"]
@@ -59,6 +60,7 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         OPTIONS[name].check(f"{flag(name)} {value}", value)
     given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: flag(name) for name in flags}
     found = only_needed({**merged, **flags}, given)
+    found["resume"] = found["resume"] and path_of(found["resume"])
     if ".py:" in found["model"] and "model" not in given and before:
         raise ConfigError(f"the run before has --model {found['model']}, but a checkpoint names no code to run: "
                           f"give --model FILE.py:Class")

@@ -9,9 +9,9 @@ from pathlib import Path
 from sarlite.comm import together
 from sarlite.errors import ConfigError, regular
 from sarlite.files import no_follow, remove_left, write_whole
-from sarlite.train import caches
+from sarlite.train import caches, checkpoint
 
-FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
+FILES = ("config.toml", "metrics.jsonl", checkpoint.NAME, "summary.json")
 CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
 PREDICTIONS = "predictions.npy"
 """What Correct and Smooth leaves."""

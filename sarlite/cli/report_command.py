@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from sarlite.cli.charts import Bars, Lines, Matrix, Timeline
 from sarlite.cli.config import read_toml
-from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
+from sarlite.cli.folder import CONFIG, FILES, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
-from sarlite.command import Parser, readable, run_command, show
+from sarlite.command import Parser, readable, refuse_input, run_command, show
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import write_whole
 
@@ -304,6 +304,8 @@ def _main(argv):
     options = parser.parse_args(argv)
     if len(set(options.runs)) < len(options.runs):
         raise ConfigError("RUN: a folder is named twice")
+    names = {str(path): path for run in options.runs for path in map(Path(run).joinpath, FILES)}
+    refuse_input("--out", options.out, {**names, "--trace": options.trace})
     text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
     with writing(options.out):
         write_whole(options.out, text.encode(errors="backslashreplace"))  # of a path that is no UTF-8, too

@@ -18,7 +18,7 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
-from sarlite.command import show
+from sarlite.command import refuse_input, show
 from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
@@ -74,6 +74,8 @@ def train(comm, options, tick=lambda: None, interrupts=None):
             if path:
                 together(comm, lambda argument=argument, path=path: folder.check_other(argument, path))
         if run.output.trace:
+            read = {"--config": run.output.config, "--resume": run.output.resume}
+            together(comm, lambda: refuse_input("trace", run.output.trace, read))
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
         tick()

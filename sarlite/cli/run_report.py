@@ -75,7 +75,8 @@ class Progress:
         """Report a completed epoch."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
-        parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
+        told = [f"{name} {self.metric.replace('_', '-')} {score:.4f}" for name, score in scores if score is not None]
+        parts = [f"loss {record['loss']:.4f}", *told]
         self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
     def _tell(self, where, done, parts):

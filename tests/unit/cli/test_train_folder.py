@@ -145,6 +145,11 @@ def test_a_folder_that_is_removed_during_a_run_is_told(here, how, options, tmp_p
     assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
 
 
+def test_a_runs_folder_is_its_checkpoint(here, tmp_path):
+    here(tmp_path / "run", "--epochs", 1)
+    assert [record["epoch"] for record in here(tmp_path / "run", "--epochs", 2, "--resume", tmp_path / "run")] == [1, 2]
+
+
 def test_what_a_killed_run_left_goes_as_the_run_goes_on(here, tmp_path):
     """Also files of caches, whose names tell the step, so that no later file has the same."""
     here(tmp_path / "run", "--epochs", 1)
