@@ -305,9 +305,9 @@ class OutputOptions:
                                  otherwise="runs/TIME-MODEL")
     checkpoint_every: Any = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
                                    "checkpoint only at the end", metavar="EPOCHS|TIME", read=every)
-    resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all other "
-                                "options; give only what changes", metavar="RUN", common=True, on_resume="forget",
-                                see="#checkpoints-and-resuming")
+    resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all "
+                                "other options; give only what changes", metavar="RUN", common=True,
+                                on_resume="forget", see="#checkpoints-and-resuming")
     json: bool = option(False, "end standard output with one line of JSON")
     trace: str | None = option(None, "write a timeline of every rank, which ui.perfetto.dev opens", metavar="FILE.json",
                                on_resume="forget")

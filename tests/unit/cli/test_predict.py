@@ -16,8 +16,7 @@ from sarlite.cli import run as training
 from sarlite.cli.data_command import main as convert
 from sarlite.cli.option import options_of
 from sarlite.comm import Solo, threads
-from sarlite.data import format
-from sarlite.data import load, node_rows
+from sarlite.data import format, load, node_rows
 from sarlite.data.numbering import Numbering
 from sarlite.data.spec import load_relational
 from sarlite.data.workspace import Workspace
@@ -214,7 +213,7 @@ def test_other_data_of_the_name_that_the_checkpoint_has(changed, here, tmp_path,
     assert capsys.readouterr().err == "data d, as the checkpoint says\n"
     monkeypatch.chdir(tmp_path / "two")
     (tmp_path / "x.npy").unlink()
-    with pytest.raises(CheckpointError, match="the data that it names, d, are here not those of its training: .*; --data predicts other data"):
+    with pytest.raises(CheckpointError, match="names, d, are here not those of its training: .*; --data predicts other data"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--ranks", 2)
     assert not (tmp_path / "x.npy").exists()
     predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", "d")
