@@ -20,6 +20,13 @@ def names_file(spec: str) -> bool:
     return bool(colon) and path.endswith(".py")
 
 
+class NamesOrFile(tuple[str, ...]):
+    """Names to choose from. The form path/to/file.py:Class is a choice, too, but not listed."""
+
+    def __contains__(self, value: object) -> bool:
+        return super().__contains__(value) or (isinstance(value, str) and names_file(value))
+
+
 def load_class(argument: str, spec: str, base: type = object) -> type:
     """Run a file and return a class of it.
 

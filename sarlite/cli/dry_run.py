@@ -62,7 +62,7 @@ def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit:
     n_steps, training = len(trainer.batches), run.training
     n_evaluations = len({*range(training.eval_every, training.epochs + 1, training.eval_every), training.epochs})
     found = {
-        "ranks": comm.size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "steps_per_epoch": n_steps,
+        "ranks": comm.size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "steps_per_epoch": n_steps,
         "sent_bytes": sent, "peak_bytes": comm.allgather(part.memory.peak()),
         "live_remote_buffers": math.ceil(max(comm.allgather(profile.peak_remote_buffers))), "seconds": seconds,
         "epoch_seconds": n_steps * seconds["step"],

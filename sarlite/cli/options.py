@@ -31,6 +31,7 @@ from sarlite.tasks.metrics import EVERY
 from sarlite.tasks.task_losses import LOSSES
 from sarlite.tasks.task_table import TASKS
 from sarlite.train.model_loading import ModelSpec, first_layer, model_class
+from sarlite.user_code import NamesOrFile
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,8 @@ class PartitionOptions:
 class ScheduleOptions:
     """Options for the transfer of other ranks' rows."""
 
-    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose", choices=tuple(MODES),
-                       common=True, see="which-mode.md")
+    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose; or "
+                       "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
     backward: str | None = option(None, "push gradients to the rows' owners, or let the owners fetch the gradients of "
                                   "their rows' destinations", choices=("push", "fetch"), see="#modes",
                                   otherwise="push; for GCN and GraphSAGE in mode broadcast, with --rows bfloat16 and "

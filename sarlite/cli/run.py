@@ -88,7 +88,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
     if machine.dry_run:
         run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
-    part = load(comm, run.source, run.graph, folder.path, tick)
+    with errors_of(options.schedule.mode, "mode"):
+        part = load(comm, run.source, run.graph, folder.path, tick)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
     memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)

@@ -300,7 +300,7 @@ def summary(run, size, data, counted, best, times):
     """Return what `table` shows, as a dict that JSON can hold."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
-    return _finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+    return _finite({"ranks": size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
                     "metric": best.task.metric, "counted": counted, "versions": versions,
                     "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
@@ -319,6 +319,6 @@ def _finite(value):
 def json_line(run, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
     key = best.task.key
-    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed,
+    return json.dumps({"ranks": size, "mode": str(run.graph.mode), "seed": run.training.seed,
                        f"test_{key}": best.scores[f"test_{key}"],
                        f"best_val_{key}": best.scores[f"val_{key}"], **counted})

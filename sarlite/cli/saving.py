@@ -16,6 +16,7 @@ from sarlite.command import show
 from sarlite.errors import SIGNALS, ConfigError, raise_together, writing
 from sarlite.train import caches, checkpoint
 from sarlite.train.stopping import Best
+from sarlite.user_code import names_file
 
 WAIT_SECONDS = 2.0
 """An epoch that takes longer is told of, once a signal came."""
@@ -136,8 +137,9 @@ class Saving:
         elif self.comm.rank == 0:
             launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
-            model = self.about["model"]
-            command += f" --model {shlex.quote(model)}" if ".py:" in model else ""  # which a checkpoint may not say
+            for name in ("model", "mode"):
+                spec = self.about["options"][name]
+                command += f" --{name} {shlex.quote(spec)}" if names_file(spec) else ""  # which a checkpoint may not say
             tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)
 
