@@ -24,6 +24,7 @@ from sarlite.command import aligned, byte_size, count, readable, run_command, sh
 from sarlite.data import load
 from sarlite.errors import ConfigError, needs
 from sarlite.graph.graph import Graph
+from sarlite.kernels import most_threads
 from sarlite.operators import fn
 from sarlite.schedule.modes import MODES
 from sarlite.tape import Tensor
@@ -129,7 +130,7 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
 
     @cache
     def rows_on(size):
-        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or max(1, default_threads(Solo()) // size))
+        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or _threads(size))
         share = own.halo if own.halo is not None or size == 1 else -np.expm1(degree * np.log1p(-1 / size))
         rows = []
         for mode in MODES if size > 1 else [next(iter(MODES))]:
@@ -168,6 +169,11 @@ def _row(shape, rates, own):
             "received_bytes": phases, "evaluation_received_bytes": evaluation, "flops": work["flops"],
             "step_seconds": seconds, "evaluation_seconds": sum(work[name] / rates[name] for name in work) / 3
                                                            + evaluation / rates["received"]}
+
+
+def _threads(size):
+    """Return how many threads each of `size` ranks on this machine would use."""
+    return min(max(1, default_threads(Solo()) // size), most_threads())
 
 
 def _rates(n_threads):

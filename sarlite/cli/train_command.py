@@ -9,7 +9,7 @@ from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.guard import guard
 from sarlite.command import flag, show
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
-from sarlite.kernels import instruction_set
+from sarlite.kernels import instruction_set, most_threads
 
 _MAY_DIFFER = ("threads",)  # between ranks
 Parse = Callable[[Sequence[str] | None], tuple[Any, ...]]
@@ -87,7 +87,7 @@ def _with_threads(action):
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):
-        set_threads(options.machine.threads or launch.default_threads(comm))
+        set_threads(options.machine.threads or min(launch.default_threads(comm), most_threads()))
         return action(comm, options, *more)
 
     return run

@@ -3,9 +3,11 @@
 Embedding sarlite installs none of this.
 """
 
+import os
 import re
 import signal
 import threading
+import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,19 +36,28 @@ def _outcome(error):
 
 
 @contextmanager
-def _hooks(ending, watchdog):
-    """Return a context that makes dead threads and `SIGNALS` end all ranks."""
+def _hooks(ending, watchdog, n_ranks):
+    """Return a context that makes dead threads, `SIGNALS` and `os._exit(0)` end all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
         ending.end(args.exc_value or args.exc_type.__name__, f"thread {name} failed:\n")
 
+    def left(status):
+        if status == 0 and os.getpid() == process:  # MPICH's launcher would end the job without a word, with status 0
+            ending.end("".join(["os._exit(0) was called here:\n", *traceback.format_stack()[:-1]]))
+        leave(status)
+
+    process, leave = os.getpid(), os._exit
     hook, threading.excepthook = threading.excepthook, thread_failed
+    if n_ranks > 1:
+        os._exit = left
     try:
         with _signals(watchdog) if threading.current_thread() is threading.main_thread() else nullcontext():
             yield
     finally:
         threading.excepthook = hook
+        os._exit = leave
 
 
 @contextmanager
@@ -114,6 +125,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
                                                     status 2
     sys.exit on every rank                          every rank exits with its own status
     SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
+    `os._exit(0)` in a process of several ranks     as an exception
     no rank calls `tick` for `stall_seconds`        every rank prints the stacks of its threads and ends, status 1
     ==============================================  ================================================================
 
@@ -148,7 +160,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ending = Ending(comm)
     watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
     alone = comm.size == 1
-    with _hooks(ending, watchdog):
+    with _hooks(ending, watchdog, comm.size):
         try:
             watchdog.start()
             call_off()  # what `launch.begin` has set: from here on the watchdog watches

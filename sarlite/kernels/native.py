@@ -253,10 +253,15 @@ def set_threads(n: int) -> None:
     """
     if not 1 <= n <= MAX_THREADS:
         raise ShapeError(f"n must be from 1 to {MAX_THREADS}, got {n}")
-    if n > 1 and threading.get_ident() == _forked.get("thread"):
+    if n > most_threads():
         raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use "
                           'one thread; start processes by "spawn", or call the kernels in another thread')
     call("sar_set_threads", int(n))
+
+
+def most_threads() -> int:
+    """Return how many threads this thread's kernels may use: 1 in a process that was forked after a kernel ran."""
+    return 1 if threading.get_ident() == _forked.get("thread") else MAX_THREADS
 
 
 _forked: dict[str, int] = {}

@@ -31,7 +31,7 @@ OPTIONS = ("--data sbm:nodes=300,classes=3,features=8,degree=6 --model gat --hid
 SETTINGS = [("mpi", 2), ("mpi", 3), ("threads", 2)]
 TOLD = {  # what stderr must have; an empty pattern: nothing
     "kill": r"signal 9|Killed|SIGNAL: 9", "term": r"SIGTERM|[Tt]erminated", "int": r"SIGINT|KeyboardInterrupt|[Ii]nterrupt",
-    "stop": r"no progress|does not answer|Timeout", "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
+    "hup": r"SIGHUP|Hangup|signal 1\b", "_exit0": r"os\._exit\(0\)|Timeout|Abort", "stop": r"no progress|does not answer|Timeout", "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
     "_exit": r"EXIT CODE|Timeout", "abort": r"Fatal Python error: Aborted", "prefetch": r"Fault: the cause", "push": r"Fault: the cause",
     "launcher": r"", "proxy": r"mpiexec|proxy",
 }  # fmt: skip
@@ -126,7 +126,7 @@ class Run:
     def is_stall(self):
         """Whether nobody can tell of this fault, so that only a time-out can find it."""
         one = self.case
-        return one.kind == "stop" or (one.how == "mpi" and self.phase == "start" and one.kind in ("_exit", "exit", "exception", "int"))
+        return one.kind == "stop" or (one.how == "mpi" and self.phase == "start" and one.kind in ("_exit", "_exit0", "exit", "exception", "int"))
 
     def findings(self):
         if self.left:
@@ -142,7 +142,8 @@ class Run:
             words = TOLD[self.case.kind] if self.phase != "start" else r"\w"  # Python tells, or NumPy, which is being imported
             if self.status != 0 and self._must_tell() and not re.search(words, self.told):
                 yield "does not tell the cause"
-            if self.status == 0 and self.case.kind in ("kill", "abort", "prefetch", "push") and self.phase == "guarded":
+            silent = ("kill", "abort", "prefetch", "push", *(["_exit0"] if self.case.how == "mpi" else []))
+            if self.status == 0 and self.case.kind in silent and self.phase == "guarded":
                 yield "status 0"
         yield from self.checkpoint()
         strays = self.strays()
@@ -162,7 +163,9 @@ class Run:
         alone = self.case.how == "threads"
         if not alone:
             return self.case.kind != "launcher" and (self.case.kind, self.status) != ("_exit", 3)
-        return self.case.kind not in ("kill", "_exit", "exit") and (self.phase != "start" or self.case.kind not in ("term", "abort"))
+        if self.phase == "start" and self.case.kind in ("term", "hup", "abort"):
+            return False
+        return self.case.kind not in ("kill", "_exit", "_exit0", "exit")
 
     def checkpoint(self):
         from sarlite.errors import SarliteError

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(os.environ["FAULT_DIR"])
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "stop": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP, "int": signal.SIGINT, "stop": signal.SIGSTOP}
 
 
 class Fault(Exception):
@@ -84,8 +84,8 @@ def fail(kind, rank):
         raise_in(computing_thread(rank), Fault)
     elif kind == "exit":
         raise_in(computing_thread(rank), SystemExit)
-    elif kind == "_exit":
-        os._exit(3)
+    elif kind in ("_exit", "_exit0"):
+        os._exit(3 if kind == "_exit" else 0)
     elif kind == "abort":
         os.abort()
     elif kind == "proxy":
