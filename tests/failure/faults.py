@@ -31,7 +31,8 @@ OPTIONS = ("--data sbm:nodes=300,classes=3,features=8,degree=6 --model gat --hid
 SETTINGS = [("mpi", 2), ("mpi", 3), ("threads", 2)]
 TOLD = {  # what stderr must have; an empty pattern: nothing
     "kill": r"signal 9|Killed|SIGNAL: 9", "term": r"SIGTERM|[Tt]erminated", "int": r"SIGINT|KeyboardInterrupt|[Ii]nterrupt",
-    "hup": r"SIGHUP|Hangup|signal 1\b", "_exit0": r"os\._exit\(0\)|Timeout|Abort", "stop": r"no progress|does not answer|Timeout", "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
+    "hup": r"SIGHUP|Hangup|signal 1\b", "_exit0": r"os\._exit\(0\)|Timeout|Abort", "stop": r"no progress|does not answer|Timeout",
+    "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
     "_exit": r"EXIT CODE|Timeout", "abort": r"Fatal Python error: Aborted", "prefetch": r"Fault: the cause", "push": r"Fault: the cause",
     "launcher": r"", "proxy": r"mpiexec|proxy",
 }  # fmt: skip
@@ -126,7 +127,8 @@ class Run:
     def is_stall(self):
         """Whether nobody can tell of this fault, so that only a time-out can find it."""
         one = self.case
-        return one.kind == "stop" or (one.how == "mpi" and self.phase == "start" and one.kind in ("_exit", "_exit0", "exit", "exception", "int"))
+        before = one.how == "mpi" and self.phase == "start"
+        return one.kind == "stop" or (before and one.kind in ("_exit", "_exit0", "exit", "exception", "int"))
 
     def findings(self):
         if self.left:
