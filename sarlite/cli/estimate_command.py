@@ -58,7 +58,7 @@ class EstimateOptions:
     """The sizes that an estimate is for, and the speeds of a machine."""
 
     ranks: list[int] | None = option(None, "numbers of ranks, such as 16,64,1024", metavar="N,N,..", read=_numbers,
-                                     otherwise="16,64,256,1024")
+                                     otherwise="16,64,256,1024, as far as there are nodes")
     nodes: int | None = option(None, "number of nodes, for a graph given by numbers in place of --data", metavar="N",
                                read=count)
     edges: int | None = option(
@@ -122,7 +122,7 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
     n_nodes, n_edges, n_in, n_out = _sizes(own, run)
     degree, n_edges = n_edges / n_nodes, n_edges + (n_nodes if run.source.self_loops else 0)
     n_in += n_out if run.training.label_inputs else 0
-    sizes = own.ranks or _RANKS
+    sizes = own.ranks or [size for size in _RANKS if size <= n_nodes] or [n_nodes]
     for size in sizes:
         if size > n_nodes:
             raise ConfigError(f"--ranks {size}: more than the {n_nodes} nodes")

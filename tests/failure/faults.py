@@ -74,6 +74,12 @@ def marked(mark):
     return found
 
 
+def as_usual():
+    """Take signals that a background job and `nohup` ignore."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Run:
     """One job with a fault, from its start until no process is left of it."""
 
@@ -86,7 +92,7 @@ class Run:
         start = time.monotonic()
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
             process = subprocess.Popen(self._command(), env=self._environ(), stdout=out, stderr=err, cwd=folder, start_new_session=True,
-                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # ignored in the background
+                                       preexec_fn=as_usual)  # fmt: skip
             self.limit = max(SECONDS * self.busy, 60.0) + self.stall + 5 * seconds
             self.status = self._wait(process, start, mark)
         self.seconds = time.monotonic() - start
