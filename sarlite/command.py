@@ -45,7 +45,7 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Return a context in which `SIGNALS` raise Interrupted in the main thread; one that is ignored stays ignored."""
+    """Return a context where `SIGNALS` raise Interrupted in the main thread; one that is ignored stays ignored."""
     def handle(number, frame):
         raise Interrupted(number)
 

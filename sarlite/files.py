@@ -185,7 +185,7 @@ def _is_gone(name):
 
 
 def _machine():
-    """Return 8 hex digits of this machine, its boot and the container, in which a process number means one process."""
+    """Return 8 hex digits of this machine, its boot and its container: there a process number means one process."""
     facts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
@@ -201,7 +201,7 @@ def _start(pid):
 
 
 def _regular(path):
-    """Return the absolute path of a file to write; an OSError refuses a link and what is no regular file."""
+    """Return the absolute path of a file to write; an OSError refuses links, folders and devices."""
     path = os.path.abspath(path)
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode

@@ -137,9 +137,9 @@ class Saving:
         elif self.comm.rank == 0:
             launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
-            for name in ("model", "mode"):
-                spec = self.about["options"][name]
-                command += f" --{name} {shlex.quote(spec)}" if names_file(spec) else ""  # which a checkpoint may not say
+            for option in ("model", "mode"):
+                spec = self.about["options"][option]
+                command += f" --{option} {shlex.quote(spec)}" if names_file(spec) else ""  # no checkpoint names code
             tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)
 

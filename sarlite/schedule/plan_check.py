@@ -98,7 +98,7 @@ def _of_columns(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _exchange_problem(comm: Any, pieces: Iterable[Piece], needs: Needs) -> str | None:
-    """Return what is wrong with the rows that ranks send each other; None if nothing is. Collective."""
+    """Return the first error in the rows that ranks send each other; None if there is none. Collective."""
     pieces = list(pieces)
     arrivals = [arrival for piece in pieces for arrival in piece.arrivals]
     order = [(arrival.source, arrival.n_rows or arrival.n_send) for arrival in arrivals if arrival.target is None]
@@ -141,7 +141,7 @@ def _next(received: list[Array], source: int) -> Array | None:
 
 
 def _arrival_problem(arrival: Arrival, rank: int, rows: Array | None, wanted: Array | None) -> str | None:
-    """Return what is wrong with one arrival whose peer sends the rows of ids `rows`."""
+    """Return the error in one arrival whose peer sends the rows of ids `rows`; None if there is none."""
     if arrival.source == rank:
         return None
     if rows is None or len(rows) != arrival.n_rows:
