@@ -1,16 +1,117 @@
-"""For all command lines: a parser whose errors are one line with a suggestion, and types of options."""
+"""For all command lines: how a command ends, a parser whose errors are one line with a suggestion, types of options."""
 
 import argparse
+import contextlib
 import difflib
+import errno
 import io
+import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec, TextIO
 
-from sarlite.errors import ConfigError
+from sarlite.errors import SIGNALS, ConfigError, Interrupted, SarliteError, printable, writing
+
+
+def run_command(action: Callable[[], int | None]) -> int:
+    """Run a command of one process; return its exit status.
+
+    Parameters
+    ----------
+    action : callable
+        Returns the exit status; None is 0.
+
+    Returns
+    -------
+    int
+        2 after a SarliteError, which is printed in one line. 128 + the number of a signal that asked the process to
+        end; what `action` holds, such as private files, is then removed.
+    """
+    try:
+        with _signals_raised():
+            return action() or 0
+    except SarliteError as error:
+        show(f"error: {error}", sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        number = error.signum if isinstance(error, Interrupted) else signal.SIGINT
+        show(f"interrupted by {signal.Signals(number).name}; nothing was changed that is not whole", sys.stderr)
+        return 128 + number
+
+
+@contextlib.contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Return a context where `SIGNALS` raise Interrupted in the main thread; one that is ignored stays ignored."""
+    def handle(number, frame):
+        raise Interrupted(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    taken = [number for number in SIGNALS if here and signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Raise a ConfigError if a file to write, the value of `argument`, is one of the files that are read.
+
+    Parameters
+    ----------
+    argument : str
+    path : str
+    inputs : dict of str to path or None
+        The files that are read, by what names them.
+    """
+    for name, read in inputs.items():
+        with contextlib.suppress(OSError):
+            if read is not None and os.path.samefile(path, read):
+                raise ConfigError(f"{argument} {path}: this is the file of {name}, which is read: name another file",
+                                  argument)
+
+
+def show(text: object, file: TextIO | None = None) -> None:
+    """Print a text that may hold names of data, which are not the user's own: it is made `printable`.
+
+    Raises
+    ------
+    DataError
+        It cannot be written, for example to a full disk.
+    """
+    with writing("standard output" if file is None else "standard error"):
+        print(printable(str(text)), file=file or sys.stdout, flush=True)
+
+
+class _Output(io.FileIO):
+    """Standard output or error. Once nobody reads it, as behind `| head` and a closed terminal, the rest is dropped."""
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return memoryview(data).nbytes
+
+
+def outlast_readers() -> None:
+    """Let this process's standard output and error drop what nobody reads any more, instead of raising an OSError."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is not io.TextIOWrapper or isinstance(getattr(stream.buffer, "raw", stream.buffer), _Output):
+            continue  # another program's, as a notebook's or a test's; or it is done
+        raw = _Output(stream.fileno(), "w", closefd=False)
+        layer: Any = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)
+        setattr(sys, name, io.TextIOWrapper(layer, stream.encoding, stream.errors, line_buffering=stream.line_buffering,
+                                            write_through=stream.write_through))
 
 P = ParamSpec("P")
 
@@ -24,18 +125,31 @@ SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "we
             "hidden-size": "hidden", "hidden-channels": "hidden", "n-hidden": "hidden", "num-hidden": "hidden",
             "n-layers": "layers", "num-layers": "layers", "n-heads": "heads", "num-heads": "heads",
             "n-epochs": "epochs", "num-epochs": "epochs", "max-epochs": "epochs", "arch": "model",
-            "num-neighbors": "fanouts"}
-"""What other programs call our options."""
+            "num-neighbors": "fanouts", "auc": "roc-auc", "auroc": "roc-auc", "rocauc": "roc-auc", "acc": "accuracy",
+            "average-precision": "ap", "auprc": "ap", "pr-auc": "ap", "f1": "macro-f1", "source": "src", "from": "src",
+            "target": "dst", "destination": "dst", "dest": "dst", "to": "dst"}
+"""What other programs call our options and their values."""
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing."""
-    bare, words = str(word).lstrip("-"), {str(name).lstrip("-"): str(name) for name in known}
-    same = SYNONYMS.get(bare.replace("_", "-"))
+    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing.
+
+    Examples
+    --------
+    >>> suggestion("RGCN", ["gcn", "rgcn"]), suggestion("auc", ["accuracy", "roc-auc"]), suggestion("x", ["y"])
+    ('; did you mean rgcn?', '; did you mean roc-auc?', '')
+    """
+    bare, words = _plain(word), {_plain(name): str(name) for name in known}
+    same = bare if bare in words else SYNONYMS.get(bare)
     swapped = [name for name in words if sorted(name) == sorted(bare)]
     near = difflib.get_close_matches(bare, words, n=1, cutoff=0.7)  # of three letters one that differs is another word
     close = [same] if same in words else difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or swapped[:1] or near
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
+
+
+def _plain(word):
+    """Return a word without the marks and capitals that do not make it another word."""
+    return str(word).lstrip("-").lower().replace("_", "-")
 
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.IGNORECASE)
@@ -194,8 +308,10 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         r"""Return the options as a Namespace; a ConfigError names the first that is unknown.
 
-        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does.
+        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does, and
+        both drop what nobody reads (`outlast_readers`).
         """
+        outlast_readers()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
         found, others = self.parse_known_args(args, namespace)

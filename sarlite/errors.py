@@ -36,7 +36,7 @@ _LONG_WORD = re.compile(r"(\S{150})\S{200,}(\S{50})")
 
 
 class SarliteError(Exception):
-    """Base of sarlite's own exceptions. A word of 400 characters or more in the message loses its middle.
+    """Base of sarlite's own exceptions. The message is `printable`; a word of 400 characters or more loses its middle.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ class SarliteError(Exception):
     """
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
-        super().__init__(_LONG_WORD.sub(r"\1...\2", message) if isinstance(message, str) else message)
+        shown = _LONG_WORD.sub(r"\1...\2", printable(message)) if isinstance(message, str) else message
+        super().__init__(shown)
         self.argument, self.hints = argument, tuple(hints)
 
 
@@ -79,8 +80,12 @@ class PeerError(SarliteError):
     """Another rank failed, so this rank cannot continue."""
 
 
+SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP"))
+"""Signals that ask a process to end: Ctrl-C, a cluster's preemption, a terminal that closes."""
+
+
 class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end; `signum` is its number."""
+    """A signal of `SIGNALS` asked this process to end; `signum` is its number."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
@@ -130,11 +135,24 @@ def writing(path: str | os.PathLike[str], argument: str = "", kind: type[Sarlite
         raise (kind or DataError)(f"{where}: cannot be written: {error.strerror or error}", argument or None) from error
 
 
+def printable(text: str) -> str:
+    """Return a text for a terminal: other characters than printable ones and the ends of lines become escapes.
+
+    A name in a file that is not the user's own may hold a terminal's control sequences.
+
+    Examples
+    --------
+    >>> printable("author" + chr(27) + "[2J, caf\u00e9")
+    'author\\\\x1b[2J, caf\u00e9'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def one_line(text: str) -> str:
     """Return a message in one line of printable characters. A long one loses its middle."""
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
-    clean = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+    clean = printable("".join(" " if c.isspace() else c for c in text))
     return clean if len(clean) <= _HEAD + _TAIL + 5 else f"{clean[:_HEAD]} ... {clean[-_TAIL:]}"
 
 
@@ -181,14 +199,32 @@ def needs(module: str, what: str) -> ModuleType:
     Raises
     ------
     ConfigError
-        The package is not installed or cannot be loaded; the message has the command that installs it.
+        The package is not installed, and the message has the command that installs it; or it cannot be loaded.
     """
     package = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
-    except ImportError as error:
+        found = importlib.import_module(module)
+    except (ImportError, MemoryError) as error:
+        _refuse_hidden(package, what)
+        if lacks_memory(error):
+            raise ConfigError(f"{what}: there is no memory to load the package {package} ({error})") from error
         extra = next(name for name, packages in EXTRAS.items() if package in packages)
         raise ConfigError(f"{what} needs the package {package} ({error}): {install(extra)}") from error
+    _refuse_hidden(package, what)
+    return found
+
+
+def _refuse_hidden(package, what):
+    """Raise a ConfigError if a file of the user's hides a package: the packages of EXTRAS are folders."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if file is not None and not hasattr(sys.modules[package], "__path__"):
+        raise ConfigError(f"{what} needs the package {package}, but the file {file} hides it: rename the file")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return True if a library could not be loaded for want of memory or address space, as the loader's words say."""
+    words = r"map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
+    return isinstance(error, MemoryError) or re.search(words, str(error)) is not None
 
 
 class _Gathers(Protocol):

@@ -1,15 +1,25 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and private files and folders, which go once their process is gone."""
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
+import shutil
+import socket
 import stat
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
+try:
+    import fcntl
+except ImportError:  # a system without these locks
+    fcntl = None  # type: ignore[assignment]
+
 AnyPath = str | os.PathLike[str]
+_PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a-f]{8}\.tmp")
 
 
 def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
@@ -18,7 +28,7 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     Parameters
     ----------
     path : path
-        A symbolic link is followed. A file that stands there is replaced.
+        A file that stands there is replaced.
     *pieces : bytes-like
         The content, one after the other.
     new : bool
@@ -27,13 +37,12 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     Raises
     ------
     OSError
-        The file cannot be written, or what stands there is no regular file. It stays as it was.
+        The file cannot be written, or what stands there is a symbolic link or no regular file. It stays as it was.
 
     Notes
     -----
-    The bytes go to a file of a private name beside `path`, `.NAME.*.tmp`. This file is fsynced and takes the name by a
-    rename; then the folder is fsynced. Private files that killed processes left are removed first: a process that lives
-    holds a lock on its own one.
+    The bytes go to a private file beside `path`. This file is fsynced and takes the name by a rename, which follows no
+    link; then the folder is fsynced. What killed processes left in the folder is removed first (`remove_left`).
     """
     with whole(path, new=new) as (_, file):
         for piece in pieces:
@@ -48,14 +57,21 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
     file is removed, and `path` stays as it was. With `trial` the file is always removed: this only finds out whether it
     could be written. All else is as in `write_whole`. """
     target = _regular(path)
-    with _temporary(target) as (temporary, file):
-        yield temporary, file
-        file.flush()
-        os.fsync(file.fileno())
-        if trial:
-            return
-        (_name_new if new else os.replace)(temporary, target)
-    sync_folder(os.path.dirname(target))
+    folder = os.path.dirname(target)
+    remove_left(folder)
+    temporary, handle = _private(folder, lambda name: os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        with open(handle, "wb") as file:
+            yield temporary, file
+            file.flush()
+            os.fsync(file.fileno())
+            if trial:
+                return
+            (_name_new if new else os.replace)(temporary, target)
+        sync_folder(folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
@@ -65,61 +81,137 @@ def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
             file.write(piece)
 
 
+def no_follow(path: str, flags: int) -> int:
+    """Open a file unless a symbolic link stands there: an `opener` for Python's `open`, which raises an OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+@contextlib.contextmanager
+def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
+    """Make a private folder in `parent`, yield its path, and remove the folder, unless it was renamed.
+
+    Parameters
+    ----------
+    parent : path
+        Made if it is missing. What killed processes left there is removed first (`remove_left`).
+    mode : int
+        Permissions, which the process's umask narrows.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made.
+    """
+    def make(name):
+        os.mkdir(name, mode)
+        return os.open(name, os.O_RDONLY)
+
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    remove_left(parent)
+    name, handle = _private(os.fspath(parent), make)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+        os.close(handle)
+
+
+def remove_left(folder: AnyPath) -> None:
+    """Remove the private files and folders in `folder` whose processes are gone; what cannot be removed stays.
+
+    Notes
+    -----
+    A process holds a lock on each of its own as long as it lives, in whatever container or on whatever host. Where the
+    file system has no locks, the name tells the process: its machine, boot and container, number and start. Of another
+    machine nothing is then known, and its files stay.
+    """
+    with contextlib.suppress(OSError):
+        for name in filter(_PRIVATE.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError):
+                _remove_if_left(os.path.join(folder, name))
+
+
+def _remove_if_left(path):
+    is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    handle = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        locked = _lock(handle)
+        if locked or (locked is None and _is_gone(os.path.basename(path))):
+            shutil.rmtree(path, ignore_errors=True) if is_folder else os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def _private(folder, make):
+    """Return the name of a new private file or folder, and its handle, which holds the lock."""
+    while True:
+        own = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
+        name = os.path.join(folder, f".sarlite-{own}.tmp")
+        try:
+            handle = make(name)
+        except FileNotFoundError:
+            if not os.path.isdir(folder):
+                raise
+            continue  # another process removed it as a killed one's before it was locked
+        _lock(handle, wait=True)
+        if os.path.lexists(name):
+            return name, handle
+        os.close(handle)  # likewise
+
+
+def _lock(handle, wait=False):
+    """Lock an open file or folder; return True, False if another process has the lock, None if there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
+
+
+def _is_gone(name):
+    """Return True if the name of a private file is of this machine and of a process that has ended."""
+    machine, pid, start = _PRIVATE.fullmatch(name).groups()
+    if machine != _machine():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # another user's
+    return 0 != _start(pid) != int(start)  # another process has its number by now
+
+
+def _machine():
+    """Return 8 hex digits of this machine, its boot and its container: there a process number means one process."""
+    facts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.blake2b("\n".join(facts).encode(), digest_size=4).hexdigest()
+
+
+def _start(pid):
+    """Return when a process started, in ticks since the boot; 0 where that cannot be read."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def _regular(path):
-    path = os.path.realpath(path)
+    """Return the absolute path of a file to write; an OSError refuses links, folders and devices."""
+    path = os.path.abspath(path)
     with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(path).st_mode
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, "is a symbolic link: name the file itself", path)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
     return path
-
-
-@contextlib.contextmanager
-def _temporary(path: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with a private file beside `path`, open and locked; it is removed unless it was renamed."""
-    folder, name = os.path.split(path)
-    _remove_left(folder, name)
-    temporary, file = _private(folder, name)
-    try:
-        with file:
-            yield temporary, file
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-def _private(folder, name):
-    while True:
-        temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
-        file = open(temporary, "xb")  # noqa: SIM115, closed by `_temporary`
-        _lock(file.fileno(), wait=True)
-        if os.path.exists(temporary):
-            return temporary, file
-        file.close()  # before it was locked, another writer removed it as a killed process's
-
-
-def _remove_left(folder, name):
-    """Remove the files that killed writers of `name` left. The lock of a living writer, on any host, keeps its file."""
-    with contextlib.suppress(OSError):
-        form = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp")
-        for entry in os.listdir(folder):
-            if form.fullmatch(entry):
-                with contextlib.suppress(OSError), open(os.path.join(folder, entry), "rb+") as file:
-                    if _lock(file.fileno()):
-                        os.unlink(os.path.join(folder, entry))
-
-
-def _lock(descriptor, wait=False):
-    """Lock a file for as long as it is open; return whether that was possible."""
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (ImportError, OSError):  # a system, or a file system, without locks; another process has the lock
-        return False
-    return True
 
 
 def _name_new(temporary, path):

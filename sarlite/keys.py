@@ -6,6 +6,8 @@ from typing import Any
 
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
+MOST_STEPS = 1 << 62
+"""Largest number of steps that a file may tell: one more is still an int64."""
 
 
 def splitmix64(x: Any) -> Any:

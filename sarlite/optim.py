@@ -8,6 +8,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.errors import CheckpointError, ConfigError, number, whole
+from sarlite.keys import MOST_STEPS
 from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
 from sarlite.numerics import power
@@ -201,6 +202,12 @@ class Adam(Optimizer):
 
     def _words(self):
         return f", betas={self.betas}, step {int(self.n_steps)}{', decoupled' if self.decoupled else ''}"
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        n_steps = np.asarray(state.get("n_steps", 0))
+        if n_steps.dtype.kind in "iu" and not np.all((0 <= n_steps) & (n_steps <= MOST_STEPS)):
+            raise CheckpointError(f"n_steps of the optimizer is {n_steps}, outside 0 <= n_steps <= {MOST_STEPS}")
+        super().load_state_dict(state)
 
     def step(self, factor: float = 1.0) -> None:
         """Change the parameters in place, with the learning rate lr * factor. Local."""

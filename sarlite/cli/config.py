@@ -17,7 +17,9 @@ from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
 from sarlite.structure.partition import METHODS
+from sarlite.train.checkpoint import path_of
 from sarlite.types import Path as AnyPath
+from sarlite.user_code import names_file
 
 __all__ = ["naming_flags", "parse", "parse_further", "read_toml", "resolve", "to_toml"]
 R = TypeVar("R")
@@ -59,9 +61,11 @@ def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] 
         OPTIONS[name].check(f"{flag(name)} {value}", value)
     given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: flag(name) for name in flags}
     found = only_needed({**merged, **flags}, given)
-    if ".py:" in found["model"] and "model" not in given and before:
-        raise ConfigError(f"the run before has --model {found['model']}, but a checkpoint names no code to run: "
-                          f"give --model FILE.py:Class")
+    found["resume"] = found["resume"] and path_of(found["resume"])
+    for name in ("model", "mode"):
+        if names_file(found[name]) and name not in given and before:
+            raise ConfigError(f"the run before has {flag(name)} {found[name]}, but a checkpoint names no code to run: "
+                              f"give {flag(name)} FILE.py:Class")
     if found["mode"] in GONE_MODES and "mode" not in given and before:
         raise ConfigError(f"--resume {found['resume']}: the run had --mode {found['mode']}, which no longer exists; "
                           f"{GONE_MODES[found['mode']]} gives the same answers")

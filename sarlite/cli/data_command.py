@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from sarlite.command import Parser, byte_size, returns_status
+from sarlite.command import Parser, byte_size, returns_status, run_command, show
 from sarlite.data import budget, format, scratch
 from sarlite.data.assignment import make_parts, plan, structure
 from sarlite.data.divide import divide
@@ -23,7 +23,7 @@ from sarlite.data.spec import (
     source_path,
 )
 from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.errors import ConfigError, SarliteError
+from sarlite.errors import ConfigError
 from sarlite.progress import KINDS, Progress
 from sarlite.structure import balance as balancing
 from sarlite.structure import order as orders
@@ -34,23 +34,16 @@ _MOST_PARTS = 1 << 20
 
 @returns_status
 def main(arguments=None):
-    """Run one command; return the exit status: 0, 2 where the input is at fault or 130 after Ctrl-C."""
+    """Run one command; return the exit status, as `run_command` does."""
     faulthandler.enable(2)  # a crash in C names its place
-    try:
-        options = _parser().parse_args(arguments)
-        if "all" in getattr(options, "allow_empty", ()):
-            options.allow_empty = SPLITS
-        options.run(options)
-        sys.stdout.flush()
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was changed that is not whole", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output left, for example `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return run_command(lambda: _main(arguments))
+
+
+def _main(arguments):
+    options = _parser().parse_args(arguments)
+    if "all" in getattr(options, "allow_empty", ()):
+        options.allow_empty = SPLITS
+    options.run(options)
 
 
 def _parser():
@@ -156,7 +149,7 @@ def _convert(options):
                   f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
-    print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
+    show("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
 
 
 def _info(options):
@@ -171,7 +164,7 @@ def _info(options):
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
-    print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
+    show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
     if found:
         print()
         _tell(dataset, found)
@@ -187,8 +180,8 @@ def _partition(options):
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
         if options.parts > max(1, dataset.n_nodes // 10):
-            print(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
-                  f"{max(1, dataset.n_nodes // 100)} or fewer leave a rank some work", file=sys.stderr)
+            show(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
+                 f"{max(1, dataset.n_nodes // 100)} or fewer leave a rank some work", sys.stderr)
         parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
                                       seed=options.seed, n_bytes=n_bytes, progress=progress)
         near = None
@@ -247,11 +240,11 @@ def _near_shares(dataset, order):
 def _tell(dataset, found, more=()):
     """Print what parts cost, and warn where they are uneven."""
     own = () if dataset.relational else part_bytes(dataset, found)
-    print("\n".join((*report_lines(found, *own), *more)))
+    show("\n".join((*report_lines(found, *own), *more)))
     n_empty = list(found["nodes"]).count(0)
     empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
     for text in filter(None, (empty, balancing.warning(found))):
-        print(f"warning: {text}", file=sys.stderr)
+        show(f"warning: {text}", sys.stderr)
 
 
 def _check_method(options):

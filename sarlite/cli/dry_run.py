@@ -11,7 +11,7 @@ from sarlite.cli.limit import MemoryLimit
 from sarlite.cli.run_report import duration
 from sarlite.cli.settings import Settings
 from sarlite.comm import Communicator
-from sarlite.command import aligned, readable
+from sarlite.command import aligned, readable, show
 from sarlite.train.load import Shard
 
 
@@ -62,7 +62,7 @@ def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit:
     n_steps, training = len(trainer.batches), run.training
     n_evaluations = len({*range(training.eval_every, training.epochs + 1, training.eval_every), training.epochs})
     found = {
-        "ranks": comm.size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "steps_per_epoch": n_steps,
+        "ranks": comm.size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "steps_per_epoch": n_steps,
         "sent_bytes": sent, "peak_bytes": comm.allgather(part.memory.peak()),
         "live_remote_buffers": math.ceil(max(comm.allgather(profile.peak_remote_buffers))), "seconds": seconds,
         "epoch_seconds": n_steps * seconds["step"],
@@ -70,9 +70,9 @@ def dry_run(comm: Communicator, run: Settings, trainer: Any, part: Shard, limit:
                        + n_evaluations * seconds["evaluation"],
     }  # fmt: skip
     if comm.rank == 0:
-        print(_table(run, part, found), flush=True)
+        show(_table(run, part, found))
         if run.output.json:
-            print(json.dumps(found), flush=True)
+            show(json.dumps(found))
     return found
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from bisect import bisect_left
@@ -21,10 +20,11 @@ from sarlite.cli.run_report import duration
 from sarlite.cli.settings import settings
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import aligned, byte_size, count, readable, returns_status
+from sarlite.command import aligned, byte_size, count, readable, returns_status, run_command, show
 from sarlite.data import load
-from sarlite.errors import ConfigError, SarliteError, needs
+from sarlite.errors import ConfigError, needs
 from sarlite.graph.graph import Graph
+from sarlite.kernels import most_threads
 from sarlite.operators import fn
 from sarlite.schedule.modes import MODES
 from sarlite.tape import Tensor
@@ -58,7 +58,7 @@ class EstimateOptions:
     """The sizes that an estimate is for, and the speeds of a machine."""
 
     ranks: list[int] | None = option(None, "numbers of ranks, such as 16,64,1024", metavar="N,N,..", read=_numbers,
-                                     otherwise="16,64,256,1024")
+                                     otherwise="16,64,256,1024, as far as there are nodes")
     nodes: int | None = option(None, "number of nodes, for a graph given by numbers in place of --data", metavar="N",
                                read=count)
     edges: int | None = option(
@@ -122,7 +122,7 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
     n_nodes, n_edges, n_in, n_out = _sizes(own, run)
     degree, n_edges = n_edges / n_nodes, n_edges + (n_nodes if run.source.self_loops else 0)
     n_in += n_out if run.training.label_inputs else 0
-    sizes = own.ranks or _RANKS
+    sizes = own.ranks or [size for size in _RANKS if size <= n_nodes] or [n_nodes]
     for size in sizes:
         if size > n_nodes:
             raise ConfigError(f"--ranks {size}: more than the {n_nodes} nodes")
@@ -130,7 +130,7 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
 
     @cache
     def rows_on(size):
-        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or max(1, default_threads(Solo()) // size))
+        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or _threads(size))
         share = own.halo if own.halo is not None or size == 1 else -np.expm1(degree * np.log1p(-1 / size))
         rows = []
         for mode in MODES if size > 1 else [next(iter(MODES))]:
@@ -169,6 +169,11 @@ def _row(shape, rates, own):
             "received_bytes": phases, "evaluation_received_bytes": evaluation, "flops": work["flops"],
             "step_seconds": seconds, "evaluation_seconds": sum(work[name] / rates[name] for name in work) / 3
                                                            + evaluation / rates["received"]}
+
+
+def _threads(size):
+    """Return how many threads each of `size` ranks on this machine would use."""
+    return min(max(1, default_threads(Solo()) // size), most_threads())
 
 
 def _rates(n_threads):
@@ -256,21 +261,17 @@ def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
 @returns_status
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, as the command line says; return the exit status."""
-    try:
-        own, options = parse(argv)
-        rows, lines = estimate(own, options)
-        print("\n".join([table(rows), *lines]))
-        if own.plot:
-            plot(rows, own.plot)
-        if options.output.json:
-            print(json.dumps(rows))
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv):
+    own, options = parse(argv)
+    rows, lines = estimate(own, options)
+    show("\n".join([table(rows), *lines]))
+    if own.plot:
+        plot(rows, own.plot)
+    if options.output.json:
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError, regular
-from sarlite.files import write_whole
-from sarlite.train import caches
+from sarlite.files import no_follow, remove_left, write_whole
+from sarlite.train import caches, checkpoint
 
-FILES = ("config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json")
+FILES = ("config.toml", "metrics.jsonl", checkpoint.NAME, "summary.json")
 CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
 PREDICTIONS = "predictions.npy"
 """What Correct and Smooth leaves."""
@@ -87,17 +87,40 @@ class Folder:
 
     def _refuse_others(self):
         self._lock = _lock(self.path)
+        remove_left(self.path)
+        link = next((path.name for path in self._own_files() if path.is_symlink()), None)
+        if self.continues and link is not None:
+            raise ConfigError(f"{ARGUMENT} {self.path}: {link} is a symbolic link, which nothing is written through: "
+                              "put the file itself there", ARGUMENT)
         if not self.continues:
-            found = [name for name in (*FILES, PREDICTIONS) if os.path.lexists(self.path / name)]
-            found += [path.name for path in caches.files(self.path)]
-            if found:
-                raise ConfigError(f"{ARGUMENT} {self.path} already holds {found[0]}; name another folder, "
+            found = next((path.name for path in self._own_files() if os.path.lexists(path)), None)
+            if found is not None:
+                raise ConfigError(f"{ARGUMENT} {self.path} already holds {found}; name another folder, "
                                   f"or --resume a run's checkpoint", ARGUMENT)
             return
         for name, is_ours in _OURS.items():
             if os.path.lexists(self.path / name) and not _reads(is_ours, self.path / name):
                 raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced",
                                   ARGUMENT)
+
+    def _own_files(self):
+        """Return the paths of the files that a run writes, and of the caches that are there."""
+        return [*(self.path / name for name in (*FILES, PREDICTIONS)), *caches.files(self.path)]
+
+    def check_other(self, argument, path):
+        """Raise a ConfigError if an output, the value of `argument`, is the folder or a file that the run writes."""
+        absolute = Path(path).absolute()
+        own = absolute.name in (*FILES, PREDICTIONS) or caches.NAMES.fullmatch(absolute.name)
+        if (own and _same(absolute.parent, self.path)) or _same(absolute, self.path):
+            raise ConfigError(f"{argument} {path}: the run writes its own {absolute.name} there; name another path",
+                              argument)
+
+    def check_there(self):
+        """Raise a ConfigError if the folder was removed or replaced since the run began. On rank 0."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
+                return
+        raise ConfigError(f"{ARGUMENT} {self.path}: the folder was removed during the run", ARGUMENT)
 
     def begin(self, options, start):
         """Write the options and open the metrics, as the first epoch has ended well. On rank 0.
@@ -116,7 +139,7 @@ class Folder:
                 write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
                 (self.path / SUMMARY).unlink(missing_ok=True)
             mode = "a" if self.continues else "x"
-            self.metrics = open(path, mode, encoding="utf-8")  # noqa: SIM115, closed by `close`
+            self.metrics = open(path, mode, encoding="utf-8", opener=no_follow)  # noqa: SIM115, closed by `close`
 
     def end(self, summary):
         """Leave what the run has counted, a dict, as it has ended. On rank 0."""

@@ -14,8 +14,8 @@ from typing import Any
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser, returns_status
-from sarlite.errors import EXTRAS, ConfigError
+from sarlite.command import Parser, returns_status, run_command, show
+from sarlite.errors import EXTRAS
 
 ALWAYS = ("numpy", "scipy", "cffi", "threadpoolctl")  # packages that are needed without any extra
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
@@ -133,16 +133,15 @@ def text(found: dict[str, Any]) -> str:
 
 @returns_status
 def main(argv: list[str] | None = None) -> int:
-    """Print what sarlite runs on; return the exit status."""
+    """Print what sarlite runs on, as the command line says; return the exit status."""
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv):
     parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    try:
-        options, found = parser.parse_args(argv), collect()
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(found) if options.json else text(found))
-    return 0
+    options, found = parser.parse_args(argv), collect()
+    show(json.dumps(found) if options.json else text(found))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from sarlite.tasks.loss_table import ALL_LOSSES
 from sarlite.tasks.metric_table import ALL_METRICS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train.model_loading import ModelSpec, first_layer, model_class
+from sarlite.user_code import NamesOrFile
 
 
 @dataclass(frozen=True)
@@ -280,8 +281,8 @@ class PartitionOptions:
 class ScheduleOptions:
     """Options for the transfer of other ranks' rows."""
 
-    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose", choices=tuple(MODES),
-                       common=True, see="which-mode.md")
+    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose; or "
+                       "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
     backward: str | None = option(None, "push gradients to the rows' owners, or let the owners fetch the gradients of "
                                   "their rows' destinations", choices=("push", "fetch"), see="#modes",
                                   otherwise="push; for GCN and GraphSAGE in mode broadcast, with --rows bfloat16 and "
@@ -323,9 +324,9 @@ class OutputOptions:
                                  otherwise="runs/TIME-MODEL")
     checkpoint_every: Any = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
                                    "checkpoint only at the end", metavar="EPOCHS|TIME", read=every)
-    resume: str | None = option(None, "checkpoint to go on from; the checkpoint has data, model and all other options; "
-                                "give only what changes", metavar="FILE", common=True, on_resume="forget",
-                                see="#checkpoints-and-resuming")
+    resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all "
+                                "other options; give only what changes", metavar="RUN", common=True,
+                                on_resume="forget", see="#checkpoints-and-resuming")
     json: bool = option(False, "end standard output with one line of JSON")
     trace: str | None = option(None, "write a timeline of every rank, which ui.perfetto.dev opens", metavar="FILE.json",
                                on_resume="forget")

@@ -20,6 +20,7 @@ from sarlite.cli.run import new_model, task_of, tell
 from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
+from sarlite.command import refuse_input, show
 from sarlite.data import result_table
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
@@ -37,20 +38,20 @@ from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint, predictions, propagated
 from sarlite.train.edge_values import ARRAYS
-from sarlite.train.identity import identity
+from sarlite.train.identity import difference, identity
 from sarlite.train.load import kind, load, prefetched, told_widths
-from sarlite.train.model_loading import errors_of
 from sarlite.train.predictions import Asked
 from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
+from sarlite.user_code import errors_of
 
 
 @dataclass(frozen=True)
 class PredictOptions:
     """Options of the command that predicts: the objects to predict and the output files."""
 
-    checkpoint: str = option(None, "checkpoint of a run of sarlite.train, with the model and all options",
-                             metavar="FILE")
+    checkpoint: str = option(None, "folder of a run of sarlite.train, or its checkpoint, with the model and all options",
+                             metavar="RUN")
     out: str = option(
         None, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
         "FILE.labels.npy; an old file is replaced", metavar="FILE")
@@ -114,10 +115,12 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
     """
     own, given = config.parse_further(
         argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
-        usage="%(prog)s --checkpoint FILE --out FILE.csv [options]", description=__doc__)
+        usage="%(prog)s --checkpoint RUN --out FILE.csv [options]", description=__doc__)
     needs("safetensors", "a checkpoint")
+    for path in (own.out, *predictions.paths(own, "classify")):
+        refuse_input("--out", path, {"--checkpoint": own.checkpoint, "--nodes": own.nodes, "--links": own.links})
     same_on_ranks = {name: value for name, value in given.items() if name != "threads"}
-    return config.resolve(given), replace(own, given=same_on_ranks)
+    return config.resolve(given), replace(own, given=same_on_ranks, checkpoint=checkpoint.path_of(own.checkpoint))
 
 
 @naming_flags
@@ -170,6 +173,8 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     other_data = run.source.spec != meta["options"].get("data")
     tell(comm, [*part.left_out, *(part.by_position if other_data else ())])
     together(comm, lambda: _check_type(config, run, part))
+    if "data" not in config.given:
+        _check_named(comm, config, run, meta, identity(part.graph, part.rows, meta["data"]["classes"]))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
@@ -287,7 +292,7 @@ def _tell_ranks(comm, found):
 def _tell(comm, among, numbers):
     if comm.rank == 0 and numbers:
         told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-        print(f"rank among {among}: {told}", flush=True)
+        show(f"rank among {among}: {told}")
 
 
 def _options(config, meta):
@@ -366,6 +371,18 @@ def _check_data(config, run, meta, part, n_train):
         said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
         raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {run.source.spec} "
                               f"have {told}")
+
+
+def _check_named(comm, config, run, meta, here):
+    """Raise a CheckpointError if the data whose name the checkpoint has are not those of the training; `here` is their
+    identity. Else tell the name: a relative path may lead to other data here.
+    """
+    found = difference({name: meta["data"].get(name) for name in here}, here)
+    if found and "digest" in meta["data"]:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: the data that it names, {run.source.spec}, are here not "
+                              f"those of its training: {found}; --data predicts other data")
+    if comm.rank == 0:
+        show(f"data {run.source.spec}, as the checkpoint says", sys.stderr)
 
 
 def _computed(comm, config, run, part, tensors, meta, other_data):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from sarlite.cli.charts import DASHES, Bars, Curve, Lines, Matrix, Timeline
 from sarlite.cli.config import read_toml
-from sarlite.cli.folder import CONFIG, METRICS, SCHEMA, SUMMARY
+from sarlite.cli.folder import CONFIG, FILES, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
 from sarlite.cli.score_charts import score_charts, threshold_rows
-from sarlite.command import Parser, readable, returns_status
-from sarlite.errors import ConfigError, DataError, SarliteError, reading, regular, writing
+from sarlite.command import Parser, readable, refuse_input, returns_status, run_command, show
+from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import write_whole
 from sarlite.tasks.metric_table import lower_is_better
 
@@ -298,7 +298,7 @@ def _options(runs):
     """Return the options of each run; for several runs the options that differ come first."""
     names, differ = [*dict.fromkeys(name for run in runs for name in run.options)], _differing(runs)
     order = differ + [name for name in names if name not in differ]
-    rows = [[name, *(json.dumps(run.options[name]) if name in run.options else "-" for run in runs)] for name in order]
+    rows = [[name, *(json.dumps(run.options[name], default=str) if name in run.options else "-" for run in runs)] for name in order]
     return _table(("option", *(run.name for run in runs)), [*rows, ["versions", *map(_versions, runs)]])
 
 
@@ -328,29 +328,31 @@ def spans_of(path: str) -> list[dict[str, Any]]:
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]),
-                 "start": float(event["ts"]), "length": float(event["dur"])} for event in events if event["ph"] == "X"]
+                 "start": _number(event["ts"]), "length": _number(event["dur"])}
+                for event in events if event["ph"] == "X"]
 
 
 @returns_status
 def main(argv: list[str] | None = None) -> int:
     """Write the page as the command line says; return the exit status."""
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv):
     parser = Parser(prog="python -m sarlite.report", description="Write one page of HTML about runs of sarlite.train.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; several runs share their charts")
     parser.add_argument("--out", default="report.html", metavar="FILE.html",
                         help="the page; an old file is replaced (%(default)s)")
     parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
-    try:
-        options = parser.parse_args(argv)
-        if len(set(options.runs)) < len(options.runs):
-            raise ConfigError("RUN: a folder is named twice")
-        text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
-        with writing(options.out):
-            write_whole(options.out, text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
-    return 0
+    options = parser.parse_args(argv)
+    if len(set(options.runs)) < len(options.runs):
+        raise ConfigError("RUN: a folder is named twice")
+    names = {str(path): path for run in options.runs for path in map(Path(run).joinpath, FILES)}
+    refuse_input("--out", options.out, {**names, "--trace": options.trace})
+    text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
+    with writing(options.out):
+        write_whole(options.out, text.encode(errors="backslashreplace"))  # of a path that is no UTF-8, too
+    show(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from typing import Any
 from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
 from sarlite.command import flag
+from sarlite.data.meta import check_class_names
 from sarlite.data.schema import is_schema
-from sarlite.errors import CheckpointError, ConfigError, SarliteError
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError
+from sarlite.keys import MOST_STEPS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
@@ -34,7 +36,7 @@ def base(path):
 
 
 def _whole(value):
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= MOST_STEPS
 
 
 def _score(value):
@@ -57,8 +59,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "thresholds": (lambda values: isinstance(values, list) and len(values) > 0
                    and all(type(value) is float and 0 <= value <= 1 for value in values), "a list of probabilities"),
     "schema": (is_schema, "names of node types, relations and columns"),
-    "class_names": (lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
-                    "a list of names"),
 }
 """Of the metadata of a run's checkpoint each field: whether a value can be, and what is said of others."""
 _NEEDED = ("epoch", "best", "options", "data")
@@ -72,6 +72,10 @@ def check_run(path, metadata):
     for name, (fits, expected) in _FIELDS.items():
         if name in metadata and not fits(metadata[name]):
             raise CheckpointError(f"checkpoint {path}: {name}: {str(metadata[name])[:80]!r} is not {expected}")
+    try:
+        check_class_names(f"checkpoint {path}", metadata.get("class_names"), metadata["data"]["classes"])
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
     if metadata["best"]["epoch"] > metadata["epoch"]:
         raise CheckpointError(f"checkpoint {path}: best: epoch {metadata['best']['epoch']} is after epoch "
                               f"{metadata['epoch']}")

@@ -18,6 +18,7 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.command import refuse_input, show
 from sarlite.errors import ConfigError
 from sarlite.graph.graph_set import GraphSet
 from sarlite.numerics import using
@@ -32,10 +33,11 @@ from sarlite.train.epochs import fit
 from sarlite.train.identity import identity
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer
-from sarlite.train.model_loading import errors_of, make_model
+from sarlite.train.model_loading import make_model
 from sarlite.train.outcome import outcome
 from sarlite.train.row_keys import row_keys
 from sarlite.train.stopping import Best, Stopping
+from sarlite.user_code import errors_of
 
 
 @naming_flags
@@ -73,7 +75,12 @@ def train(comm, options, tick=lambda: None, interrupts=None):
     if resumed:
         together(comm, lambda: resume.check_options(options, resumed[1]))
     with closing(Folder(comm, run.output.run_dir, run.output.resume, Path(run.model.spec).stem)) as folder:
+        for argument, path in (("trace", run.output.trace), ("propagated", run.training.propagated)):
+            if path:
+                together(comm, lambda argument=argument, path=path: folder.check_other(argument, path))
         if run.output.trace:
+            read = {"--config": run.output.config, "--resume": run.output.resume}
+            together(comm, lambda: refuse_input("trace", run.output.trace, read))
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
         tick()
@@ -88,7 +95,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
     if resumed:
         run = run._replace(source=run.source._replace(schema=resumed[1].get("schema")))
-    part = load(comm, run.source, run.graph, folder.path, tick)
+    with errors_of(options.schedule.mode, "mode"):
+        part = load(comm, run.source, run.graph, folder.path, tick)
     tell(comm, part.left_out)
     known = known._replace(task=part.task)
     together(comm, lambda: refuse(known))
@@ -277,9 +285,9 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
         for text in class_report.warnings(trainer.task, judged, part.class_names):
             print(f"warning: {text}", file=sys.stderr, flush=True)
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
-        print(told, flush=True)
+        show(told)
         if run.output.json:
-            print(report.json_line(run, comm.size, counted, saving.best), flush=True)
+            show(report.json_line(run, comm.size, counted, saving.best))
     if seconds:  # else the run was complete, and stays as it was
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
         if judged:
@@ -299,6 +307,6 @@ def _used(run, graph):
 def _warn_of_batch_norm(comm, run, model):
     normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
     if run.training.mfg and normalizes and comm.rank == 0:
-        print("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
-              "the full graph's", file=sys.stderr, flush=True)
+        show("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
+             "the full graph's", sys.stderr)
 

@@ -76,7 +76,8 @@ class Progress:
         """Report a completed epoch."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
-        parts = [f"loss {record['loss']:.4f}", *(f"{name} {score:.4f}" for name, score in scores if score is not None)]
+        told = [f"{name} {self.metric.replace('_', '-')} {score:.4f}" for name, score in scores if score is not None]
+        parts = [f"loss {record['loss']:.4f}", *told]
         self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
     def _tell(self, where, done, parts):
@@ -316,7 +317,7 @@ def summary(run, size, data, counted, best, times):
     """Return what `table` shows, as a dict that JSON can hold."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
-    return finite({"ranks": size, "mode": run.graph.mode, "prefetch": run.graph.prefetch, "data": data,
+    return finite({"ranks": size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
                     "metric": best.task.metric, "key": best.task.key, "lower": best.task.lower, "counted": counted, "versions": versions,
                     "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
@@ -335,6 +336,6 @@ def finite(value):
 def json_line(run, size, counted, best):
     """Return the line of JSON that `--json` ends with."""
     key = best.task.key
-    return json.dumps({"ranks": size, "mode": run.graph.mode, "seed": run.training.seed,
+    return json.dumps({"ranks": size, "mode": str(run.graph.mode), "seed": run.training.seed,
                        f"test_{key}": best.scores[f"test_{key}"],
                        f"best_val_{key}": best.scores[f"val_{key}"], **counted})

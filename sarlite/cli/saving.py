@@ -12,10 +12,11 @@ from sarlite.cli.option import from_values
 from sarlite.cli.options import MinibatchOptions
 from sarlite.comm import together
 from sarlite.comm.ending import tell
-from sarlite.comm.interrupt import SIGNALS
-from sarlite.errors import ConfigError, raise_together, writing
+from sarlite.command import show
+from sarlite.errors import SIGNALS, ConfigError, raise_together, writing
 from sarlite.train import caches, checkpoint
 from sarlite.train.stopping import Best
+from sarlite.user_code import names_file
 
 WAIT_SECONDS = 2.0
 """An epoch that takes longer is told of, once a signal came."""
@@ -123,6 +124,7 @@ class Saving:
                   for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
         about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
+        together(self.comm, lambda: self.comm.rank == 0 and self.folder.check_there())
         self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
@@ -144,8 +146,9 @@ class Saving:
         elif self.comm.rank == 0:
             launcher = f"mpiexec -n {self.comm.size} " if self.comm.size > 1 and not self.one_process else ""
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
-            model = self.about["model"]
-            command += f" --model {shlex.quote(model)}" if ".py:" in model else ""  # which a checkpoint may not say
+            for option in ("model", "mode"):
+                spec = self.about["options"][option]
+                command += f" --{option} {shlex.quote(spec)}" if names_file(spec) else ""  # no checkpoint names code
             tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
         raise SystemExit(128 + self.signum)
 
@@ -196,4 +199,4 @@ def _restore_caches(trainer, meta, folder, batches):
     others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
     if reason and trainer.comm.rank == 0:
-        print(f"warning: the caches of embeddings start empty: {reason}", file=sys.stderr, flush=True)
+        show(f"warning: the caches of embeddings start empty: {reason}", sys.stderr)

@@ -6,11 +6,14 @@ from sarlite import optim
 from sarlite.cli import class_options
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions, RunOptions, TrainingOptions
+from sarlite.errors import ConfigError
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
+from sarlite.schedule.modes import Mode
 from sarlite.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
 from sarlite.train.load import Source
 from sarlite.train.model_loading import ModelSpec
+from sarlite.user_code import errors_of, load_class, names_file
 
 
 class Settings(NamedTuple):
@@ -91,5 +94,19 @@ def graph_of(options: RunOptions, cls: Any = None) -> Options:
     schedule, training = options.schedule, options.training
     separate = options.minibatch.batch_size or training.mfg or getattr(cls, "relational", False)
     fetch = "fetch" if training.numerics == "exact" and not separate else None
-    return Options(schedule.mode, schedule.prefetch or 0, schedule.backward or fetch, schedule.rows,
+    return Options(_mode(schedule.mode), schedule.prefetch or 0, schedule.backward or fetch, schedule.rows,
                    schedule.peers_at_once)
+
+
+def _mode(spec: str) -> str | Mode:
+    """Return the name of a mode as it is; of a class in a file an object, made without arguments."""
+    if not names_file(spec):
+        return spec
+    with errors_of(spec, "mode"):
+        made = load_class("mode", spec)()
+    lacking = [name for name in ("plan", "fetch", "keeps_rows", "reverses", "in_step") if not hasattr(made, name)]
+    if lacking:
+        raise ConfigError(f"mode {spec}: the class has no {lacking[0]}: docs/how-to/own-mode.md tells what a mode has",
+                          "mode")
+    found: Mode = made
+    return found

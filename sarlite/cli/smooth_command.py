@@ -13,6 +13,7 @@ from sarlite.cli.options import OPTIONS, RunOptions, SmoothingOptions
 from sarlite.cli.settings import graph_of, source_of
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
+from sarlite.command import show
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
 from sarlite.graph.correct_and_smooth import check_probabilities
@@ -81,7 +82,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
         scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)
     node_rows.write(comm, files.out, part.graph.dst_ids, scores, part.graph.n_nodes)
     if comm.rank == 0:
-        print(f"{files.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes", flush=True)
+        show(f"{files.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes")
 
 
 def _look(files):

@@ -18,8 +18,8 @@ from sarlite.cli import report_command
 from sarlite.cli.config import read_toml, resolve, to_toml
 from sarlite.cli.folder import CHECKPOINT, CONFIG, SUMMARY
 from sarlite.cli.options import OPTIONS
-from sarlite.command import Parser, aligned, suggestion
-from sarlite.errors import ConfigError, SarliteError, needs, writing
+from sarlite.command import Parser, aligned, returns_status, run_command, show, suggestion
+from sarlite.errors import ConfigError, needs, writing
 from sarlite.files import write_whole
 
 METHODS = ("grid", "random", "tpe", "halving")
@@ -288,8 +288,10 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
                 for number, result in zip(alive, pool.map(train_on, alive)):
                     results[number] = result
                     _show(result)
-        except BaseException:
+        except BaseException as error:
             runner.stop()
+            if isinstance(error, KeyboardInterrupt):
+                show("the running runs end after their epoch; the same command goes on", sys.stderr)
             raise
     return sorted(results.values(), key=lambda result: (-result.epochs, result.loss))
 
@@ -308,7 +310,7 @@ def _show(result: Result) -> None:
     """Print the result of a run that has ended."""
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     outcome = result.error or f"{result.metric} {_number(result.score)} after at most {result.epochs} epochs"
-    print(f"{result.folder.name}: {options}: {outcome}", file=sys.stderr, flush=True)
+    show(f"{result.folder.name}: {options}: {outcome}", sys.stderr)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -327,8 +329,33 @@ def _number(value: float | None) -> str:
 # ---- the command
 
 
+@returns_status
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sweep as the command line says; return the exit status."""
+    return run_command(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    search = read_search(options.file)
+    ranges = [name for name, value in search.values.items() if not isinstance(value, list)]
+    method = options.method or ("random" if ranges else "grid")
+    if method == "grid" and ranges:
+        raise ConfigError(f"--method grid: {options.file}: [search] {ranges[0]} is a range: give a list of values")
+    for name in ("trials", "jobs"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"--{name} {getattr(options, name)} is less than 1")
+    _check_first(search)
+    folder = Path(options.folder or Path("sweeps") / Path(options.file).stem)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    results = sweep(search, folder, method=method, trials=options.trials, jobs=options.jobs, seed=options.seed)
+    _write(folder, results)
+    show(table(results))
+    return 1 if all(result.error for result in results) else 0
+
+
+def _parser() -> Parser:
     parser = Parser(prog="sarlite-sweep", description="Train with many values of some options and rank the runs. "
                     "The same command goes on with a sweep that was stopped.")
     parser.add_argument("file", metavar="FILE.toml", help="[search] has options with lists of values or ranges; [run] "
@@ -340,36 +367,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=20, metavar="N", help="runs of all methods but grid (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn values (%(default)s)")
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        options = parser.parse_args(argv)
-        search = read_search(options.file)
-        lists_only = all(isinstance(value, list) for value in search.values.values())
-        method = options.method or ("grid" if lists_only else "random")
-        if method == "grid" and not lists_only:
-            name = next(name for name, value in search.values.items() if not isinstance(value, list))
-            raise ConfigError(f"--method grid: {options.file}: [search] {name} is a range: give a list of values")
-        for name in ("trials", "jobs"):
-            if getattr(options, name) < 1:
-                raise ConfigError(f"--{name} {getattr(options, name)} is less than 1")
-        _check_first(search)
-        folder = Path(options.folder or Path("sweeps") / Path(options.file).stem)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        results = sweep(search, folder, method=method, trials=options.trials, jobs=options.jobs, seed=options.seed)
-        _write(folder, results)
-    except SarliteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        return 130
-    print(table(results))
-    return 1 if all(result.error for result in results) else 0
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    return parser
 
 
 def _check_first(search: Search) -> None:

@@ -8,9 +8,9 @@ from sarlite.cli import config
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
-from sarlite.command import flag, returns_status
+from sarlite.command import flag, returns_status, show
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
-from sarlite.kernels import instruction_set
+from sarlite.kernels import instruction_set, most_threads
 
 _MAY_DIFFER = ("threads",)  # between ranks
 Parse = Callable[[Sequence[str] | None], tuple[Any, ...]]
@@ -52,7 +52,7 @@ def _on_ranks(argv, parse, load_action):
     try:
         comm = launch.connect()
     except SarliteError as refused:
-        print(f"error: {error or refused}", file=sys.stderr)
+        show(f"error: {error or refused}", sys.stderr)
         return 2
     with guard(comm, stall, machine.ranks if machine else 1) as watch:
         raise_together(comm, error)
@@ -99,7 +99,7 @@ def _with_threads(action):
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):
-        set_threads(options.machine.threads or launch.default_threads(comm))
+        set_threads(options.machine.threads or min(launch.default_threads(comm), most_threads()))
         return action(comm, options, *more)
 
     return run

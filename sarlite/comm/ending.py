@@ -17,6 +17,7 @@ from sarlite.errors import Interrupted
 
 END_SECONDS = 5.0
 """How long a process that has decided to end may still take, for example because a thread of it never returns."""
+_leave = os._exit  # which `guard` replaces
 RESERVE_BYTES = 1 << 22
 """Address space that is given back at the end; it is never written to, so it takes no memory."""
 
@@ -109,7 +110,7 @@ class Ending:
                 if self._comm.threaded and self._comm.size > 1:
                     self._comm.abort(None)
             finally:
-                os._exit(1)  # the launcher ends the other ranks where this thread may not call MPI, or could not
+                _leave(1)  # the launcher ends the other ranks where this thread may not call MPI, or could not
 
 
 def _words(cause):

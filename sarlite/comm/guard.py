@@ -3,9 +3,11 @@
 Embedding sarlite installs none of this.
 """
 
+import os
 import re
 import signal
 import threading
+import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,24 +36,33 @@ def _outcome(error):
 
 
 @contextmanager
-def _hooks(ending, watchdog):
-    """Return a context that makes dead threads, SIGINT and SIGTERM end all ranks."""
+def _hooks(ending, watchdog, n_ranks):
+    """Return a context that makes dead threads, `SIGNALS` and `os._exit(0)` end all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
         ending.end(args.exc_value or args.exc_type.__name__, f"thread {name} failed:\n")
 
+    def left(status):
+        if status == 0 and os.getpid() == process:  # MPICH's launcher would end the job without a word, with status 0
+            ending.end("".join(["os._exit(0) was called here:\n", *traceback.format_stack()[:-1]]))
+        leave(status)
+
+    process, leave = os.getpid(), os._exit
     hook, threading.excepthook = threading.excepthook, thread_failed
+    if n_ranks > 1:
+        os._exit = left
     try:
         with _signals(watchdog) if threading.current_thread() is threading.main_thread() else nullcontext():
             yield
     finally:
         threading.excepthook = hook
+        os._exit = leave
 
 
 @contextmanager
 def _signals(watchdog):
-    """Let SIGINT and SIGTERM raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
+    """Let `SIGNALS` raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
     with watchdog.interrupts.listening():
         fd = watchdog.alarm.listen()
         try:
@@ -106,7 +117,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ==============================================  ================================================================
     exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with
                                                     the rank before each line, status not 0
-    SIGINT (Ctrl-C), SIGTERM on some or all ranks   every rank ends within seconds, also while the main thread is in
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP on ranks     every rank ends within seconds, also while the main thread is in
                                                     C: one line; where all ranks got the signal, the status is 128 +
                                                     the signal's number. Inside `interrupts.postponed()` the signal
                                                     is only noted, for the program to end in good order
@@ -114,6 +125,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
                                                     status 2
     sys.exit on every rank                          every rank exits with its own status
     SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
+    `os._exit(0)` in a process of several ranks     as an exception
     no rank calls `tick` for `stall_seconds`        every rank prints the stacks of its threads and ends, status 1
     ==============================================  ================================================================
 
@@ -148,7 +160,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
     ending = Ending(comm)
     watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
     alone = comm.size == 1
-    with _hooks(ending, watchdog):
+    with _hooks(ending, watchdog, comm.size):
         try:
             watchdog.start()
             call_off()  # what `launch.begin` has set: from here on the watchdog watches

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: a user's Ctrl-C, a cluster's preemption."""
+"""Signals that ask a run to end: a user's Ctrl-C, a cluster's preemption, a terminal that closes."""
 
 import contextlib
 import math
@@ -8,15 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 
-from sarlite.errors import Interrupted
+from sarlite.errors import SIGNALS, Interrupted
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME_SECONDS = 1.0
 """Signals so soon after another are the same one: launchers send several."""
 
 
 class Interrupts:
-    """Handling of SIGINT and SIGTERM: raise Interrupted in the main thread, or postpone the signal.
+    """Handling of `SIGNALS`: raise Interrupted in the main thread, or postpone the signal.
 
     Attributes
     ----------
@@ -69,7 +68,8 @@ class Interrupts:
         if self._holders and (not self.noted or self._handled - before < SAME_SECONDS):
             if not self.noted:
                 self.noted = int(signum)
-                os.write(2, self.answer.encode())  # sys.stderr may be in the middle of a write
+                with contextlib.suppress(OSError):  # nobody reads it
+                    os.write(2, self.answer.encode())  # sys.stderr may be in the middle of a write
             return
         raise Interrupted(signum)
 

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,10 +15,11 @@ from pathlib import Path
 from sarlite.comm.ending import end_within
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.solo import Solo
-from sarlite.errors import ConfigError, install, needs
+from sarlite.errors import ConfigError, install, lacks_memory, needs
 
 START_SECONDS = 300.0
 """How long a rank may take from its first line until the guard watches it, where nothing else is said."""
+_PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "MPI_LOCAL", "HYDI_", "HYDRA_", "SLURM_STEP", "SLURM_PROCID")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI, MVAPICH, MPICH and Intel MPI
 
 
@@ -74,7 +76,7 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
         Infinite for no limit.
     """
     faulthandler.enable(2)
-    if not _is_one_of_several(environ):
+    if not _is_one_of_several(environ) or _is_inherited(environ):
         return
     if not _Start.begun:
         _Start.begun = True
@@ -118,6 +120,22 @@ def _is_one_of_several(environ):
     return n_ranks is not None and not (n_ranks == 1 and everywhere)
 
 
+_RANK = "SARLITE_RANK_PROCESS"
+"""Variable of a rank and of the processes that it starts: the rank's process number."""
+
+
+def _is_inherited(environ):
+    """Return True if a rank started this process, which has the launcher's variables but is no rank itself."""
+    if environ.get(_RANK) not in (None, str(os.getpid())):
+        return True
+    try:  # MPICH's connection to the launcher, which a rank's child does not have
+        return not stat.S_ISSOCK(os.fstat(int(environ["PMI_FD"])).st_mode)
+    except (KeyError, ValueError):
+        return False
+    except OSError:
+        return True
+
+
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     """Return the communicator that this process was started for. Collective.
 
@@ -134,11 +152,17 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     if not _is_one_of_several(environ):
         return Solo()
     name, n_ranks, everywhere = _launch(environ)
+    if _is_inherited(environ):
+        names = " -u ".join(sorted(name for name in environ if name.startswith((*_PREFIXES, _RANK))))
+        raise ConfigError(f"a rank of an MPI job started this process, which has inherited the launcher's variables and "
+                          f"is no rank: start it as `env -u {names} ...`, in Python with an env= that has none of these")
     needs("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):
         raise ConfigError(_mismatch(name, n_ranks, comm.size))
     _Start.connected = True
+    if environ is os.environ:
+        os.environ[_RANK] = str(os.getpid())
     if _Start.begun:  # `_leave` comes before what the modules of MPI have registered
         atexit.unregister(_leave)
         atexit.register(_leave)
@@ -148,8 +172,10 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
 def _world():
     try:
         from sarlite.comm import mpi
-    except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
+    except (ImportError, RuntimeError, MemoryError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
         reason = str(error).partition("\n")[0]  # then it lists what it tried
+        if lacks_memory(error):
+            raise ConfigError(f"there is no memory to load MPI ({reason})") from error
         raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
     return mpi.world()
 

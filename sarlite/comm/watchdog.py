@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from sarlite.comm.interrupt import Interrupts
-from sarlite.errors import Interrupted
+from sarlite.errors import SIGNALS, Interrupted
 
 WORKING, DONE, REFUSED, EXITED = range(4)
 PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
@@ -44,10 +44,10 @@ class Alarm:
         os.write(self._write, b"\0")
 
     def nap(self, seconds):
-        """Sleep; return the signals among SIGINT and SIGTERM that came."""
+        """Sleep; return the signals among `SIGNALS` that came."""
         if not self._poll.poll(1000 * seconds):
             return set()
-        return set(os.read(self._read, 4096)) & {signal.SIGINT, signal.SIGTERM}
+        return set(os.read(self._read, 4096)) & {*SIGNALS}
 
     def close(self):
         os.close(self._read)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.wire_arrays import digest
+from sarlite.command import show
 from sarlite.data import format, npyfile
 from sarlite.data import scratch as scratches
 from sarlite.data.assignment import make_order, plan
@@ -17,6 +18,7 @@ from sarlite.data.dataset import Dataset
 from sarlite.data.divide import divide, in_memory, record, stored_order
 from sarlite.data.spec import load, native_directory, source_path
 from sarlite.errors import ConfigError
+from sarlite.files import private_folder
 from sarlite.progress import SILENT, Progress
 from sarlite.structure import balance as balancing
 from sarlite.structure.partition import METHODS
@@ -159,8 +161,8 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
     _divide(dataset, size, folder / "data", wanted, progress, seconds)
     if stored:
-        print(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
-              "for this run; `python -m sarlite.data partition` does it once", file=sys.stderr, flush=True)
+        show(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+             "for this run; `python -m sarlite.data partition` does it once", sys.stderr)
     return None, str(folder / "data")
 
 
@@ -168,7 +170,7 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
 def _scratch(parent):
     try:
         made = contextlib.ExitStack()
-        folder = made.enter_context(scratches.folder(parent, ".sarlite-data-", 0o700))
+        folder = made.enter_context(private_folder(parent, 0o700))
     except OSError as error:
         raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
     with made:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
@@ -9,6 +10,7 @@ from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTab
 from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, meta_hash
 from sarlite.errors import DataError, reading, regular
+from sarlite.types import Path as AnyPath
 
 SCHEMA = 2
 TABLES = {"nodes": NodeTable, "edges": EdgeTable}
@@ -109,6 +111,17 @@ def _anew(meta, directory):
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
 
+def check_class_names(path: AnyPath, names: Any, n_classes: int) -> None:
+    """Raise a DataError unless a file's `class_names` are None or n_classes different texts that can be written."""
+    if names is None:
+        return
+    texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not texts or len(set(names)) != n_classes or len(names) != n_classes:
+        raise DataError(f"{path}: class_names: expected {n_classes} different names, one a class")
+    with reading(path, "class_names"):
+        "".join(names).encode()
+
+
 def _check(path, meta):
     for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
         _expect(path, name, meta.get(name), kind)
@@ -123,9 +136,7 @@ def _check(path, meta):
     _expect(path, "classes", target.get("classes"), int)
     if target.setdefault("task", "classify") not in TASKS:  # which older directories do not say
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
-    names = target.get("class_names")
-    if names is not None and not (_are_words(names) and len(names) == target["classes"]):
-        raise DataError(f"{path}: class_names: expected {target['classes']} names, one a class")
+    check_class_names(path, target.get("class_names"), target["classes"])
     _check_names(path, meta)
     division = meta.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))

@@ -10,7 +10,7 @@ from sarlite.comm import agree, together
 from sarlite.data import npyfile
 from sarlite.data.mapped import take
 from sarlite.errors import DataError, writing
-from sarlite.files import whole
+from sarlite.files import no_follow, whole
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
@@ -104,7 +104,7 @@ def _put(path, name, offset, ids, rows):
     row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
     firsts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
     with writing(path):
-        handle = os.open(name, os.O_WRONLY)
+        handle = no_follow(name, os.O_WRONLY)
         try:
             for first, last in zip(firsts, [*firsts[1:], len(ids)]):
                 _pwrite(handle, memoryview(rows[first:last]).cast("B"), offset + int(ids[first]) * row_bytes)

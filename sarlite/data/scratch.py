@@ -1,84 +1,25 @@
-"""Temporary folders that the next run removes where a process died over them, and locks on data sets: both by flock."""
+"""Private folders for sorts, and locks on data sets by flock."""
 
 import contextlib
 import errno
 import fcntl
 import os
-import re
-import shutil
-import socket
-import uuid
 from pathlib import Path
 
 from sarlite.errors import ConfigError, writing
+from sarlite.files import private_folder
 
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextlib.contextmanager
-def folder(parent, prefix, mode=0o777):
-    """Make a private folder, give its path, and remove it; first remove folders of the prefix whose processes are gone.
-
-    Parameters
-    ----------
-    parent : path
-        Made where it is missing.
-    prefix : str
-        The name goes on with the host, the process's number and a random word.
-    mode : int
-        Permissions, which the process's umask narrows.
-
-    Raises
-    ------
-    OSError
-        It cannot be made.
-
-    Notes
-    -----
-    A process holds a lock on its folder as long as it lives, in whatever container or on whatever host; the folder has
-    its name only once it is locked. Where the file system knows no locks on folders nothing is removed.
-    """
-    parent = Path(parent)
-    parent.mkdir(parents=True, exist_ok=True)
-    remove_left(parent, prefix)
-    path = parent / f".sarlite-new-{uuid.uuid4().hex}"
-    path.mkdir(mode)
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        named = parent / f"{prefix}{socket.gethostname().replace('/', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        os.replace(path, named)
-        path = named
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
-
-
-@contextlib.contextmanager
 def beside(out):
-    """Make a `folder` for sorts beside the output; raises a DataError where it cannot be made."""
+    """Make a private folder for sorts beside the output; raises a DataError where it cannot be made."""
     out = Path(os.path.realpath(out))
     with contextlib.ExitStack() as held:
         with writing(out):
-            made = held.enter_context(folder(out.parent, f".{out.name}.sort-", 0o700))
+            made = held.enter_context(private_folder(out.parent, 0o700))
         yield made
-
-
-def remove_left(parent, prefix):
-    """Remove the folders that `folder` made and whose processes are gone."""
-    form = re.compile(rf"{re.escape(prefix)}.+-\d+-[0-9a-f]{{8}}")
-    for path in Path(parent).iterdir():
-        if not form.fullmatch(path.name):
-            continue
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(handle)
 
 
 @contextlib.contextmanager

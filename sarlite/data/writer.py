@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sarlite.data import npyfile, scratch
 from sarlite.errors import ConfigError, regular, writing
-from sarlite.files import sync_folder, write_whole
+from sarlite.files import private_folder, sync_folder, write_whole
 from sarlite.progress import Step
 
 META = "meta.json"
@@ -23,8 +23,8 @@ class Writer:
     Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
     whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is
     first renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process
-    left, `.NAME.tmp-*` and `.NAME.sort-*`, goes as the next one writes there. A data set that is replaced is locked
-    from the beginning of the context on: whoever replaces what it reads, opens it inside.
+    left goes as the next one writes there (`files.remove_left`). A data set that is replaced is locked from the
+    beginning of the context on: whoever replaces what it reads, opens it inside.
 
     Parameters
     ----------
@@ -60,9 +60,7 @@ class Writer:
         with self._held, writing(self.directory):
             self._held.enter_context(scratch.locked(self.directory / META, exclusive=True))
             _remove_old(self.directory)
-            private = scratch.folder(self.directory.parent, f".{self.directory.name}.tmp-")
-            self._temporary = self._held.enter_context(private)
-            scratch.remove_left(self.directory.parent, f".{self.directory.name}.sort-")
+            self._temporary = self._held.enter_context(private_folder(self.directory.parent))
             self._held = self._held.pop_all()
         return self
 

@@ -217,7 +217,8 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
         True if the edge ids are distinct. A rank that has the edges 0, 1, 2, ... then takes edge values in this order.
     """
     n_dst, bipartite = edges.n_dst, n_src is not None
-    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None, options))
+    facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None,
+                            options.compared))
     if any(fact[2:] != facts[0][2:] for fact in facts):
         raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, "
                           f"{', '.join(Options._fields)}: {[(*fact[2:-1], *fact[-1]) for fact in facts]}")

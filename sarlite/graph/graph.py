@@ -16,6 +16,7 @@ from sarlite.graph.shared_state import check_whole
 from sarlite.profile import Counted
 from sarlite.schedule.modes import Mode
 from sarlite.schedule.needs import Needs
+from sarlite.schedule.plan_check import plan_of
 from sarlite.schedule.reverse import out_edges
 from sarlite.schedule.row_format import FLOAT32
 from sarlite.schedule.schedule import Options, Schedule
@@ -473,7 +474,7 @@ class Graph(LayerGraph):
     def schedule_of(self, needs: Needs) -> Schedule:
         """Return a schedule of other edges between the graph's rows, in its mode, with float32 rows. Collective."""
         mode, transport = self.schedule.mode, self.schedule.transport
-        return Schedule(mode.plan(needs, transport.prefetch), transport, mode)
+        return Schedule(plan_of(self.comm, mode, needs, transport.prefetch), transport, mode)
 
     def in_edges(self) -> InEdges:
         """Return this part's edges in source order, as one CSR. Collective.

@@ -47,6 +47,7 @@ from sarlite.kernels.grid_sums import (
 from sarlite.kernels.native import (
     instruction_set,
     instruction_sets,
+    most_threads,
     set_instruction_set,
     set_threads,
     threads,
@@ -106,6 +107,7 @@ __all__ = [
     "sample",
     "scatter_add_rows",
     "set_instruction_set",
+    "most_threads",
     "set_threads",
     "spmm",
     "threads",

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, lacks_memory
 
 try:
     from sarlite._native import ffi, lib
 except ImportError as error:
-    remedy = "build it with: pip install -e ."
-    raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
+    cause = "is missing; build it with: pip install -e ."
+    cause = "cannot be loaded: there is no memory for it" if lacks_memory(error) else cause
+    raise ImportError(f"the compiled module sarlite._native {cause} ({error})") from error
 
 MAX_THREADS = 1024
 """More threads than any machine has. OpenMP ends the process where it cannot start the threads."""
@@ -252,10 +253,15 @@ def set_threads(n: int) -> None:
     """
     if not 1 <= n <= MAX_THREADS:
         raise ShapeError(f"n must be from 1 to {MAX_THREADS}, got {n}")
-    if n > 1 and threading.get_ident() == _forked.get("thread"):
+    if n > most_threads():
         raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use "
                           'one thread; start processes by "spawn", or call the kernels in another thread')
     call("sar_set_threads", int(n))
+
+
+def most_threads() -> int:
+    """Return how many threads this thread's kernels may use: 1 in a process that was forked after a kernel ran."""
+    return 1 if threading.get_ident() == _forked.get("thread") else MAX_THREADS
 
 
 _forked: dict[str, int] = {}

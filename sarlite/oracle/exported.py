@@ -93,7 +93,11 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     for path in paths:
         if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
             raise DataError(f"{folder / LIST}: {path!r} is no path of a case")
-        _verified(report, sarcase.load(folder / path), results / path)
+        saved = sarcase.load(folder / path)
+        if lacking := sorted(saved.expected.keys() - saved.bounds.keys()):
+            raise DataError(f"{folder / path}: bounds: none of {lacking[0]}")
+        with reading(folder / path):
+            _verified(report, saved, results / path)
     return report
 
 

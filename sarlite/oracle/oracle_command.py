@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sarlite import oracle
-from sarlite.command import Parser, returns_status
-from sarlite.errors import ConfigError, SarliteError
+from sarlite.command import Parser, returns_status, run_command, show
+from sarlite.errors import ConfigError, DataError
 from sarlite.oracle.choices import DTYPES, PARTS, USUAL, among
 
-PASSED, FOUND, USAGE, REFUSED = 0, 1, 2, 77  # 77 as of a program that does not promise a case, and Automake's tests
+PASSED, FOUND, REFUSED = 0, 1, 77  # 77 as of a program that does not promise a case, and Automake's tests
 # What `export` and `selfcheck` take where no operation is named.
 OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max",
               "spmm reduce=min",
@@ -102,16 +102,15 @@ def _operation(parser, several=False):
 
 @returns_status
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 where something was found, 2 with a message on stderr, or 130 after Ctrl-C."""
-    try:
+    """Run one command; return 0, 1 where something was found, or as `run_command` does."""
+    def action():
         options = parser().parse_args(words)
-        return options.run(options)
-    except (SarliteError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        try:
+            return int(options.run(options))
+        except OSError as error:
+            raise DataError(str(error)) from error
+
+    return run_command(action)
 
 
 def reference(words: Sequence[str]) -> Any:
@@ -142,12 +141,12 @@ def _export(options):
 
     references = [reference(text.split()) for text in options.operation or OPERATIONS]
     def shown(text):
-        print(f"writing {text}", file=sys.stderr)
+        show(f"writing {text}", sys.stderr)
 
     paths = export(options.folder, references, level=options.level, dtype=options.dtype,
                    index_dtype=options.index_dtype,
                    seed=options.seed, most_edges=options.most_edges, graphs=options.graphs, shown=shown)
-    print(f"{len(paths)} cases in {options.folder / LIST}")
+    show(f"{len(paths)} cases in {options.folder / LIST}")
     return PASSED
 
 
@@ -162,7 +161,7 @@ def _replay(options):
     from sarlite.oracle.replay import told
 
     saved = oracle.load(options.case)
-    print(told(saved), file=sys.stderr if options.json else sys.stdout)
+    show(told(saved), sys.stderr if options.json else sys.stdout)
     if options.program is None:
         reference_of(saved.case)
         return PASSED if saved.finding is None else FOUND
@@ -215,7 +214,7 @@ def _checked(options, wanted, report):
     if options.save is not None and report.first_bad is not None:
         path = options.save if options.operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
         saved = report.save(path, options.overwrite)
-        print(f"  saved {saved}", file=sys.stderr if options.json else sys.stdout)
+        show(f"  saved {saved}", sys.stderr if options.json else sys.stdout)
     return status
 
 
@@ -226,7 +225,7 @@ def _list(options):
         among("operation", name, oracle.REFERENCES)
     for name in options.operation or oracle.REFERENCES:
         told = entry(name)
-        print(json.dumps(told) if options.json else "\n".join(lines(told)))
+        show(json.dumps(told) if options.json else "\n".join(lines(told)))
     return PASSED
 
 
@@ -251,5 +250,5 @@ def _outer(options):
 
 
 def _told(report: "oracle.Report", options: argparse.Namespace) -> int:
-    print(json.dumps(report.told()) if options.json else report)
+    show(json.dumps(report.told()) if options.json else report)
     return {"PASS": PASSED, "UNSUPPORTED": REFUSED}.get(report.verdict.name, FOUND)

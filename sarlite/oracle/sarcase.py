@@ -147,6 +147,11 @@ def _loaded(folder, told):
     src, dst = (_index(folder, told, name) for name in ("src", "dst"))
     groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
               for group in _GROUPS}
+    for name, bound in groups["bounds"].items():
+        expected = groups["expected"].get(name)
+        if expected is None or expected.shape != bound.shape:
+            other = "no array" if expected is None else f"shape {expected.shape}"
+            raise DataError(f"{folder}: bounds.{name} has shape {bound.shape}, but expected.{name} is {other}")
     case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
                 _attributes(told["attributes"]), groups.pop("state"),
                 **{field: told[name] for name, field in _FIELD_OF.items()})

@@ -13,6 +13,7 @@ from sarlite.schedule import needs
 from sarlite.schedule.modes import MODES, Mode
 from sarlite.schedule.modes.sequential import Sequential
 from sarlite.schedule.pieces import Plan
+from sarlite.schedule.plan_check import OWN, plan_of
 from sarlite.schedule.reverse import is_symmetric, out_edges
 from sarlite.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
 from sarlite.schedule.transport import Fetch, NoFetch, Push, Transport
@@ -207,6 +208,12 @@ class Options(NamedTuple):
         return self.row_dtype != "float32" if self.backward is None else self.backward == "fetch"
 
     @property
+    def compared(self) -> "Options":
+        """These options as ranks compare them: in place of a mode of the user's the name of its class."""
+        own = isinstance(self.mode, (str, *OWN))
+        return self if own else self._replace(mode=type(self.mode).__qualname__)
+
+    @property
     def separate(self):
         """True if each relation has its own fetch, even if several relations have the same source rows."""
         return self.backward == "fetch"
@@ -232,7 +239,8 @@ def make(comm, found, options, profile, dst_ids=None):
         Global ids of this rank's destination rows; None for relations.
     """
     mode, transport = options.mode_value, Transport(comm, options.prefetch, profile)
-    made = Schedule(mode.plan(found, transport.prefetch), transport, mode, row_format=ROW_FORMATS[options.row_dtype])
+    plan = plan_of(comm, mode, found, transport.prefetch)
+    made = Schedule(plan, transport, mode, row_format=ROW_FORMATS[options.row_dtype])
     if comm.size == 1 or dst_ids is None or not options.reverses:
         return made
     return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
@@ -245,4 +253,4 @@ def _reversed(comm, found, dst_ids, made):
     if same_ids and is_symmetric(comm, cut.edges, n_src):
         return made
     reversed_needs = needs.find(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
-    return made._replace(plan=made.mode.plan(reversed_needs, made.transport.prefetch))
+    return made._replace(plan=plan_of(comm, made.mode, reversed_needs, made.transport.prefetch))

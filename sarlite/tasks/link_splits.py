@@ -10,6 +10,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
+from sarlite.command import show, suggestion
 from sarlite.data import columns
 from sarlite.data.cells import numbers
 from sarlite.errors import ConfigError, DataError, raise_together
@@ -168,8 +169,8 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
             for pairs in found]
     twice = np.isin(keys[0], keys[1])
     if twice.any():
-        print(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
-              "one direction or the other: they are tested on alone", file=sys.stderr, flush=True)
+        show(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
+             "one direction or the other: they are tested on alone", sys.stderr)
     found[0] = found[0][~twice]
     return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
 
@@ -241,7 +242,8 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
     wrong = sorted(told.keys() - {*known, "src", "dst"}) or sorted(name for name, column in told.items() if not column)
     if wrong:
         raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first "
-                          f"two columns; {wrong[0]!r} is none of these", argument)
+                          f"two columns; {wrong[0]!r} is none of these"
+                          f"{suggestion(wrong[0], {*known, 'src', 'dst'})}", argument)
     ends = [told.pop(end, None) for end in ("src", "dst")]
     source = columns.table(file, asked=[name for column in (*ends, *told.values()) if column
                                         for name in column.split("+")])

@@ -28,7 +28,7 @@ def write(comm, folder, trainer, *, trial=False):
     ----------
     comm : Communicator
     folder : Path
-        Of the run; made where another host has none.
+        Of the run; a trial makes it where another host has none.
     trainer : Trainer
     trial : bool
         Only find out whether the file could be written.
@@ -51,8 +51,9 @@ def write(comm, folder, trainer, *, trial=False):
 
 
 def _write(path, contents, trial):
-    with contextlib.suppress(OSError):  # which writing the file tells of
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if trial:  # later a folder that is missing was removed
+        with contextlib.suppress(OSError):  # which writing the file tells of
+            path.parent.mkdir(parents=True, exist_ok=True)
     writer = tensorfile.Writer(path, contents, {"format": checkpoint.FORMAT, "sarlite": "{}"})
     with writer.open(trial=trial):
         for name in tensorfile.in_order(contents):

@@ -8,6 +8,7 @@ The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file wi
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,10 +25,24 @@ from sarlite.train.tensorfile import Writer, verify
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
-__all__ = ["check_finite", "errors_of", "load", "load_metadata", "read", "restore_model", "restore_state", "save",
+__all__ = ["check_finite", "errors_of", "load", "load_metadata", "path_of", "read", "restore_model", "restore_state", "save",
            "verify", "write"]
 FORMAT = "sarlite-checkpoint-2"
 _OF_ROWS = ("ids.", "keys.")
+NAME = "checkpoint.safetensors"
+"""Name of the checkpoint in a run's folder."""
+
+
+def path_of(path: AnyPath) -> str:
+    """Return the path of a checkpoint: of a run's folder the checkpoint in it.
+
+    Examples
+    --------
+    >>> path_of("here.safetensors")
+    'here.safetensors'
+    """
+    path = os.fspath(path)
+    return os.path.join(path, NAME) if os.path.isdir(path) else path
 
 
 def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False,
@@ -88,7 +103,7 @@ class _Owned:
 
 
 def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return (arrays, metadata) of a checkpoint.
+    """Return (arrays, metadata) of a checkpoint, or of the checkpoint in a run's folder.
 
     Raises
     ------
@@ -105,6 +120,7 @@ def load_metadata(path: AnyPath) -> dict[str, Any]:
 
 
 def _stored(path, check=True):
+    path = path_of(path)
     with reading(f"checkpoint {path}", kind=CheckpointError):
         tensors, told = tensorfile.stored(path, FORMAT, check=check)
         metadata = json.loads(told["sarlite"])

@@ -94,8 +94,8 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the shape of full-batch training on a part, None if the model or the graph has no formula."""
-        if type(part.graph) is not Graph or model.spec not in ARRAYS:
+        """Return the shape of full-batch training on a part, None if the model, the graph or the mode has no formula."""
+        if type(part.graph) is not Graph or model.spec not in ARRAYS or options.mode not in MODES:
             return None
         graph, n_in = part.graph, widths(part.rows)
         n_in += part.n_classes if label_inputs else 0

@@ -13,6 +13,7 @@ import numpy as np
 from sarlite.comm import Communicator, together
 from sarlite.comm.launch import default_prefetch, default_threads
 from sarlite.comm.working import working
+from sarlite.command import show
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
 from sarlite.data.divided_data import divided
@@ -151,7 +152,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         found, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
         for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
-                print(f"warning: {text}", file=sys.stderr, flush=True)
+                show(f"warning: {text}", sys.stderr)
         part = found._replace(graph=make(options), seconds=seconds)
         seconds["load"] = time.perf_counter() - begin
         part.graph.profile.on_progress = tick

@@ -4,14 +4,8 @@ A file's class keeps a contract: `model_class` tells it. What fails in the file 
 not sarlite.
 """
 
-import importlib.util
 import inspect
-import os
-import sys
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,14 +13,12 @@ import numpy as np
 
 from sarlite import nn
 from sarlite.command import suggestion
-from sarlite.errors import ConfigError, PeerError, SarliteError, one_line
+from sarlite.errors import ConfigError, one_line
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader
 from sarlite.tape import Tensor, no_grad
-
-_MOST_LINES = 20
-_SARLITE = str(Path(nn.__file__).parents[1]) + os.sep
+from sarlite.user_code import errors_of, load_class, names_file
 
 
 def model_class(spec: str) -> Any:
@@ -67,28 +59,14 @@ def model_class(spec: str) -> Any:
     known = {**MODELS, **RELATIONAL}
     if spec in known:
         return known[spec]
-    path, colon, name = spec.rpartition(":")
     if spec.endswith(".py"):
         raise ConfigError(f"model {spec!r} names no class: {spec}:Class", "model")
-    if not colon or not path.endswith(".py"):
+    if not names_file(spec):
         raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
                           f"{suggestion(spec, known)}", "model")
-    if not os.path.isfile(path):
-        raise _refused(spec, f"no file {path}")
-    found = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert found is not None and found.loader is not None  # it ends in .py
-    module = importlib.util.module_from_spec(found)
-    sys.modules.setdefault(found.name, module)
-    with errors_of(spec):
-        found.loader.exec_module(module)
-    cls = getattr(module, name, None)
-    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)]
-    if cls is None:
-        raise _refused(spec, f"{path} has no class {name}; it has {', '.join(classes) or 'no nn.Module'}")
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise _refused(spec, f"{name} is no class that derives from nn.Module")
+    cls: Any = load_class("model", spec, nn.Module)
     if "__call__" not in dir(cls):
-        raise _refused(spec, f"{name} has no __call__(self, graph, h), which returns the logits")
+        raise _refused(spec, f"{cls.__name__} has no __call__(self, graph, h), which returns the logits")
     return cls
 
 
@@ -210,43 +188,3 @@ def _try(model, spec, n_in, n_out, part, batches):
 
 def _refused(spec, reason):
     return ConfigError(f"model {spec}: {reason}", "model")
-
-
-@contextmanager
-def errors_of(spec: str) -> Iterator[None]:
-    """Return a context that converts exceptions from a model's file to a ConfigError quoting lines of that file.
-
-    Parameters
-    ----------
-    spec : str
-        path/to/file.py:Class; with a model's name nothing is changed.
-    """
-    try:
-        yield
-    except PeerError:
-        raise
-    except Exception as error:
-        path = spec.rpartition(":")[0]
-        quoted = _quoted(error, path) if path.endswith(".py") else None
-        if quoted is None:
-            raise
-        raise ConfigError(f"model {spec}:\n{quoted}", "model") from None  # the rest of it is sarlite's
-
-
-def _quoted(error, path):
-    """The traceback's lines of the file and the error; None where it came past the file, or is sarlite's own."""
-    every = traceback.extract_tb(error.__traceback__)
-    places = [k for k, frame in enumerate(every) if _same(frame.filename, path)]
-    if isinstance(error, SyntaxError) and _same(error.filename, path):
-        return "".join(traceback.format_exception_only(error)).rstrip()
-    if not places:
-        return None
-    ours = any(frame.filename.startswith(_SARLITE) for frame in every[places[-1] + 1:])
-    if ours and not isinstance(error, SarliteError):
-        return None
-    lines = [*traceback.format_list([every[k] for k in places[-_MOST_LINES:]]), *traceback.format_exception_only(error)]
-    return "".join(lines).rstrip()
-
-
-def _same(filename, path):
-    return filename is not None and Path(filename).resolve() == Path(path).resolve()

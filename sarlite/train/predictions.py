@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
+from sarlite.command import show
 from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.files import try_whole
@@ -186,7 +187,7 @@ def write(comm: Communicator, config: Any, form: str, wanted: Asked, arrays: Seq
         node_rows.write(comm, path, wanted.places, array, wanted.n)
         if comm.rank == 0:
             width = " x ".join(map(str, array.shape[1:])) or 1
-            print(f"{path}: {wanted.n:,} rows of {width}, {array.dtype}", flush=True)
+            show(f"{path}: {wanted.n:,} rows of {width}, {array.dtype}")
 
 
 def _write_table(comm, config, form, wanted, arrays, of, class_names):
@@ -208,7 +209,7 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
             columns = partial(_named_columns, of_rows, of, links)
             result_table.write(config.out, columns, labels, numbers, form, class_names,
                                config.embeddings is not None, headings)
-            print(f"{config.out}: {len(numbers):,} rows", flush=True)
+            show(f"{config.out}: {len(numbers):,} rows")
 
         together(comm, lambda: write() if comm.rank == 0 else None)
 

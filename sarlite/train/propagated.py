@@ -15,10 +15,9 @@ import numpy as np
 from sarlite import numerics
 from sarlite.comm import together
 from sarlite.data import node_rows, npyfile
-from sarlite.data import scratch as scratches
 from sarlite.data.writer import META, meta_hash, write_meta
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
-from sarlite.files import sync_folder
+from sarlite.files import private_folder, sync_folder
 from sarlite.graph.propagation import Propagation
 from sarlite.train.identity import difference
 
@@ -107,7 +106,7 @@ def _begin(held, folder):
         raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced",
                           ARGUMENT)
     with writing(folder, ARGUMENT):
-        return str(held.enter_context(scratches.folder(folder.absolute().parent, f".{folder.name}.tmp-")))
+        return str(held.enter_context(private_folder(folder.absolute().parent)))
 
 
 def _finish(made, folder, facts, powers):

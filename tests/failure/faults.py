@@ -31,7 +31,8 @@ OPTIONS = ("--data sbm:nodes=300,classes=3,features=8,degree=6 --model gat --hid
 SETTINGS = [("mpi", 2), ("mpi", 3), ("threads", 2)]
 TOLD = {  # what stderr must have; an empty pattern: nothing
     "kill": r"signal 9|Killed|SIGNAL: 9", "term": r"SIGTERM|[Tt]erminated", "int": r"SIGINT|KeyboardInterrupt|[Ii]nterrupt",
-    "stop": r"no progress|does not answer|Timeout", "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
+    "hup": r"SIGHUP|Hangup|signal 1\b", "_exit0": r"os\._exit\(0\)|Timeout|Abort", "stop": r"no progress|does not answer|Timeout",
+    "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
     "_exit": r"EXIT CODE|Timeout", "abort": r"Fatal Python error: Aborted", "prefetch": r"Fault: the cause", "push": r"Fault: the cause",
     "launcher": r"", "proxy": r"mpiexec|proxy",
 }  # fmt: skip
@@ -73,6 +74,12 @@ def marked(mark):
     return found
 
 
+def as_usual():
+    """Take signals that a background job and `nohup` ignore."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Run:
     """One job with a fault, from its start until no process is left of it."""
 
@@ -85,7 +92,7 @@ class Run:
         start = time.monotonic()
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
             process = subprocess.Popen(self._command(), env=self._environ(), stdout=out, stderr=err, cwd=folder, start_new_session=True,
-                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # ignored in the background
+                                       preexec_fn=as_usual)  # fmt: skip
             self.limit = max(SECONDS * self.busy, 60.0) + self.stall + 5 * seconds
             self.status = self._wait(process, start, mark)
         self.seconds = time.monotonic() - start
@@ -126,7 +133,8 @@ class Run:
     def is_stall(self):
         """Whether nobody can tell of this fault, so that only a time-out can find it."""
         one = self.case
-        return one.kind == "stop" or (one.how == "mpi" and self.phase == "start" and one.kind in ("_exit", "exit", "exception", "int"))
+        before = one.how == "mpi" and self.phase == "start"
+        return one.kind == "stop" or (before and one.kind in ("_exit", "_exit0", "exit", "exception", "int"))
 
     def findings(self):
         if self.left:
@@ -142,7 +150,8 @@ class Run:
             words = TOLD[self.case.kind] if self.phase != "start" else r"\w"  # Python tells, or NumPy, which is being imported
             if self.status != 0 and self._must_tell() and not re.search(words, self.told):
                 yield "does not tell the cause"
-            if self.status == 0 and self.case.kind in ("kill", "abort", "prefetch", "push") and self.phase == "guarded":
+            silent = ("kill", "abort", "prefetch", "push", *(["_exit0"] if self.case.how == "mpi" else []))
+            if self.status == 0 and self.case.kind in silent and self.phase == "guarded":
                 yield "status 0"
         yield from self.checkpoint()
         strays = self.strays()
@@ -162,7 +171,9 @@ class Run:
         alone = self.case.how == "threads"
         if not alone:
             return self.case.kind != "launcher" and (self.case.kind, self.status) != ("_exit", 3)
-        return self.case.kind not in ("kill", "_exit", "exit") and (self.phase != "start" or self.case.kind not in ("term", "abort"))
+        if self.phase == "start" and self.case.kind in ("term", "hup", "abort"):
+            return False
+        return self.case.kind not in ("kill", "_exit", "_exit0", "exit")
 
     def checkpoint(self):
         from sarlite.errors import SarliteError

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(os.environ["FAULT_DIR"])
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "stop": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP, "int": signal.SIGINT, "stop": signal.SIGSTOP}
 
 
 class Fault(Exception):
@@ -74,7 +74,7 @@ def fail(kind, rank):
     if kind in ("prefetch", "push"):
         break_wait(f"sarlite-{kind}", lambda: raise_(Fault("the cause")))
         return
-    if kind == "stop" and computing_thread(rank) is not threading.main_thread():
+    if kind == "stop" and "PMI_RANK" not in os.environ:  # a process alone that is stopped can tell nothing
         break_wait("sarlite-prefetch", lambda: time.sleep(9999))
         return
     note()
@@ -84,8 +84,8 @@ def fail(kind, rank):
         raise_in(computing_thread(rank), Fault)
     elif kind == "exit":
         raise_in(computing_thread(rank), SystemExit)
-    elif kind == "_exit":
-        os._exit(3)
+    elif kind in ("_exit", "_exit0"):
+        os._exit(3 if kind == "_exit" else 0)
     elif kind == "abort":
         os.abort()
     elif kind == "proxy":

@@ -60,6 +60,24 @@ def test_sys_exit_on_one_rank(job, code):
     assert "[rank 1] SystemExit" in failed.err and f"sys.exit({code})" in failed.err
 
 
+@pytest.mark.parametrize("where", ["", "threading.Thread(target=lambda: "])
+def test_os_exit_with_status_0_is_not_taken_for_an_end(job, where):
+    """Without the guard's word MPICH's launcher ends the job with status 0."""
+    failed = job(2, f"""
+        with guard(comm):
+            comm.barrier()
+            if rank == 1:
+                child = os.fork()
+                if not child:
+                    os._exit(0)  # as multiprocessing's children do, which are no ranks
+                os.waitpid(child, 0)
+                {where}os._exit(0){").start()" if where else ""}
+            receive()
+    """)
+    assert failed.status != 0 and failed.err.count("[rank 1] os._exit(0) was called here:") == 1
+    assert "os._exit(0)" in failed.err.partition("here:")[2] and "[rank 0]" not in failed.err
+
+
 def test_sys_exit_where_others_are_done(job):
     failed = job(2, """
         with guard(comm):

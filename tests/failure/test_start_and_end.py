@@ -183,3 +183,19 @@ def test_the_faults_in_short(first):
 
     done = faults.campaign(first + 2, seed=1, first=first)
     assert not [(run.case, findings, run.told) for run, findings in done if findings]
+
+
+def test_a_command_that_a_rank_starts(job, tmp_path):
+    """It is told which variables of the launcher it has to do without, and without these it runs."""
+    done = job(2, f"""
+        import subprocess
+        words = [*{TRAIN!r}, "--run-dir", r"{tmp_path}/run" + str(rank)]
+        without = {{name: value for name, value in os.environ.items() if not name.startswith(("PMI", "MPI", "HYD"))}}
+        for environ in (None, without):
+            found = subprocess.run(words, capture_output=True, text=True, env=environ)
+            sys.stdout.write(f"{{found.returncode}} {{found.stderr}}\\n")
+    """, seconds=60)
+    assert done.status == 0, done.err
+    lines = sorted(filter(str.strip, done.out.splitlines()))
+    assert [line[:1] for line in lines] == ["0", "0", "2", "2"]
+    assert all("PMI_RANK" in line and "is no rank: start it as `env -u" in line for line in lines[2:])

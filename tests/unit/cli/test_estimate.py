@@ -100,6 +100,12 @@ def test_an_estimate_says_what_fits_and_on_how_few_ranks(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "no mode fits 1.024 kB on up to 20 ranks"
 
 
+@pytest.mark.parametrize("n_nodes, expected", [(300, {16, 64, 256}), (40, {16}), (9, {9})])
+def test_a_small_graph_has_fewer_ranks_where_none_are_named(n_nodes, expected, capsys):
+    counts = ["--nodes", str(n_nodes), "--edges", "400", "--features", "9", "--classes", "3", *COUNTS[8:]]
+    assert {ranks for _, ranks in rows_of(capsys, *counts)} == expected
+
+
 def test_seconds_are_those_of_rates_and_of_work(capsys):
     slow, quick = (rows_of(capsys, *COUNTS[:8], "--model", "gcn", "--ranks", "2", "--gflops", rate, "--gb-per-s", rate,
                            "--network-gbit", "8")["sar", 2] for rate in ("10", "1e9"))

@@ -11,17 +11,16 @@ import pyarrow.parquet
 import pytest
 
 from sarlite import Graph, Tensor, nn
-from sarlite.cli import config, predict_command
+from sarlite.cli import config, predict_command, report_command
 from sarlite.cli import run as training
 from sarlite.cli.data_command import main as convert
 from sarlite.cli.option import options_of
 from sarlite.comm import Solo, threads
-from sarlite.data import format as relational
-from sarlite.data import load, node_rows
+from sarlite.data import format, load, node_rows
 from sarlite.data.numbering import Numbering
 from sarlite.data.spec import load_relational
 from sarlite.data.workspace import Workspace
-from sarlite.errors import CheckpointError, SarliteError
+from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.models import SAGE
 from sarlite.schedule import schedule
 from sarlite.tasks.metric_table import METRICS, find_metric
@@ -171,7 +170,7 @@ def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
         numbering.list(own)
         numbering.finish(name)
         data.nodes[name].names = numbering.mapping
-    relational.write(tmp_path / "data", data)
+    format.write(tmp_path / "data", data)
     assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
     relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
     whole, _ = predict_here(tmp_path / "run", tmp_path / "p.npy")
@@ -184,6 +183,54 @@ def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
         (tmp_path / "n.txt").write_text("author 0\n")
         with pytest.raises(SarliteError, match="n.txt: nodes: line 1: no node is named 'author 0'"):
             predict_here(tmp_path / "run", tmp_path / "none.npy", *flags)
+
+
+def test_a_runs_folder_is_its_checkpoint(run, tmp_path):
+    expected, _ = predict_here(run, tmp_path / "one.npy")
+    words = ["--checkpoint", str(run), "--out", str(tmp_path / "two.npy"), "--threads", "1", "--progress", "none"]
+    predict_command.predict(Solo(), *predict_command.parse(words))
+    np.testing.assert_array_equal(np.load(tmp_path / "two.npy"), expected)
+    assert checkpoint.load_metadata(run) == checkpoint.load_metadata(run / "checkpoint.safetensors")
+    with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/checkpoint.safetensors: no such file"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("changed", ["features", "labels", "edges"])
+def test_other_data_of_the_name_that_the_checkpoint_has(changed, here, tmp_path, monkeypatch, capsys):
+    """A relative path leads elsewhere from another folder. Other data are predicted where the command names them."""
+    data = load(DATA)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        format.write(tmp_path / folder / "d", data)
+        if changed == "edges":
+            data = load(f"{DATA},seed=7")
+        else:
+            setattr(data, changed, getattr(data, changed)[::-1].copy())
+    monkeypatch.chdir(tmp_path / "one")
+    here(tmp_path / "run", "--data", "d", "--epochs", 1)
+    capsys.readouterr()
+    predict_here(tmp_path / "run", tmp_path / "x.npy")
+    assert capsys.readouterr().err == "data d, as the checkpoint says\n"
+    monkeypatch.chdir(tmp_path / "two")
+    (tmp_path / "x.npy").unlink()
+    with pytest.raises(CheckpointError, match="names, d, are here not those of its training: .*; --data predicts other data"):
+        predict_here(tmp_path / "run", tmp_path / "x.npy", "--ranks", 2)
+    assert not (tmp_path / "x.npy").exists()
+    predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", "d")
+    assert "as the checkpoint says" not in capsys.readouterr().err
+
+
+def test_what_is_read_is_not_written_over(run, tmp_path, capsys):
+    (tmp_path / "ids.csv").write_text("3\n5\n")
+    (tmp_path / "link.csv").symlink_to("ids.csv")
+    for out in ("ids.csv", "link.csv"):
+        with pytest.raises(ConfigError, match=f"--out {tmp_path / out}: this is the file of --nodes, which is read: name another file"):
+            predict_here(run, tmp_path / out, "--nodes", tmp_path / "ids.csv")
+    assert (tmp_path / "ids.csv").read_text() == "3\n5\n"
+    for name in ("metrics.jsonl", "checkpoint.safetensors"):
+        before = (run / name).read_bytes()
+        assert report_command.main([str(run), "--out", str(run / name)]) == 2 and (run / name).read_bytes() == before
+        assert f"--out {run / name}: this is the file of {run / name}, which is read" in capsys.readouterr().err
 
 
 def test_a_graph_without_labels(run, tmp_path):

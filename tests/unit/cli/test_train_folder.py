@@ -1,7 +1,9 @@
 """The folder of a run: nothing of the user's is overwritten or removed, and every run has one of its own."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sarlite.cli import config, folder
+from sarlite.cli import config, folder, run
 from sarlite.cli.data_command import main as data_command
 from sarlite.comm import Solo, threads
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, SarliteError
 from sarlite.train import checkpoint
 from tests.helpers.train.training_runs import DATA, ROOT, SMALL, command
 
@@ -67,6 +69,97 @@ def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path
     assert not text or content(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS, "caches-4-0of1.safetensors"))
+def test_nothing_in_a_folder_from_elsewhere_is_written_through_a_link(here, name, tmp_path):
+    here(tmp_path / "run", "--epochs", 1)
+    own, mine = tmp_path / "run" / name, tmp_path / "mine"
+    mine.write_bytes(own.read_bytes() if own.exists() else b"mine")
+    own.unlink(missing_ok=True)
+    own.symlink_to(mine)
+    before = mine.read_bytes(), sorted(os.listdir(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: {name} is a symbolic link, which nothing is written through"):
+        here(tmp_path / "run", "--epochs", 2, "--correct-and-smooth", "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    assert (mine.read_bytes(), sorted(os.listdir(tmp_path / "run"))) == before
+
+
+@pytest.mark.parametrize("name", folder.FILES)
+def test_a_link_that_comes_during_a_run_is_not_followed(here, name, tmp_path, monkeypatch):
+    (tmp_path / "mine").write_bytes(b"mine")
+    fit = run.fit
+
+    def planted(*args, on_epoch, **options):
+        def after(record):
+            stops = on_epoch(record)
+            if record["epoch"] == 1 and name != folder.METRICS:
+                (tmp_path / "run" / name).unlink(missing_ok=True)
+                (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+            return stops
+
+        if name == folder.METRICS:
+            (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+        return fit(*args, on_epoch=after, **options)
+
+    monkeypatch.setattr(run, "fit", planted)
+    with contextlib.suppress(SarliteError):
+        here(tmp_path / "run", "--epochs", 2)
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS, "caches-4-0of1.safetensors"))
+def test_a_trace_is_none_of_the_runs_own_files(here, name, tmp_path):
+    here(tmp_path / "run", "--epochs", 1)
+    before = content(tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"--trace .*{name}: the run writes its own {name} there; name another path"):
+        here(tmp_path / "run", "--epochs", 2, "--trace", tmp_path / "run" / ".." / "run" / name,
+             "--resume", tmp_path / "run" / "checkpoint.safetensors")
+    assert content(tmp_path / "run") == before
+    here(tmp_path / "run", "--epochs", 2, "--trace", tmp_path / "run" / "trace.json",
+         "--resume", tmp_path / "run" / "checkpoint.safetensors")
+
+
+def test_propagated_features_do_not_take_the_runs_folder(here, tmp_path):
+    with pytest.raises(ConfigError, match="--propagated .*run: the run writes its own run there"):
+        here(tmp_path / "run", "--model", "sgc", "--propagated", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("options", [[], ["--batch-size", 20, "--fanouts", "2,2", "--remote", "hec"]], ids=["full batch", "caches"])
+def test_a_folder_that_is_removed_during_a_run_is_told(here, how, options, tmp_path, monkeypatch):
+    fit = run.fit
+
+    def removed(*args, on_epoch, **more):
+        def after(record):
+            stops = on_epoch(record)
+            if record["epoch"] == 2 and (tmp_path / "run").exists():
+                shutil.rmtree(tmp_path / "run", ignore_errors=True)
+                if how == "replaced":
+                    (tmp_path / "run").mkdir(exist_ok=True)
+            return stops
+
+        return fit(*args, on_epoch=after, **more)
+
+    monkeypatch.setattr(run, "fit", removed)
+    with pytest.raises(SarliteError, match="the folder was removed during the run"):
+        here(tmp_path / "run", "--epochs", 3, "--ranks", 2, *options)
+    assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
+
+
+def test_a_runs_folder_is_its_checkpoint(here, tmp_path):
+    here(tmp_path / "run", "--epochs", 1)
+    assert [record["epoch"] for record in here(tmp_path / "run", "--epochs", 2, "--resume", tmp_path / "run")] == [1, 2]
+
+
+def test_what_a_killed_run_left_goes_as_the_run_goes_on(here, tmp_path):
+    """Also files of caches, whose names tell the step, so that no later file has the same."""
+    here(tmp_path / "run", "--epochs", 1)
+    left = tmp_path / "run" / ".sarlite-01234567-1-2-89abcdef.tmp"
+    left.touch()
+    again = folder.Folder(Solo(), None, tmp_path / "run" / "checkpoint.safetensors", "gcn")
+    assert not left.exists()
+    again.close()
+
+
 def test_a_checkpoint_does_not_stand_beside_a_steps_memory(here, tmp_path, monkeypatch):
     kept, write = [], checkpoint.write
 
@@ -105,11 +198,11 @@ def test_two_runs_in_one_folder(tmp_path):
 
 
 def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
-    run = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
+    one = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     (tmp_path / "run" / "config.toml").write_text("mine")
     with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: File exists"):
-        run.begin("epochs = 3\n", 0)
-    run.close()
+        one.begin("epochs = 3\n", 0)
+    one.close()
     assert content(tmp_path / "run") == {Path("config.toml"): b"mine"}
 
 

@@ -205,6 +205,9 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
     (["--partition", "halves"], "halves"), (["--data", "sbm:nodes=many"], "nodes"),
     (["--data", "/no/such/data"], "/no/such/data"), (["--data", "sbm:knots=3"], "knots"),
     (["--data", "sbm:node=3"], "did you mean nodes?"), (["--data", "smb:nodes=3"], "no form smb:; did you mean sbm?"),
+    (["--metric", "auc"], "did you mean roc-auc?"), (["--metric", "ACC"], "did you mean accuracy?"), (["--mode", "SA"], "did you mean sa?"),
+    (["--model", "RGCN"], "did you mean rgcn?"), (["--data", "edges:e.csv,source=from"], "did you mean src?"),
+    (["--task", "link", "--link-split", "e.csv,split=s,Source=a"], "did you mean src?"),
     (["--model", "sgae"], "did you mean sage?"), (["--model", "mine.py"], "--model 'mine.py' names no class: mine.py:Class"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):

@@ -1,6 +1,7 @@
 """What sarlite runs on, told from the launcher's variables."""
 
 import os
+import socket
 import subprocess
 import sys
 from fractions import Fraction
@@ -166,3 +167,24 @@ def test_prefetch_where_it_can_hide_something(hosts, cores, n_threads, expected,
 
     monkeypatch.setattr(launch, "_cores", lambda: cores)
     assert launch.default_prefetch(Ranks(), n_threads) == expected
+
+
+@pytest.mark.parametrize("environ", [{"PMI_FD": "closed"}, {"PMI_FD": "a file"}, {launch._RANK: "1"}])
+def test_a_process_that_a_rank_started_is_no_rank(environ, tmp_path, monkeypatch):
+    """MPICH's connection to the launcher is closed there; a rank of sarlite notes which process it is."""
+    handle = os.open(tmp_path, os.O_RDONLY)
+    if environ.get("PMI_FD") == "closed":
+        os.close(handle)
+    environ = {"PMI_SIZE": "2", "PMI_RANK": "1", "PATH": "x", **environ, **({"PMI_FD": str(handle)} if "PMI_FD" in environ else {})}
+    monkeypatch.setattr(launch.atexit, "register", None)  # it does not end as a rank does
+    launch.begin(float("inf"), environ)
+    with pytest.raises(ConfigError, match="has inherited the launcher's variables and is no rank: start it as `env -u ") as caught:
+        launch.connect(environ)
+    assert all(name in str(caught.value) for name in environ if name != "PATH") and " PATH" not in str(caught.value)
+
+
+def test_a_rank_is_a_rank(monkeypatch):
+    here, there = socket.socketpair()
+    for environ in ({"PMI_FD": str(here.fileno())}, {launch._RANK: str(os.getpid())}, {"PMI_FD": "x"}, {}):
+        assert not launch._is_inherited(environ)
+    here.close(), there.close()

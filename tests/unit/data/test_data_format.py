@@ -251,7 +251,7 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "d")], capture_output=True, timeout=60, check=False)
     assert done.returncode == -9, done.stderr
     (left,) = tmp_path.iterdir()  # the temporary directory alone
-    assert left.name.startswith(".d.tmp-")
+    assert left.name.startswith(".sarlite-")
     for path in (tmp_path / "d", left):
         with pytest.raises(DataError, match="meta.json"):
             format.open(path)

@@ -216,7 +216,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     out = tmp_path / "out"
     assert run(code, folder, out / "d").returncode == -signal.SIGKILL
     (left,) = out.iterdir()
-    assert left.name.startswith(".d.sort-") and (left / "0" / "True" / "indices").exists()
+    assert left.name.startswith(".sarlite-") and (left / "0" / "True" / "indices").exists()
     assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "4GiB"]) == 0 and os.listdir(out) == ["d"]
     format.open(out / "d", verify=True).check()
 

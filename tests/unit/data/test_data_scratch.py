@@ -46,7 +46,7 @@ def test_the_folder_of_a_killed_run_goes_with_the_next(tmp_path, kill):
     done = run(code, SBM, tmp_path, int(kill))
     assert done.returncode == -kill, done.stderr
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".sarlite-data-") and (left / "data").is_dir()
+    assert left.name.startswith(".sarlite-") and (left / "data").is_dir()
 
     def work(comm):
         with divided(comm, SBM, scratch=tmp_path):
@@ -54,20 +54,7 @@ def test_the_folder_of_a_killed_run_goes_with_the_next(tmp_path, kill):
             return os.listdir(tmp_path)
 
     (found,), _ = threads.run(2, work)
-    assert found.startswith(".sarlite-data-") and found != left.name and not os.listdir(tmp_path)
-
-
-def test_the_folder_of_a_run_that_lives_stays(tmp_path):
-    with scratch.folder(tmp_path, ".x-", 0o700) as one:
-        assert stat.S_IMODE(one.stat().st_mode) == 0o700 and str(os.getpid()) in one.name
-        with scratch.folder(tmp_path, ".x-") as two:
-            assert one.is_dir() and two.is_dir()
-        done = run("import sys; from sarlite.data import scratch; scratch.remove_left(sys.argv[1], '.x-')", tmp_path)
-        assert done.returncode == 0 and one.is_dir() and not two.exists()
-        (tmp_path / ".x-link").symlink_to(tmp_path)
-        (tmp_path / ".x-file").touch()
-        scratch.remove_left(tmp_path, ".x-")
-    assert sorted(os.listdir(tmp_path)) == [".x-file", ".x-link"]
+    assert found.startswith(".sarlite-") and found != left.name and not os.listdir(tmp_path)
 
 
 def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):

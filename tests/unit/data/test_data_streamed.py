@@ -132,7 +132,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path, memo
     done = subprocess.run(killed, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".d.sort-") and (left / "indices").exists()
+    assert left.name.startswith(".sarlite-") and (left / "indices").exists()
     assert main([*words, *memory]) == 0 and os.listdir(tmp_path) == ["d"]
     format.open(tmp_path / "d", verify=True).check()
 

@@ -45,7 +45,12 @@ thread.start()
 thread.join()
 os._exit(5)"""),
     ("", "assert kernels.threads() == 2; work()"),
-], ids=["computes", "refuses more threads", "another thread has its own", "before any kernel"])  # fmt: skip
+    ("expected = work()", """
+import tempfile
+from sarlite.cli.train_command import main
+words = ["--data", "sbm:nodes=60", "--epochs", "1", "--progress", "none", "--run-dir", tempfile.mkdtemp()]
+os._exit(main(words) or kernels.threads() - 1)"""),
+], ids=["computes", "refuses more threads", "another thread has its own", "before any kernel", "a command"])  # fmt: skip
 @pytest.mark.timeout(60)
 def test_a_forked_child(before, after):
     environ = {**os.environ, "OMP_NUM_THREADS": "2"}

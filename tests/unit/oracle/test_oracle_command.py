@@ -2,12 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError
-from sarlite.oracle import Reference, Verdict, sarcase
+from sarlite.oracle import Reference, Verdict, load, sarcase, save
 from sarlite.oracle.case import Case
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.external_program import Program
@@ -73,6 +74,13 @@ def test_exported_cases_and_results(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 0 and "out of spmm: there is no result (as" in capsys.readouterr().out
     np.save(tmp_path / "results" / probe / "out.npy", np.array([{}]), allow_pickle=True)
     assert main(["verify", str(tmp_path)]) == 2 and "out: dtype |O" in capsys.readouterr().err
+    saved = load(tmp_path / probe)
+    for bounds, told in (({"out": np.zeros(7)}, "bounds.out has shape (7,), but expected.out is shape ("),
+                         ({"other": np.zeros(1)}, "bounds.other has shape (1,), but expected.other is no array"),
+                         ({}, "bounds: none of ")):  # fmt: skip
+        save(replace(saved, bounds=bounds), tmp_path / probe, overwrite=True)
+        assert main(["verify", str(tmp_path)]) == 2
+        assert told in (said := capsys.readouterr().err) and said.count("\n") == 1
     (tmp_path / "cases.txt").write_text("../spmm/x.sarcase\n")
     assert main(["verify", str(tmp_path)]) == 2 and "is no path of a case" in capsys.readouterr().err
     (tmp_path / "cases.txt").unlink()

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sarlite.files import try_whole, write_whole
+from sarlite import files
+from sarlite.files import no_follow, private_folder, remove_left, try_whole, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -82,14 +82,12 @@ def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch, error):
 def test_only_regular_files_are_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("pipe")
     for write in (write_whole, try_whole):
-        for name in ("pipe", "link"):
-            with pytest.raises(OSError, match="is not a regular file"):
-                write(tmp_path / name, b"x")
+        with pytest.raises(OSError, match="is not a regular file"):
+            write(tmp_path / "pipe", b"x")
         with pytest.raises(IsADirectoryError):
             write(tmp_path / "folder", b"x")
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and left(tmp_path) == ["folder", "link", "pipe"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and left(tmp_path) == ["folder", "pipe"]
 
 
 def test_a_device_stays_one():
@@ -98,12 +96,27 @@ def test_a_device_stays_one():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-def test_a_link_is_followed(tmp_path):
+@pytest.mark.parametrize("there", ["f", "nowhere"])
+def test_nothing_is_written_through_a_link(tmp_path, there, monkeypatch):
+    """Neither through one that stands there, nor through one that comes while the file is written."""
+    (tmp_path / "f").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(there)
+    for write in (write_whole, try_whole):
+        with pytest.raises(OSError, match="is a symbolic link: name the file itself"):
+            write(tmp_path / "link", b"x")
+    monkeypatch.setattr(os, "fsync", lambda _: os.path.lexists(tmp_path / "g") or (tmp_path / "g").symlink_to(there))
+    write_whole(tmp_path / "g", b"x")
+    with pytest.raises(OSError, match="symbolic links|Too many levels"):
+        open(tmp_path / "link", "a", opener=no_follow)
+    assert (tmp_path / "f").read_bytes() == b"mine" and left(tmp_path) == ["f", "g", "link"]
+    assert not (tmp_path / "g").is_symlink() and (tmp_path / "g").read_bytes() == b"x"
+
+
+def test_a_link_to_the_folder_is_followed(tmp_path):
     (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to("there/f")
-    write_whole(tmp_path / "link", b"one")
-    write_whole(tmp_path / "link", b"two")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "there" / "f").read_bytes() == b"two"
+    (tmp_path / "link").symlink_to("there")
+    write_whole(tmp_path / "link" / "f", b"one")
+    assert (tmp_path / "there" / "f").read_bytes() == b"one"
 
 
 def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
@@ -132,21 +145,57 @@ DIES = """
 """
 
 
-def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
-    """That of one that lives stays, until it has written."""
-    def start():
-        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(DIES), tmp_path / "f"], cwd=ROOT, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)  # fmt: skip
-        assert process.stdout.readline() == "ready\n"
-        return process
+def started(path):
+    """A process that writes `path`, and waits before it renames what it has written."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(DIES), path], cwd=ROOT, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    return process
 
-    (tmp_path / ".f.mine.tmp").touch(), (tmp_path / ".ff.0123456789ab.tmp").touch()
-    killed, lives = start(), start()
-    assert len(left(tmp_path)) == 4
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    write_whole(tmp_path / "f", b"new")
-    assert len(left(tmp_path)) == 4 and (tmp_path / "f").read_bytes() == b"new"
-    lives.communicate("go")
-    assert lives.returncode == 0 and (tmp_path / "f").read_bytes() == b"x" * 100
-    assert left(tmp_path) == [".f.mine.tmp", ".ff.0123456789ab.tmp", "f"]
+
+def killed(process):
+    process.kill()
+    process.communicate()
+
+
+USERS = [".f.mine.tmp", ".sarlite-0123abcd-1-2-notes.tmp", ".sarlite-new"]
+
+
+def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
+    """Also what another file was to be, and a folder. What belongs to a process that lives stays, and what is the user's."""
+    for name in USERS:
+        (tmp_path / name).touch()
+    dies, lives = started(tmp_path / "another"), started(tmp_path / "f")
+    with private_folder(tmp_path, 0o700) as mine:
+        assert stat.S_IMODE(mine.stat().st_mode) == 0o700 and f"-{os.getpid()}-" in mine.name
+        (tmp_path / ".sarlite-01234567-1-2-89abcdef.tmp" / "inside").mkdir(parents=True)  # nobody holds it
+        (tmp_path / ".sarlite-01234567-1-2-00000000.tmp").symlink_to(mine)
+        assert len(left(tmp_path)) == len(USERS) + 5
+        killed(dies)
+        write_whole(tmp_path / "f", b"new")
+        assert len(left(tmp_path)) == len(USERS) + 4 and mine.is_dir() and (tmp_path / "f").read_bytes() == b"new"
+        lives.communicate("go")
+        assert lives.returncode == 0 and (tmp_path / "f").read_bytes() == b"x" * 100
+    assert left(tmp_path) == sorted([*USERS, ".sarlite-01234567-1-2-00000000.tmp", "f"])
+
+
+@pytest.mark.parametrize("locks", ["none", "there"])
+def test_without_locks_the_name_tells_whose_a_file_is(tmp_path, monkeypatch, locks):
+    """Processes of other machines and containers cannot be seen from here: their files stay."""
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    dies, lives = started(tmp_path / "f"), started(tmp_path / "f")
+    (of_dead,), (of_living,) = ([name for name in left(tmp_path) if f"-{process.pid}-" in name] for process in (dies, lives))
+    killed(dies)
+    head, machine, pid, start, rest = of_living.split("-")
+    reused, elsewhere = "-".join([head, machine, pid, str(int(start) - 1), rest]), of_dead.replace(machine, "00000000")
+    for name in (reused, elsewhere):
+        (tmp_path / name).touch()
+    if locks == "none":
+        monkeypatch.setattr(files.fcntl, "flock", none)
+    remove_left(tmp_path)
+    assert left(tmp_path) == sorted([of_living, elsewhere] if locks == "none" else [of_living])
+    killed(lives)
+    remove_left(tmp_path)
+    assert left(tmp_path) == ([elsewhere] if locks == "none" else [])

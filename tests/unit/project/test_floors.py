@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
     {"errors", "keys", "types", "files", "lazy", "profile"},
-    {"_native", "progress", "command"},
+    {"_native", "progress", "command", "user_code"},
     {"kernels"},
     {"structure", "numerics", "comm"},
     {"tape"},

@@ -157,4 +157,4 @@ def test_progress_within_an_epoch(capsys, monkeypatch):
     progress.step(4, 0.125)  # told with the epoch
     progress.update({"epoch": 3, "loss": 1.0, "train_accuracy": 0.5, "val_accuracy": None})
     assert capsys.readouterr().err == ("epoch 3/12, step 2/4: loss 0.5000, 1 min 16 s left\n"
-                                       "epoch 3/12: loss 1.0000, train 0.5000, 1 min 30 s left\n")
+                                       "epoch 3/12: loss 1.0000, train accuracy 0.5000, 1 min 30 s left\n")
