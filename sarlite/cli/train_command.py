@@ -87,7 +87,7 @@ def _with_threads(action):
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):
-        set_threads(options.machine.threads or launch.default_threads(comm))
+        set_threads(launch.rank_threads(comm, options.machine.threads))
         return action(comm, options, *more)
 
     return run

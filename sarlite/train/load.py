@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.comm.launch import default_prefetch, default_threads
+from sarlite.comm.launch import default_prefetch, rank_threads
 from sarlite.comm.working import working
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
@@ -153,7 +153,7 @@ def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads
     """
     if prefetch is not None:
         return graph._replace(prefetch=prefetch)
-    return graph._replace(prefetch=default_prefetch(comm, threads or default_threads(comm)))
+    return graph._replace(prefetch=default_prefetch(comm, rank_threads(comm, threads)))
 
 
 def kind(comm: Communicator, spec: str) -> str:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from sarlite.comm import Solo, launch
+from sarlite.comm import Solo, launch, threads
 from sarlite.errors import ConfigError
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
@@ -141,6 +141,32 @@ def test_the_quota_of_a_control_group(tmp_path, groups, files, found):
 def test_default_threads_of_this_process(monkeypatch):
     monkeypatch.setattr(launch, "_quota", lambda: None)
     assert launch.default_threads(Solo()) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("chosen, variable, expected", [
+    (3, "5", 3), (0, "5", 5), (0, " 5 , 2", 5), (0, "", 2), (0, "two", 2), (0, "0", 2), (0, None, 2),
+])  # fmt: skip
+def test_threads_of_a_rank(monkeypatch, chosen, variable, expected):
+    """--threads comes first, then OMP_NUM_THREADS, then the rank's share of the cores."""
+    monkeypatch.setattr(launch, "_cores", lambda: {0, 1})
+    monkeypatch.setattr(launch, "_quota", lambda: None)
+    environ = {} if variable is None else {"OMP_NUM_THREADS": variable}
+    assert launch.rank_threads(Solo(), chosen, environ) == expected
+
+
+def test_ranks_may_choose_their_threads_differently():
+    """The cores are shared out together, also where one rank alone needs its share."""
+
+    def work(comm):
+        return launch.rank_threads(comm, 3 * comm.rank, {})
+
+    assert threads.run(2, work)[1] == 3
+
+
+def test_too_many_threads_are_refused_by_the_name_of_the_variable():
+    with pytest.raises(ConfigError, match="OMP_NUM_THREADS=5000: at most 1024"):
+        launch.rank_threads(Solo(), environ={"OMP_NUM_THREADS": "5000"})
+    assert launch.rank_threads(Solo(), 2, {"OMP_NUM_THREADS": "5000"}) == 2
 
 
 def test_importing_loads_no_mpi():
