@@ -138,7 +138,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         options.check(comm)
         begin, seconds = time.perf_counter(), {"partition": 0.0}
         found, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
-        for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
+        uneven = balancing.warning(*(found.summary[name] for name in ("partition", "method", "balance")))
+        for text in (uneven, _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
         part = found._replace(graph=make(options), seconds=seconds)
@@ -240,6 +241,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
         "features": told_widths(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
         "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
         "method": (dataset.division or {"partition": "none"})["partition"],
+        "balance": (dataset.division or {}).get("balance"),
         "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
     task = dataset.task if _reads_labels(source) else source.task
