@@ -1,4 +1,4 @@
-"""Settings for C libraries that read the environment as they are loaded."""
+"""Loading of C libraries: settings that they read from the environment, and a lack of address space."""
 
 import os
 from collections.abc import Iterator, MutableMapping
@@ -41,3 +41,14 @@ def default_environment(
     finally:
         for name in values:
             del environ[name]
+
+
+def lacks_address_space(error: BaseException) -> bool:
+    """Return True if an error says that a library found no address space, as under a low `ulimit -v`.
+
+    Examples
+    --------
+    >>> lacks_address_space(ImportError("libmpi.so.12: failed to map segment from shared object"))
+    True
+    """
+    return "failed to map segment" in str(error) or "Cannot allocate memory" in str(error)

@@ -16,6 +16,7 @@ from sarlite.comm.protocol import Communicator
 from sarlite.comm.solo import Solo
 from sarlite.errors import ConfigError, install, needs
 from sarlite.kernels.native import MAX_THREADS
+from sarlite.loading import lacks_address_space
 
 START_SECONDS = 300.0
 """How long a rank may take from its first line until the guard watches it, where nothing else is said."""
@@ -150,9 +151,16 @@ def _world():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        reason = str(error).partition("\n")[0]  # then it lists what it tried
-        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
+        reason, remedy = _why_not_loaded(error)
+        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {remedy}") from error
     return mpi.world()
+
+
+def _why_not_loaded(error):
+    """Return why MPI cannot be loaded, and the remedy."""
+    if lacks_address_space(error):
+        return "too little address space", "raise the limit (ulimit -v)"
+    return str(error).partition("\n")[0], f"{install('mpich')} brings one"  # the rest lists what mpi4py tried
 
 
 def _mismatch(name, n_ranks, size):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.loading import default_environment
+from sarlite.loading import default_environment, lacks_address_space
 
 SPIN_COUNT = 3000
 """Turns of the loop in which an OpenMP thread waits before it sleeps: about 0.1 ms, twice what it takes to wake a thread.
@@ -20,8 +20,10 @@ try:
     with default_environment(GOMP_SPINCOUNT=SPIN_COUNT, unless=("OMP_WAIT_POLICY",)):
         from sarlite._native import ffi, lib
 except ImportError as error:
-    remedy = "build it with: pip install -e ."
-    raise ImportError(f"the compiled module sarlite._native is missing; {remedy} ({error})") from error
+    remedy = "is missing; build it with: pip install -e ."
+    if lacks_address_space(error):
+        remedy = "finds too little address space; raise the limit (ulimit -v)"
+    raise ImportError(f"the compiled module sarlite._native {remedy} ({error})") from error
 
 MAX_THREADS = 1024
 """More threads than any machine has. OpenMP ends the process where it cannot start the threads."""

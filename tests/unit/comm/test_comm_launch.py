@@ -82,6 +82,23 @@ def test_mpi4py_without_an_mpi_library(monkeypatch):
         launch.connect({"PMI_SIZE": "2"})
 
 
+@pytest.mark.parametrize("told, words", [
+    ("cannot load MPI library\nlibmpi.so: cannot open shared object file", r"\(cannot load MPI library\): pip install 'sarlite\[mpich\]'"),
+    ("cannot load MPI library\nlibmpi.so.12: failed to map segment from shared object", r"\(too little address space\): raise the limit"),
+])  # fmt: skip
+def test_why_mpi_cannot_be_loaded(monkeypatch, told, words):
+    class Fails:
+        def find_spec(self, name, *more):
+            if name == "sarlite.comm.mpi":
+                raise RuntimeError(told)
+
+    monkeypatch.delitem(sys.modules, "sarlite.comm.mpi", raising=False)
+    monkeypatch.delattr("sarlite.comm.mpi", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Fails(), *sys.meta_path])
+    with pytest.raises(ConfigError, match=words):
+        launch._world()
+
+
 def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
     """default_threads where rank r runs on host `hosts[r]`, may use `cores[r]`, and the time of quotas[r]: a control group and cores."""
     hosts, quotas = hosts or ["here"] * len(cores), quotas or [None] * len(cores)
