@@ -164,15 +164,15 @@ def find_mpiexec():
     return found
 
 
-def mpiexec(n_ranks, *arguments, timeout=1800):
-    """Run `mpiexec -n N python ...` and return its standard output.
+def mpiexec(n_ranks, *arguments, timeout=1800, **more):
+    """Run `mpiexec -n N python ...` and return its standard output; `**more` as of `python`.
 
     Raises
     ------
     SystemExit
         With the command's last lines, where it fails.
     """
-    return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout)
+    return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout, **more)
 
 
 def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **more):
@@ -225,9 +225,9 @@ def last_json(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
-def train(n_ranks, launcher=None, **options):
+def train(n_ranks, launcher=None, env=None, **options):
     """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than
-    `mpiexec -n N`.
+    `mpiexec -n N`, `env` the environment.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def train(n_ranks, launcher=None, **options):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         words = ("-m", "sarlite.train", *flags(options), "--run-dir", run, "--json")
-        line = last_json(python(*words, launcher=launcher) if launcher else mpiexec(n_ranks, *words))
+        line = last_json(python(*words, launcher=launcher, env=env) if launcher else mpiexec(n_ranks, *words, env=env))
         epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
     return {**line, "epochs": epochs, "seconds": [epoch["seconds"] for epoch in epochs]}
 

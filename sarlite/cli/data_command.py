@@ -180,8 +180,10 @@ def _partition(options):
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
         if options.parts > max(1, dataset.n_nodes // 10):
+            most = dataset.n_nodes // 100
+            remedy = f"with {most} parts or fewer each rank has some work" if most > 1 else "one part is enough"
             show(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
-                 f"{max(1, dataset.n_nodes // 100)} or fewer leave a rank some work", sys.stderr)
+                 f"{remedy}", sys.stderr)
         parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
                                       seed=options.seed, n_bytes=n_bytes, progress=progress)
         near = None
@@ -243,7 +245,8 @@ def _tell(dataset, found, more=()):
     show("\n".join((*report_lines(found, *own), *more)))
     n_empty = list(found["nodes"]).count(0)
     empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
-    for text in filter(None, (empty, balancing.warning(found))):
+    division = {"method": dataset.division["partition"], "balance": dataset.division.get("balance")}
+    for text in filter(None, (empty, balancing.warning(found, **division))):
         show(f"warning: {text}", sys.stderr)
 
 

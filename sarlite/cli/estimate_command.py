@@ -19,7 +19,7 @@ from sarlite.cli.options import ModelOptions, RunOptions
 from sarlite.cli.run_report import duration
 from sarlite.cli.settings import settings
 from sarlite.comm import Solo
-from sarlite.comm.launch import default_threads
+from sarlite.comm.launch import default_threads, openmp_threads
 from sarlite.command import aligned, byte_size, count, readable, returns_status, run_command, show
 from sarlite.data import load
 from sarlite.errors import ConfigError, needs
@@ -130,7 +130,7 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
 
     @cache
     def rows_on(size):
-        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or _threads(size))
+        n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or openmp_threads() or _threads(size))
         share = own.halo if own.halo is not None or size == 1 else -np.expm1(degree * np.log1p(-1 / size))
         rows = []
         for mode in MODES if size > 1 else [next(iter(MODES))]:

@@ -302,8 +302,8 @@ class MachineOptions:
     """Options for the ranks of a run and for the resources they may use."""
 
     ranks: int = option(1, "ranks as threads of this process, without MPI", least=1, most=1024, common=True)
-    threads: int = option(0, "threads of each rank; 0 divides the host's cores among its ranks", least=0,
-                          most=MAX_THREADS, common=True)
+    threads: int = option(0, "threads of each rank; 0 takes OMP_NUM_THREADS, or else divides the host's "
+                          "cores among its ranks", least=0, most=MAX_THREADS, common=True)
     memory_limit: int | None = option(None, "memory of each rank, such as 2GiB; the run ends before or in its first "
                                       "step if it needs more", metavar="SIZE", read=byte_size, least=1, common=True,
                                       on_resume="forget", see="cost.md", otherwise="the share of the machine or "

@@ -10,7 +10,7 @@ from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
 from sarlite.command import flag, returns_status, show
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
-from sarlite.kernels import instruction_set, most_threads
+from sarlite.kernels import instruction_set
 
 _MAY_DIFFER = ("threads",)  # between ranks
 Parse = Callable[[Sequence[str] | None], tuple[Any, ...]]
@@ -99,7 +99,7 @@ def _with_threads(action):
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):
-        set_threads(options.machine.threads or min(launch.default_threads(comm), most_threads()))
+        set_threads(launch.rank_threads(comm, options.machine.threads))
         return action(comm, options, *more)
 
     return run

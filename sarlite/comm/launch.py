@@ -16,6 +16,7 @@ from sarlite.comm.ending import end_within
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.solo import Solo
 from sarlite.errors import ConfigError, install, lacks_memory, needs
+from sarlite.kernels.native import MAX_THREADS, most_threads
 
 START_SECONDS = 300.0
 """How long a rank may take from its first line until the guard watches it, where nothing else is said."""
@@ -173,11 +174,16 @@ def _world():
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError, MemoryError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
-        reason = str(error).partition("\n")[0]  # then it lists what it tried
-        if lacks_memory(error):
-            raise ConfigError(f"there is no memory to load MPI ({reason})") from error
-        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {install('mpich')} brings one") from error
+        reason, remedy = _why_not_loaded(error)
+        raise ConfigError(f"mpi4py cannot load MPI ({reason}): {remedy}") from error
     return mpi.world()
+
+
+def _why_not_loaded(error):
+    """Return why MPI cannot be loaded, and the remedy."""
+    if lacks_memory(error):
+        return "too little memory or address space", "free some, or raise the limit (ulimit -v)"
+    return str(error).partition("\n")[0], f"{install('mpich')} brings one"  # the rest lists what mpi4py tried
 
 
 def _mismatch(name, n_ranks, size):
@@ -251,6 +257,38 @@ def default_threads(comm: Communicator) -> int:
     if quota is not None:
         share = min(share, quota[1] / sum(theirs == quota for _, theirs in neighbours))
     return max(1, int(share))
+
+
+def openmp_threads(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the first number in OMP_NUM_THREADS; 0 if the variable is not set or is not a list of numbers.
+
+    OpenMP itself tells the user of a variable that it cannot read.
+
+    Raises
+    ------
+    ConfigError
+        The number is above `MAX_THREADS`.
+    """
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    n_threads = int(first) if _is_number(first) else 0
+    if n_threads > MAX_THREADS:
+        raise ConfigError(f"OMP_NUM_THREADS={n_threads}: at most {MAX_THREADS} threads; unset it, or give --threads")
+    return n_threads
+
+
+def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of threads of this rank's kernels. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    chosen : int
+        Number that `--threads` says, which may differ between ranks; 0 for the first of OMP_NUM_THREADS, where the user
+        set it, or else `default_threads`.
+    environ : mapping of str
+    """
+    share = default_threads(comm)  # on every rank, as it is collective
+    return chosen or min(openmp_threads(environ) or share, most_threads())
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:

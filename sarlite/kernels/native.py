@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, lacks_memory
+from sarlite.loading import default_environment
 
+SPIN_COUNT = 3000
+"""Turns of the loop in which an OpenMP thread waits before it sleeps: about 0.1 ms, twice what it takes to wake a thread.
+
+libgomp's own number is 300,000. A thread that waits for 10 ms keeps the core from the thread that it waits for, where
+other programs run. Sleeping at once makes short kernels slower on a quiet machine (`benchmarks/busy.py`).
+"""
 try:
-    from sarlite._native import ffi, lib
+    with default_environment(GOMP_SPINCOUNT=SPIN_COUNT, unless=("OMP_WAIT_POLICY",)):
+        from sarlite._native import ffi, lib
 except ImportError as error:
     cause = "is missing; build it with: pip install -e ."
     cause = "cannot be loaded: there is no memory for it" if lacks_memory(error) else cause

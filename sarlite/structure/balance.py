@@ -139,12 +139,27 @@ def cheapest(xadj, adjncy, parts, nodes, home, away, count):
     return nodes[np.argsort(cost, kind="stable")[:count]]
 
 
-def warning(found):
-    """Return a line that names the counts of `partition.measures` that are uneven, or None."""
+def warning(found, method, balance=None):
+    """Return a line that names the counts of `partition.measures` that are uneven, or None.
+
+    Parameters
+    ----------
+    found : dict
+        What `partition.measures` returns.
+    method : str
+        What divided the nodes.
+    balance : str, optional
+        The counts that `method` was asked to make even.
+    """
     shown = {"nodes": "nodes", "edges": "edges", "train_nodes": "training nodes"}
     imbalance = found["imbalance"]
-    uneven = [f"{word} {imbalance[name]:.2f}" for name, word in shown.items() if imbalance.get(name, 0) > UNEVEN]
+    uneven = {name: word for name, word in shown.items() if imbalance.get(name, 0) > UNEVEN}
     if not uneven:
         return None
-    remedy = "METIS with --balance nodes,edges,train evens them out"
-    return f"uneven parts: largest over mean is {', '.join(uneven)}; {remedy}"
+    evened = check(balance) or ("nodes", "train")  # at least, by default
+    if method == "metis" and {name.removesuffix("_nodes") for name in uneven} <= set(evened):
+        remedy = "METIS could not make them even, as a node with many edges is in one part; fewer parts are more even"
+    else:
+        remedy = "METIS with --balance nodes,edges,train makes them more even"
+    told = ", ".join(f"{word} {imbalance[name]:.2f}" for name, word in uneven.items())
+    return f"uneven parts: largest over mean is {told}; {remedy}"

@@ -15,7 +15,7 @@ BLOCK_BYTES = 96 << 20
 The parts of all nodes come on top.
 """
 SLACK = {"nodes": 1.03, "edges": 1.1, "train": balancing.TRAIN_SLACK}
-"""No part has more than so many times its share of each count, where the nodes can be dealt out so."""
+"""A part is full with so many times its share of a count, rounded up. A node that fits in no part makes a part fuller."""
 BLOCK_EDGES = 1 << 20
 """Most edges that are read at a time; a node's edges are read together."""
 _BLOCK_NODES = 4096

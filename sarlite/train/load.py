@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.comm.launch import default_prefetch, default_threads
+from sarlite.comm.launch import default_prefetch, rank_threads
 from sarlite.comm.working import working
 from sarlite.command import show
 from sarlite.data.dataset import SPLITS
@@ -150,7 +150,8 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         options.check(comm)
         begin, seconds = time.perf_counter(), {"partition": 0.0}
         found, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
-        for text in (balancing.warning(found.summary["partition"]), _lockstep(comm, options, found.summary)):
+        uneven = balancing.warning(*(found.summary[name] for name in ("partition", "method", "balance")))
+        for text in (uneven, _lockstep(comm, options, found.summary)):
             if text and comm.rank == 0:
                 show(f"warning: {text}", sys.stderr)
         part = found._replace(graph=make(options), seconds=seconds)
@@ -165,7 +166,7 @@ def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads
     """
     if prefetch is not None:
         return graph._replace(prefetch=prefetch)
-    return graph._replace(prefetch=default_prefetch(comm, threads or default_threads(comm)))
+    return graph._replace(prefetch=default_prefetch(comm, rank_threads(comm, threads)))
 
 
 def kind(comm: Communicator, spec: str) -> str:
@@ -257,6 +258,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
         "features": told_widths(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
         "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
         "method": (dataset.division or {"partition": "none"})["partition"],
+        "balance": (dataset.division or {}).get("balance"),
         "partition": _measures(comm, rows.train, n_rows, n_edges, n_cut),
     }  # fmt: skip
     task = dataset.task if _reads_labels(source) else source.task

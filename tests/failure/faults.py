@@ -37,6 +37,8 @@ TOLD = {  # what stderr must have; an empty pattern: nothing
     "launcher": r"", "proxy": r"mpiexec|proxy",
 }  # fmt: skip
 KINDS = list(TOLD)
+WAITS = ("prefetch", "push")
+"""Kinds that break a wait of a thread. A run has such waits whenever the fault is to come, so that the fault must strike."""
 FILES = {"config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json"}
 
 
@@ -98,6 +100,7 @@ class Run:
         self.seconds = time.monotonic() - start
         moment = folder / "moment"
         self.phase, *self.shared = moment.read_text().split("\n") if moment.exists() else [None]
+        self.armed = (folder / "armed").exists()
         self.after = time.time() - moment.stat().st_mtime if self.phase else None
         self.left = marked(mark)
         for pid in self.left:
@@ -141,6 +144,8 @@ class Run:
             yield f"did not end; left {len(self.left)} processes"
             return
         if self.phase is None:
+            if self.armed or self.case.kind in WAITS:
+                yield "the fault never struck"
             if self.status != 0:
                 yield f"without a fault the status is {self.status}"
         else:

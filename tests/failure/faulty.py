@@ -1,6 +1,7 @@
 """`python faulty.py ARGS`: sarlite.train with a fault that FAULT names, in one rank, so many seconds after Python's start.
 
-FAULT is KIND:RANK:SECONDS, FAULT_DIR the folder in which each process leaves its id, and the one that fails its moment.
+FAULT is KIND:RANK:SECONDS, FAULT_DIR the folder in which each process leaves its id. The process that is to fail leaves the file
+`armed` once the fault must come, and the file `moment` when the fault comes.
 """
 
 import ctypes
@@ -12,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+LATEST_WAIT = 5
+"""The wait of a thread that fails at the latest: a run has more, so that a fault that comes late strikes, too."""
 FOLDER = Path(os.environ["FAULT_DIR"])
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP, "int": signal.SIGINT, "stop": signal.SIGSTOP}
 
@@ -54,29 +57,27 @@ def computing_thread(rank):
     return next((thread for thread in threading.enumerate() if thread.name == f"rank {rank}"), threading.main_thread())
 
 
-def break_wait(name, how):
-    """Let the next wait of a thread of this name fail, or last."""
-    while "_in_thread" not in vars(sys.modules.get("sarlite.schedule.transport", Fault)):  # the end of the module
-        time.sleep(0.005)
-    transport = sys.modules["sarlite.schedule.transport"]
-    wait = transport.wait_all
+def break_wait(name, how, seconds):
+    """Let a wait of a thread of this name fail, or last: the first after so many seconds, or the `LATEST_WAIT`-th."""
+    from sarlite.schedule import transport  # only here: a fault at the start meets imports
+
+    wait, waits, start = transport.wait_all, [], time.monotonic()
 
     def failing(requests):
         if threading.current_thread().name == name:
-            note()
-            how()
+            waits.append(name)
+            if time.monotonic() - start > seconds or len(waits) >= LATEST_WAIT:
+                note()
+                how()
         wait(requests)
 
     transport.wait_all = failing
+    (FOLDER / "armed").touch()
 
 
-def fail(kind, rank):
-    if kind in ("prefetch", "push"):
-        break_wait(f"sarlite-{kind}", lambda: raise_(Fault("the cause")))
-        return
-    if kind == "stop" and "PMI_RANK" not in os.environ:  # a process alone that is stopped can tell nothing
-        break_wait("sarlite-prefetch", lambda: time.sleep(9999))
-        return
+def fail(kind, rank, seconds):
+    time.sleep(seconds)
+    (FOLDER / "armed").touch()
     note()
     if kind in SIGNALS:
         os.kill(os.getpid(), SIGNALS[kind])
@@ -98,12 +99,12 @@ def main():
     (FOLDER / f"pid{os.getpid()}").touch()
     kind, rank, seconds = os.environ["FAULT"].split(":")
     if kind != "none" and os.environ.get("PMI_RANK", rank) == rank:
-
-        def wait_and_fail():
-            time.sleep(float(seconds))
-            fail(kind, int(rank))
-
-        threading.Thread(target=wait_and_fail, daemon=True, name="fault").start()
+        if kind in ("prefetch", "push"):
+            break_wait(f"sarlite-{kind}", lambda: raise_(Fault("the cause")), float(seconds))
+        elif kind == "stop" and "PMI_RANK" not in os.environ:  # a thread as a rank
+            break_wait("sarlite-prefetch", lambda: time.sleep(9999), float(seconds))
+        else:
+            threading.Thread(target=fail, args=(kind, int(rank), float(seconds)), daemon=True, name="fault").start()
     runpy.run_module("sarlite.train", run_name="__main__", alter_sys=True)
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.helpers.train.jobs import ROOT, STARTS_JOBS
+from tests.helpers.train.jobs import ROOT, STALL_SECONDS, STARTS_JOBS
 
 pytestmark = STARTS_JOBS
 
@@ -185,7 +185,7 @@ def test_a_stall(job):
                     time.sleep(1)  # never sends
             receive()
     """)
-    assert failed.status != 0 and failed.seconds > 2
+    assert failed.status != 0
     for rank in range(3):
         assert f"[rank {rank}] no progress for 2 s" in failed.err
         line = "while True" if rank == 1 else "in receive"
@@ -205,10 +205,10 @@ def test_a_stall_after_some_ranks_are_done(job):
 
 
 def test_a_slow_rank_is_no_stall(job):
-    done = job(3, """
-        with guard(comm, stall_seconds=0.5) as watch:
+    done = job(3, f"""
+        with guard(comm, stall_seconds={STALL_SECONDS / 2}) as watch:
             for _ in range(20 if rank == 1 else 0):
-                time.sleep(0.1)
+                time.sleep({STALL_SECONDS / 16})
                 watch.tick()
             comm.barrier()
     """)

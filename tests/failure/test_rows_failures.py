@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from sarlite.train import checkpoint
-from tests.helpers.train.jobs import MPIEXEC, SECONDS, Failed, assert_ended
+from tests.helpers.train.jobs import MPIEXEC, SECONDS, STALL_SECONDS, Failed, assert_ended
 
 pytestmark = [
     pytest.mark.timeout(150 + 10 * SECONDS),
@@ -59,7 +59,7 @@ class Runs:
         self.path.write_text(textwrap.dedent(MODEL).format(rank=rank, step=step, when=when, **told))
         flags = flags or ["--data", DATA, "--model", f"{self.path}:Model", "--embedding", 3, "--hidden", 4, "--run-dir", self.run,
                           "--epochs", 3, "--checkpoint-every", 1, "--optimizer", "adam"]  # fmt: skip
-        flags = [*flags, *(["--stall-timeout", SECONDS / 3] if "STOP" in when else [])]
+        flags = [*flags, *(["--stall-timeout", 2 * STALL_SECONDS] if "STOP" in when else [])]
         return Failed(self.pids, 3, flags, moment=self.moment, seconds=40 + 3 * SECONDS)
 
     def resume(self, **failure):

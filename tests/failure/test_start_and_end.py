@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.failure import faults
 from tests.helpers.train.jobs import MPIEXEC, STARTS_JOBS, Job
 
 pytestmark = STARTS_JOBS
@@ -176,11 +177,9 @@ def test_the_name_of_shared_memory_is_gone_once_connected(job):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("first", [0, 2, 7])
 def test_the_faults_in_short(first):
     """Some kinds; `python -m tests.failure.faults` for all of them and many."""
-    from tests.failure import faults
-
     done = faults.campaign(first + 2, seed=1, first=first)
     assert not [(run.case, findings, run.told) for run, findings in done if findings]
 
@@ -199,3 +198,9 @@ def test_a_command_that_a_rank_starts(job, tmp_path):
     lines = sorted(filter(str.strip, done.out.splitlines()))
     assert [line[:1] for line in lines] == ["0", "0", "2", "2"]
     assert all("PMI_RANK" in line and "is no rank: start it as `env -u" in line for line in lines[2:])
+@pytest.mark.timeout(300)
+def test_a_fault_that_never_strikes_is_a_finding(monkeypatch, tmp_path):
+    """Without prefetch there is no thread whose wait could fail."""
+    monkeypatch.setattr(faults, "OPTIONS", [*faults.OPTIONS, "--prefetch", "0"])
+    run = faults.Run(tmp_path, faults.Case("prefetch", "threads", 2, 0, 0.5), 5.0)
+    assert list(run.findings()) == ["the fault never struck"]

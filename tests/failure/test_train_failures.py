@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from sarlite.train import checkpoint
-from tests.helpers.train.jobs import MPIEXEC, SECONDS, Failed, assert_ended
+from tests.helpers.train.jobs import MPIEXEC, SECONDS, STALL_SECONDS, Failed, assert_ended
 
 pytestmark = [
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(90 + 10 * SECONDS),
     pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside python or on PATH"),
     pytest.mark.skipif("PMI_SIZE" in os.environ, reason="starts MPI jobs of its own, which cannot run inside one"),
 ]
 
+STALLED = f"no progress for {STALL_SECONDS:g} s"
 DATA = "sbm:nodes=120,classes=3,features=8,degree=6"
 MODEL = """
     import os, signal, sys, threading, time
@@ -123,20 +124,19 @@ def test_on_minibatches(fail, remote, when, words):
 
 
 def test_a_stall(fail):
-    job = fail(in_epoch_2("time.sleep(999)"), flags=["--stall-timeout", 2])
-    assert_ended(job, "[rank 0] no progress for 2 s", "[rank 1] no progress for 2 s")
-    assert job.after > 2
+    job = fail(in_epoch_2("time.sleep(999)"), flags=["--stall-timeout", STALL_SECONDS])
+    assert_ended(job, f"[rank 0] {STALLED}", f"[rank 1] {STALLED}")
     assert any(line.startswith("[rank 1]") and "model.py" in line for line in job.err.splitlines()), "no stack of the rank that sleeps"
     assert any(line.startswith("[rank 0]") and "transport.py" in line for line in job.err.splitlines()), "no stack of the rank that waits"
 
 
 def test_a_stall_inside_a_message(fail):
     in_message = "len(calls) == 3 and " + in_epoch_2("time.sleep(999)")
-    assert_ended(fail(in_message=in_message, flags=["--stall-timeout", 2]), "[rank 1] no progress for 2 s", "in message")
+    assert_ended(fail(in_message=in_message, flags=["--stall-timeout", STALL_SECONDS]), f"[rank 1] {STALLED}", "in message")
 
 
 def test_a_slow_epoch_is_no_stall(fail):
-    job = fail("time.sleep(0.8)", flags=["--stall-timeout", 4, "--epochs", 3])
+    job = fail(f"time.sleep({STALL_SECONDS / 2})", flags=["--stall-timeout", 2 * STALL_SECONDS, "--epochs", 3])
     assert job.status == 0 and job.err == "", job.err
 
 
@@ -159,8 +159,8 @@ def test_threads_as_ranks(fail, when):
 
 
 def test_a_stall_of_threads_as_ranks(fail):
-    job = fail(in_epoch_2("time.sleep(999)"), n_ranks=0, flags=["--ranks", 2, "--stall-timeout", 2])
-    assert_ended(job, "[rank 0] no progress for 2 s", "model.py")
+    job = fail(in_epoch_2("time.sleep(999)"), n_ranks=0, flags=["--ranks", 2, "--stall-timeout", STALL_SECONDS])
+    assert_ended(job, f"[rank 0] {STALLED}", "model.py")
 
 
 # ---- signals
@@ -228,7 +228,7 @@ def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
     """An epoch that never ends; MPI's wait is in C, where Python's handlers do not come to run."""
     twice = "[threading.Timer(s, os.kill, (launcher(), signal.SIGTERM)).start() for s in (0.1, 2)]"
     job = fail(in_epoch_2(f"({twice}, {block})"), n_ranks=n_ranks, flags=[*flags, "--epochs", 50, "--checkpoint-every", 1])
-    assert job.status != 0 and job.after < SECONDS + 2
+    assert job.status != 0 and job.failed
     assert "interrupted by SIGTERM" in job.err and "Traceback" not in job.err and "File" not in job.err, job.err
     assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["epoch"] == 1
 
@@ -252,21 +252,23 @@ def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
 
 
 def test_a_load_that_is_blocked_is_a_stall(fail):
-    job = fail(flags=["--stall-timeout", 2], at_import=LOADING.format("time.sleep(999)"))
-    assert job.status not in (0, None) and "[rank 0] no progress for 2 s" in job.err and "[rank 1] no progress for 2 s" in job.err
+    job = fail(flags=["--stall-timeout", STALL_SECONDS], at_import=LOADING.format("time.sleep(999)"))
+    assert job.status not in (0, None) and f"[rank 0] {STALLED}" in job.err and f"[rank 1] {STALLED}" in job.err
 
 
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 def test_a_long_load_is_no_stall(fail, n_ranks, flags):
-    work = "(any(0 for _ in iter(lambda end=time.thread_time() + 5: time.thread_time() > end, True)), spec.load(*a, **k))[1]"
-    job = fail(n_ranks=n_ranks, flags=["--stall-timeout", 2.5, *flags], at_import=LOADING.format(work))
+    over = f"lambda end=time.monotonic() + {2 * STALL_SECONDS}: time.monotonic() > end"
+    work = f"(any(0 for _ in iter({over}, True)), spec.load(*a, **k))[1]"
+    job = fail(n_ranks=n_ranks, flags=["--stall-timeout", STALL_SECONDS, *flags], at_import=LOADING.format(work), seconds=100)
     assert job.status == 0 and job.err == "", job.err
 
 
 def test_a_long_child_is_no_stall(fail):
     """Where the parts are made, say."""
-    work = "(subprocess.run([sys.executable, '-c', 'import time\\nwhile time.process_time() < 5: pass']), spec.load(*a, **k))[1]"
-    job = fail(flags=["--stall-timeout", 2.5], at_import="import subprocess; " + LOADING.format(work))
+    code = f"import time\\nend = time.monotonic() + {2 * STALL_SECONDS}\\nwhile time.monotonic() < end: pass"
+    work = f"(subprocess.run([sys.executable, '-c', '{code}']), spec.load(*a, **k))[1]"
+    job = fail(flags=["--stall-timeout", STALL_SECONDS], at_import="import subprocess; " + LOADING.format(work), seconds=100)
     assert job.status == 0 and job.err == "", job.err
 
 
@@ -274,7 +276,7 @@ def test_a_long_child_is_no_stall(fail):
 @pytest.mark.parametrize("error", ["KeyError('the cause')", "MemoryError('the cause')"])
 def test_any_error_while_data_load(fail, n_ranks, flags, error):
     job = fail(n_ranks=n_ranks, flags=flags, at_import=LOADING.format(f"raises({error})"))
-    assert job.status not in (0, None) and "the cause" in job.err and job.seconds < SECONDS
+    assert job.status not in (0, None) and "the cause" in job.err
 
 
 # ---- what is refused

@@ -27,12 +27,17 @@ def _hooks():
 
 
 def test_leaving_waits_for_every_rank(comm):
-    before, start = _hooks(), time.monotonic()
+    before, left = _hooks(), comm.channel("left")
     with guard(comm) as watch:
         watch.tick()
         if comm.rank == comm.size - 1:
             time.sleep(0.5)
-    assert time.monotonic() - start >= 0.5 or comm.size == 1
+            late = [left.start_recv(np.empty(1), rank) for rank in range(comm.size - 1)]
+            assert not any(request.test() for request in late)
+    if comm.rank < comm.size - 1:
+        left.start_send(np.empty(1), comm.size - 1).wait()
+    else:
+        [request.wait() for request in late]
     assert _hooks() == before
 
 

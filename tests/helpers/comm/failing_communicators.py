@@ -47,7 +47,8 @@ class Faulty:
         self.points, self.fail_at = 0, fail_at
 
     def settle(self):
-        """Let all ranks go on after a fault. Collective."""
+        """Let all ranks go on after a fault, which must have struck where one was armed. Collective."""
+        assert self.fail_at is None or self.points >= self.fail_at, f"{self.points} points: the fault never struck"
         self.arm()
         self._comm.barrier()
         self._alarm.clear()

@@ -209,7 +209,7 @@ class Program:
         comm = comm if self.fault is None else Faulty(comm, alarm)
         graph = self.make(comm)
         if self.fault is not None:
-            self._fail(comm, graph)
+            graph = self._fail(comm, graph)
         if self.rehearsed:
             with no_grad():
                 self._once(graph, backward=False)
@@ -217,18 +217,19 @@ class Program:
         return Ranked(graph, self.dtype).ids, [self._once(graph, constants=constants) for _ in range(self.times)]
 
     def _fail(self, comm, graph):
-        """One rank fails somewhere in the program; then all recover."""
+        """One rank fails somewhere in the program on a new graph; then all recover. Return the new graph."""
         who, share = self.fault
         comm.arm()
         self._once(graph)
-        comm.barrier()
         n_points = comm.bcast(comm.points, who)
+        graph = self.make(comm)  # which has kept nothing that spares it a message
         comm.barrier()
-        comm.arm(1 + int(share * n_points) if comm.rank == who else None)
+        comm.arm(1 + int(share * n_points) if comm.rank == who and n_points else None)
         with _ignored(Fault, PeerError):
             self._once(graph)
         comm.settle()
         graph.recover()
+        return graph
 
     def _once(self, graph, backward=True, constants=None):
         world = Ranked(graph, self.dtype)

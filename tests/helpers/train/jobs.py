@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SECONDS = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 """A job that has gone wrong must have ended by then, start of Python included; longer where the machine is busy."""
+STALL_SECONDS = SECONDS / 5
+"""A time-out of a stall that a job's start keeps, where the machine is busy, too."""
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_", "MPI_LOCAL", "MV2_", "SLURM_", "HYDRA_", "HYDI_")
 STARTS_JOBS = [
@@ -46,7 +47,7 @@ class Job:
     def __init__(self, folder, command, environ=None, seconds=SECONDS, during=None):
         env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
         env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(environ or {})}
-        self.pids, start = folder, time.monotonic()
+        self.pids = folder
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             if during:
@@ -55,7 +56,7 @@ class Job:
         except subprocess.TimeoutExpired:
             self._kill(process)
             raise
-        self.status, self.seconds = process.returncode, time.monotonic() - start
+        self.status = process.returncode
 
     def running(self):
         return [int(file.name) for file in self.pids.iterdir() if _runs(int(file.name))]
@@ -74,9 +75,9 @@ def _runs(pid):
 
 
 class Failed(Job):
-    """A training job; `after` is how many seconds after the failure all its processes were gone."""
+    """A training job, which must end within `seconds`; `failed` tells whether the failure happened."""
 
-    def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=40):
+    def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
         command = [*launcher, sys.executable, "-m", "sarlite.train", "--threads", "1", "--progress", "none", *map(str, flags)]
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts in the background ignores it
@@ -85,11 +86,11 @@ class Failed(Job):
         finally:
             signal.signal(signal.SIGINT, before)
         assert not self.running()
-        self.after = time.time() - moment.stat().st_mtime if moment and moment.exists() else None
+        self.failed = bool(moment and moment.exists())
 
 
 def assert_ended(job, *words):
     assert job.status not in (0, None)
-    assert job.after is not None and job.after < SECONDS, "the failure did not happen, or not all processes ended in time"
+    assert job.failed, "the failure did not happen"
     for word in words:
         assert word in job.err, job.err

@@ -56,7 +56,7 @@ def rows_of(module, folder, tmp_path, *flags):
         assert KEYS <= row.keys()
         assert row["ranks"] == row["threads"] == 1
         assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and math.isfinite(row["ms"])
-        assert 0 < row["limit_fraction"] <= 1 and row["gather_fraction"] > 0 and 0 <= row["peak_mib"] < 1000
+        assert row["limit_fraction"] > 0 and row["gather_fraction"] > 0 and 0 <= row["peak_mib"] < 1000
     return rows
 
 
@@ -113,7 +113,7 @@ def test_limits(tmp_path):
     for row in rows:
         assert KEYS - {"peer", "peer_ms", "peer_peak_mib", "ratio"} <= row.keys()
         rate = row["gflop_per_s" if row["case"] == "sgemm" else "gb_per_s"]
-        assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and 0 < rate < 1e5
+        assert 0 < row["ms_min"] <= row["ms"] <= row["ms_max"] and rate > 0
     cases = [row["case"] for row in rows if row["case"] != "message"]  # those need MPI
     assert cases == ["read", "copy", "triad", "sgemm", "sgemm"] + 6 * ["gather"]
 
@@ -172,7 +172,7 @@ def test_attention(folder, tmp_path):
 
     row, = rows_of(attention_speed, folder, tmp_path, "--graphs-list", "S/1000", "--heads", "2", "--dim", "5")
     assert row["heads"] == 2 and row["dim"] == 5
-    assert 0 < row["forward_ms"] < row["ms_max"] and 0 < row["backward_ms"] < row["ms_max"]
+    assert row["forward_ms"] > 0 and row["backward_ms"] > 0
     assert row["net_peak_mib"] == pytest.approx(row["peak_mib"] - 3 * 100 * 2 * 5 * 4 / 2**20)
 
 

@@ -51,10 +51,25 @@ def test_scaling(tmp_path):
     assert "backward_fetch" in sar["sent_bytes"] and "backward_fetch" not in oneshot["sent_bytes"]
     assert one["sent_mib"] == 0 < oneshot["sent_mib"] < sar["sent_mib"]
     assert [len(r["account"]) for r in (one, sar, oneshot)] == [1, 2, 2]
-    for r in (one, sar, oneshot):  # wall time, whose spans nest: all of the fastest epoch is accounted for
-        assert all(min(rank.values()) > -1e-3 for rank in r["account"])
-        assert max(sum(rank.values()) for rank in r["account"]) >= r["ms_min"] * 0.99
+    assert all(min(rank.values()) > -1e-3 for r in (one, sar, oneshot) for rank in r["account"])  # spans nest
     assert all(rank["peers"] > 0 and rank["wait"] > 0 for rank in sar["account"])
+
+
+def test_busy(tmp_path, monkeypatch):
+    import busy
+
+    monkeypatch.setitem(busy.CASES, "small", dict(data="sbm:nodes=100,classes=3,features=8,degree=5", epochs=5))
+    started, popen = [], busy.subprocess.Popen
+    monkeypatch.setattr(busy.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    out = tmp_path / "rows.json"
+    flags = ["--cases", "small", "--places", "2x1", "--ways", "default,spinning", "--rounds", "1"]
+    busy.main([*flags, "--json", str(out)])
+    rows = json.loads(out.read_text())
+    assert [(r["ranks"], r["threads"], r["way"]) for r in rows if r["busy"]] == [(2, 1, "default"), (2, 1, "spinning")]
+    assert len(rows) == 4 and all((r["to_quiet"] is not None) == r["busy"] for r in rows)
+    assert all(r["to_spinning"] == 1 for r in rows if r["way"] == "spinning")
+    loops = [process for process in started if process.args[-1].endswith("while True: pass")]
+    assert len(loops) == len(os.sched_getaffinity(0)) and all(loop.poll() is not None for loop in loops)
 
 
 def test_scaling_leaves_the_first_epoch_out():

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from sarlite.comm import Solo, launch
+from sarlite.comm import Solo, launch, threads
 from sarlite.errors import ConfigError
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
@@ -83,6 +83,23 @@ def test_mpi4py_without_an_mpi_library(monkeypatch):
         launch.connect({"PMI_SIZE": "2"})
 
 
+@pytest.mark.parametrize("told, words", [
+    ("cannot load MPI library\nlibmpi.so: cannot open shared object file", r"\(cannot load MPI library\): pip install 'sarlite\[mpich\]'"),
+    ("cannot load MPI library\nlibmpi.so.12: failed to map segment from shared object", r"too little memory or address space"),
+])  # fmt: skip
+def test_why_mpi_cannot_be_loaded(monkeypatch, told, words):
+    class Fails:
+        def find_spec(self, name, *more):
+            if name == "sarlite.comm.mpi":
+                raise RuntimeError(told)
+
+    monkeypatch.delitem(sys.modules, "sarlite.comm.mpi", raising=False)
+    monkeypatch.delattr("sarlite.comm.mpi", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Fails(), *sys.meta_path])
+    with pytest.raises(ConfigError, match=words):
+        launch._world()
+
+
 def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
     """default_threads where rank r runs on host `hosts[r]`, may use `cores[r]`, and the time of quotas[r]: a control group and cores."""
     hosts, quotas = hosts or ["here"] * len(cores), quotas or [None] * len(cores)
@@ -142,6 +159,32 @@ def test_the_quota_of_a_control_group(tmp_path, groups, files, found):
 def test_default_threads_of_this_process(monkeypatch):
     monkeypatch.setattr(launch, "_quota", lambda: None)
     assert launch.default_threads(Solo()) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("chosen, variable, expected", [
+    (3, "5", 3), (0, "5", 5), (0, " 5 , 2", 5), (0, "", 2), (0, "two", 2), (0, "0", 2), (0, None, 2),
+])  # fmt: skip
+def test_threads_of_a_rank(monkeypatch, chosen, variable, expected):
+    """--threads comes first, then OMP_NUM_THREADS, then the rank's share of the cores."""
+    monkeypatch.setattr(launch, "_cores", lambda: {0, 1})
+    monkeypatch.setattr(launch, "_quota", lambda: None)
+    environ = {} if variable is None else {"OMP_NUM_THREADS": variable}
+    assert launch.rank_threads(Solo(), chosen, environ) == expected
+
+
+def test_ranks_may_choose_their_threads_differently():
+    """The cores are shared out together, also where one rank alone needs its share."""
+
+    def work(comm):
+        return launch.rank_threads(comm, 3 * comm.rank, {})
+
+    assert threads.run(2, work)[1] == 3
+
+
+def test_too_many_threads_are_refused_by_the_name_of_the_variable():
+    with pytest.raises(ConfigError, match="OMP_NUM_THREADS=5000: at most 1024"):
+        launch.rank_threads(Solo(), environ={"OMP_NUM_THREADS": "5000"})
+    assert launch.rank_threads(Solo(), 2, {"OMP_NUM_THREADS": "5000"}) == 2
 
 
 def test_importing_loads_no_mpi():

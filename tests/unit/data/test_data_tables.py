@@ -209,7 +209,7 @@ def test_many_parts_of_few_nodes_warn(files, capsys):
     assert main(["convert", f"edges:e.csv,{COLUMNS},nodes=n.csv,{OF_NODES}", "d"]) == 0
     assert main(["partition", "d", "--parts", "1", "--method", "random"]) == 0 and "warning" not in capsys.readouterr().err
     assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
-    assert "warning: --parts 2: fewer than ten nodes a part, of 6 nodes; 1 or fewer" in capsys.readouterr().err
+    assert "warning: --parts 2: fewer than ten nodes a part, of 6 nodes; one part is enough\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word, number", [("2e9", 2 * 10**9), ("1.5E3", 1500), ("17", 17), ("1.50e1", 15)])

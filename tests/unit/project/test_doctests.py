@@ -1,4 +1,4 @@
-"""The examples in docstrings of the tape and of numerics run and give what they show."""
+"""The examples in docstrings of the tape, of numerics and of top-level modules run and give what they show."""
 
 import doctest
 import importlib
@@ -9,7 +9,7 @@ import pytest
 import sarlite
 
 ROOT = Path(sarlite.__file__).parent
-MODULES = sorted(
+MODULES = ["sarlite.loading"] + sorted(
     f"sarlite.{package}.{path.stem}"
     for package in ("tape", "numerics") for path in (ROOT / package).glob("*.py") if path.stem != "__init__"
 )  # fmt: skip

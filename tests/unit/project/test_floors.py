@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PACKAGE, MODELS = ROOT / "sarlite", ROOT / "models"
 FLOORS = [
-    {"errors", "keys", "types", "files", "lazy", "profile"},
+    {"errors", "keys", "types", "files", "lazy", "loading", "profile"},
     {"_native", "progress", "command", "user_code"},
     {"kernels"},
     {"structure", "numerics", "comm"},

@@ -93,7 +93,7 @@ ANNOTATED = {
     "sarlite.comm": ("Request", "Communicator", "Solo", "together", "agree", "wrap"),
     "sarlite.comm.protocol": ("Communicator", "Request"),
     "sarlite.comm.guard": ("guard",),
-    "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "default_prefetch"),
+    "sarlite.comm.launch": ("launched_ranks", "connect", "default_threads", "rank_threads", "default_prefetch"),
     "sarlite.comm.requests": ("Staged",),
     "sarlite.comm.threads": ("ThreadCommunicator", "run"),
 }

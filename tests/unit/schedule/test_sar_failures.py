@@ -91,7 +91,7 @@ def test_a_failure_leaves_no_thread_and_no_rows():
             fail(graph, when, call)
             graph.recover()
         comm.barrier()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 25
         while (own_threads() or graph.profile.live_remote_buffers) and time.monotonic() < end:
             gc.collect()
             time.sleep(0.01)

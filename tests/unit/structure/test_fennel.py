@@ -84,3 +84,35 @@ def test_training_on_its_parts(tmp_path, capfd, mode, method, warned):
     assert main([*words, "--epochs", "1", "--hidden", "4", "--run-dir", str(tmp_path / "run"), "--progress", "none"]) == 0
     said = capfd.readouterr().err
     assert (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts" in said) == warned
+
+
+@pytest.mark.parametrize("n_nodes", [20, 100, 1000])
+@pytest.mark.parametrize("n_parts", [2, 3, 8])
+def test_the_limit_of_one_count_holds_on_a_star(n_nodes, n_parts):
+    """With several counts it cannot: the hub has half of the edges."""
+    graph = star(n_nodes)
+    nodes = np.bincount(partition(*graph, n_parts, "fennel", balance="nodes"), minlength=n_parts)
+    assert nodes.max() <= np.ceil(streaming.SLACK["nodes"] * n_nodes / n_parts)
+    train = np.arange(n_nodes) < n_nodes // 2
+    parts = partition(*graph, n_parts, "fennel", balance="train", train_mask=train)
+    trained = np.bincount(parts[train], minlength=n_parts)
+    assert trained.max() <= np.ceil(streaming.SLACK["train"] * train.sum() / n_parts)
+
+
+def test_the_imbalance_of_a_star_is_what_the_page_says():
+    """docs/data.md"""
+    train = np.arange(1000) < 200
+
+    def imbalance(n_parts):
+        parts = partition(*star(1000), n_parts, "fennel", balance="nodes,edges,train", train_mask=train)
+        counts = (np.bincount(parts, weights, n_parts) for weights in (None, np.diff(star(1000)[0]), train))
+        return [round(count.max() / count.mean(), 2) for count in counts]
+
+    assert imbalance(3) == [1.45, 1.55, 1.54] and imbalance(8)[1] == 4
+
+
+def star(n_nodes):
+    """Node 0 and each other node are neighbours: (indptr, indices)."""
+    ends = np.arange(1, n_nodes)
+    degrees = np.concatenate([[n_nodes - 1], np.ones(n_nodes - 1, int)])
+    return np.concatenate([[0], np.cumsum(degrees)]), np.concatenate([ends, np.zeros(n_nodes - 1, int)]).astype(np.int32)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sarlite.errors import ConfigError
+from sarlite.structure import balance as balancing
 from sarlite.structure import metis
 from sarlite.structure.balance import swap_training
 from sarlite.structure.edges import csr_by_dst, destinations
@@ -134,3 +135,15 @@ def test_the_seed_decides(graph):
 def test_impossible_options_are_named(graph, options, message):
     with pytest.raises(ConfigError, match=message):
         partition(graph.indptr, graph.indices, **options)
+
+
+@pytest.mark.parametrize("method, balance, uneven, helps", [
+    ("random", None, "nodes", True), ("fennel", "nodes,edges,train", "edges", True), ("metis", None, "edges", True),
+    ("metis", "nodes", "train_nodes", True), ("metis", None, "train_nodes", False), ("metis", "nodes,edges,train", "edges", False),
+])  # fmt: skip
+def test_metis_is_advised_where_it_can_help(method, balance, uneven, helps):
+    imbalance = {"nodes": 1.0, "edges": 1.0, "train_nodes": 1.0}
+    assert balancing.warning({"imbalance": imbalance}, method, balance) is None
+    told = balancing.warning({"imbalance": {**imbalance, uneven: 2.5}}, method, balance)
+    assert " 2.50; " in told and ("METIS with --balance nodes,edges,train" in told) == helps
+    assert helps or "METIS could not make them even" in told

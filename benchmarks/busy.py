@@ -1,0 +1,108 @@
+"""How long is an epoch where other programs keep each core busy, and does that readiness cost anything on a quiet machine?
+
+Trains by the training command as `--places` say, in ranks x threads, once alone and once beside a busy loop on each
+core that this process may use. The busy loops end with the measurement. Cases: `small` is the tutorial's size, a
+GraphSAGE of 64 columns on 2,000 nodes and 30,000 edges, whose kernels take microseconds; `medium` has 20,000 nodes and
+400,000 edges.
+
+`--ways` says how threads and ranks wait: `default` as sarlite sets it; `spinning` as libgomp and MPICH do by
+themselves; `sleeping` at once. The ways take turns, `--rounds` times, quiet and busy. `ms` is over all epochs of all
+rounds but each run's first three. `to_quiet` is the busy mean to the quiet mean, as a busy machine's slow epochs are
+what a user waits for; `to_spinning` the quiet median to that of `spinning`, which is what readiness costs.
+
+Other work on the machine makes `quiet` meaningless: see `load`, the mean number of processes that wanted a core.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import harness
+
+SPINNING = {"GOMP_SPINCOUNT": "300000", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
+WAYS = {"default": {}, "spinning": SPINNING, "sleeping": {**SPINNING, "GOMP_SPINCOUNT": "0"}}
+CASES = {
+    "small": dict(data="sbm:nodes=2000,classes=3,features=8,degree=30", epochs=60),
+    "medium": dict(data="sbm:nodes=20000,classes=8,features=64,degree=20", epochs=20),
+}
+SHARED = dict(model="sage", hidden=64, eval_every=1000, verify=False)
+WARM_UP = 3
+
+
+@contextmanager
+def busy_cores(busy):
+    """Keep each core of this process busy for the body of a `with`, unless `busy` is false."""
+    cores = sorted(os.sched_getaffinity(0)) if busy else ()
+    loops = [subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
+             for core in cores]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def measure(args):
+    """Return {(case, place, way, busy): (milliseconds of epochs, loads)}."""
+    found = {}
+    for number in range(args.rounds):
+        for busy in (False, True):
+            with busy_cores(busy):
+                for case in args.cases:
+                    for place in args.places:
+                        for way in args.ways:
+                            harness.note(f"round {number + 1}: {case}, {place}, {way}, {'busy' if busy else 'quiet'}")
+                            times, loads = found.setdefault((case, place, way, busy), ([], []))
+                            times += epochs(case, place, way)
+                            loads.append(os.getloadavg()[0])
+    return found
+
+
+def epochs(case, place, way):
+    """Return the milliseconds of each epoch of a run, without the first."""
+    n_ranks, threads = map(int, place.split("x"))
+    line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
+    return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]
+
+
+def rows_of(found):
+    """Return a row for each case, place, way and kind of machine."""
+    rows = []
+    for (case, place, way, busy), (times, loads) in found.items():
+        n_ranks, threads = map(int, place.split("x"))
+        quiet = found[case, place, way, False][0]
+        spinning = found.get((case, place, "spinning", busy), (None,))[0]
+        rows.append({"case": case, "ranks": n_ranks, "threads": threads, "way": way, "busy": busy,
+                     **harness.summary(times), "mean_ms": statistics.mean(times), "load": max(loads),
+                     "to_quiet": statistics.mean(times) / statistics.mean(quiet) if busy else None,
+                     "to_spinning": statistics.median(times) / statistics.median(spinning) if spinning else None})
+    return rows
+
+
+COLUMNS = {
+    **harness.named("case", "ranks", "threads", "way"),
+    "machine": lambda r: "busy" if r["busy"] else "quiet",
+    "ms": harness.times(digits=1),
+    "mean": lambda r: f"{r['mean_ms']:,.1f}",
+    "to quiet": lambda r: r["to_quiet"] and f"{r['to_quiet']:.2f}",
+    "to spinning": lambda r: r["to_spinning"] and f"{r['to_spinning']:.2f}",
+    "load": lambda r: f"{r['load']:.1f}",
+}
+
+
+def main(argv=None):
+    parser = harness.parser(__doc__)
+    parser.add_argument("--cases", type=harness.words, default=list(CASES))
+    parser.add_argument("--places", type=harness.words, default=["1x2", "2x1", "4x1"], help="ranks x threads")
+    parser.add_argument("--ways", type=harness.words, default=list(WAYS))
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args(argv)
+    rows = rows_of(measure(args))
+    harness.report("An epoch, alone and beside a busy loop on each core", rows, COLUMNS, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

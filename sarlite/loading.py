@@ -1,0 +1,43 @@
+"""Settings that C libraries read from the environment when they are loaded."""
+
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def default_environment(
+    *, unless: tuple[str, ...] = (), environ: MutableMapping[str, str] = os.environ, **values: object
+) -> Iterator[None]:
+    """Set environment variables for the body of a `with`, so that child processes do not inherit them.
+
+    Parameters
+    ----------
+    unless : tuple of str
+        Names of other variables. Nothing is set if the user has set one of them or one of `values`.
+    environ : mutable mapping of str
+        The environment.
+    **values : object
+        The variables, by name.
+
+    Examples
+    --------
+    >>> environ = {"OMP_WAIT_POLICY": "active"}
+    >>> with default_environment(GOMP_SPINCOUNT=0, environ=environ):
+    ...     environ["GOMP_SPINCOUNT"]
+    '0'
+    >>> with default_environment(GOMP_SPINCOUNT=0, unless=("OMP_WAIT_POLICY",), environ=environ):
+    ...     "GOMP_SPINCOUNT" in environ
+    False
+    >>> environ
+    {'OMP_WAIT_POLICY': 'active'}
+    """
+    if any(name in environ for name in (*values, *unless)):
+        yield
+        return
+    environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name in values:
+            del environ[name]

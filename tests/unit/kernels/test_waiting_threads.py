@@ -1,0 +1,33 @@
+"""How OpenMP's threads wait, which libgomp reads from the environment as it is loaded, and tells where OMP_DISPLAY_ENV asks."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sarlite.kernels.native import SPIN_COUNT
+
+CODE = """
+import os, subprocess, sys
+import sarlite.kernels
+environ = dict(os.environ)
+child = subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('GOMP_SPINCOUNT'))"], capture_output=True, text=True)
+print(environ.get("GOMP_SPINCOUNT"), child.stdout.strip())
+"""
+
+
+@pytest.mark.parametrize("chosen, spins, inherited", [
+    ({}, str(SPIN_COUNT), "None"),
+    ({"GOMP_SPINCOUNT": "77"}, "77", "77"),
+    ({"OMP_WAIT_POLICY": "passive"}, "0", "None"),
+    ({"OMP_WAIT_POLICY": "active"}, "30000000000", "None"),
+], ids=["default", "spin count", "passive", "active"])  # fmt: skip
+def test_threads_spin_shortly_unless_the_user_says_otherwise(chosen, spins, inherited):
+    environ = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environ |= {"OMP_DISPLAY_ENV": "verbose", **chosen}
+    done = subprocess.run([sys.executable, "-c", CODE], env=environ, capture_output=True, text=True, check=True)
+    if "GOMP_SPINCOUNT" not in done.stderr:
+        pytest.skip("the kernels' OpenMP is not libgomp, or they have none")
+    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
+    assert done.stdout.split() == [inherited, inherited]  # neither this process nor its children keep the default
