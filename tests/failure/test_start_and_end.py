@@ -198,6 +198,8 @@ def test_a_command_that_a_rank_starts(job, tmp_path):
     lines = sorted(filter(str.strip, done.out.splitlines()))
     assert [line[:1] for line in lines] == ["0", "0", "2", "2"]
     assert all("PMI_RANK" in line and "is no rank: start it as `env -u" in line for line in lines[2:])
+
+
 @pytest.mark.timeout(300)
 def test_a_fault_that_never_strikes_is_a_finding(monkeypatch, tmp_path):
     """Without prefetch there is no thread whose wait could fail."""
