@@ -1,12 +1,19 @@
 """Rows broadcast in turn, in one order on every rank (MG-GCN 4.1, Figure 2), or ahead by a thread (MG-GCN 4.3)."""
 
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 
+from sarlite.comm import Communicator, Request
 from sarlite.comm.wire_arrays import check_calls
+from sarlite.schedule.ahead import Ahead
 from sarlite.schedule.messages import allocate
-from sarlite.schedule.transport import Fetch, wait_all
+from sarlite.schedule.pieces import Piece
+from sarlite.schedule.transport import Fetch, Transport, wait_all
+from sarlite.types import Array
 
 MOVED_BYTES = 1 << 17
 """Bytes of rows that are moved at once, each time copied: few, so that they stay in the processor's cache."""
@@ -23,7 +30,7 @@ class Broadcasts(Fetch):
     Other ranks, which may have failed at another piece, wait for it.
     """
 
-    def __init__(self, transport, pieces, arrays, phase):
+    def __init__(self, transport: Transport, pieces: Sequence[Piece], arrays: tuple[Array, ...], phase: str) -> None:
         super().__init__(transport, pieces, arrays, phase)
         self.left = deque(self.coming)
 
@@ -37,29 +44,30 @@ class Broadcasts(Fetch):
         return super().__enter__()
 
     @staticmethod
-    def channel_of(transport):
+    def channel_of(transport: Transport) -> Communicator:
         return transport.comm.channel("broadcast")
 
     @property
-    def threads(self):
+    def threads(self) -> list[Ahead[Any]]:
         return self.transport.state.broadcasting
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
         if error is not None and not self.ahead:
             while self.left:
                 self.bring(self.left[0])
 
-    def check(self):
+    def check(self) -> None:
         """Raise a ShapeError on every rank unless all ranks broadcast rows of the same shape and dtype. Collective."""
         rows = ", ".join(f"{dtype} rows of shape {shape}" for shape, dtype in self.templates)
         check_calls(self.comm.allgather(f"broadcasts of {rows}"))
 
-    def release(self, piece):
+    def release(self, piece: Piece) -> None:
         if not piece.own:
             super().release(piece)
 
-    def bring(self, piece):
+    def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
         self.left.popleft()
         try:
             return self.start(piece)(), ()
@@ -67,8 +75,8 @@ class Broadcasts(Fetch):
             self.left.clear()  # nobody knows how far the other ranks are
             raise
 
-    def produce(self, leave):
-        under_way = deque()
+    def produce(self, leave: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
+        under_way = deque[Callable[[], tuple[Array, ...]]]()
         self.check()
         for piece in self.coming:
             if not piece.own and not leave(wait=False):
@@ -81,7 +89,7 @@ class Broadcasts(Fetch):
         while under_way:
             yield under_way.popleft()()
 
-    def start(self, piece):
+    def start(self, piece: Piece) -> Callable[[], tuple[Array, ...]]:
         """Start to broadcast the rows of a piece.
 
         Return a function that waits for the transfer and returns the rows of the piece's columns.

@@ -8,12 +8,18 @@ communicator's graphs refuse to work until `recover` (`CommState`), because no r
 
 import threading
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
 
 from sarlite import kernels
+from sarlite.comm import Communicator, Request
 from sarlite.errors import PeerError
 from sarlite.schedule.ahead import Ahead
 from sarlite.schedule.communicator_state import CommState
 from sarlite.schedule.messages import allocate, gather, pack, templates_of
+from sarlite.schedule.pieces import Arrival, Piece
+from sarlite.types import Array
 
 
 class Transport:
@@ -62,7 +68,8 @@ class Transfer:
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         try:
             if error is None:
                 self.finish()
@@ -75,7 +82,7 @@ class Transfer:
                     self._failed = True
                 self.transport.state.fail(error)
 
-    def finish(self):
+    def finish(self) -> None:
         """Wait for all messages that are still in transit."""
 
     def receive(self, array, source):
@@ -116,12 +123,12 @@ class Fetch(Transfer):
         Phase that the transferred bytes are counted under.
     """
 
-    def __init__(self, transport, pieces, arrays, phase):
+    def __init__(self, transport: Transport, pieces: Sequence[Piece], arrays: tuple[Array, ...], phase: str) -> None:
         super().__init__(transport, self.channel_of(transport))
         self.arrays, self.phase, self.templates = arrays, phase, templates_of(arrays)
         self.coming = [piece for piece in pieces if piece.arrivals]
         self.goes_ahead = bool(transport.prefetch and self.coming and len(pieces) > 1)
-        self.ahead = None
+        self.ahead: Ahead[Any] | None = None
 
     def __enter__(self):
         if self.goes_ahead:
@@ -132,26 +139,27 @@ class Fetch(Transfer):
         return self
 
     @staticmethod
-    def channel_of(transport):
+    def channel_of(transport: Transport) -> Communicator:
         return transport.fetch_comm
 
     @property
-    def threads(self):
+    def threads(self) -> list[Ahead[Any]]:
         """List that the prefetch thread is registered in, so that `recover` can wait for it."""
         return self.transport.state.fetching
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         if self.ahead and error is not None:
             self.ahead.stop(at_once=True)
         super().__exit__(kind, error, trace)
 
-    def finish(self):
+    def finish(self) -> None:
         if self.ahead:
             with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
                 self.ahead.finish()
             self.threads.remove(self.ahead)
 
-    def take(self, piece):
+    def take(self, piece: Piece) -> tuple[Array, ...]:
         """Wait for the rows of the piece's columns and return them."""
         if not piece.arrivals:
             return self.arrays
@@ -163,12 +171,12 @@ class Fetch(Transfer):
             wait_all(sends)
             return rows
 
-    def release(self, piece):
+    def release(self, piece: Piece) -> None:
         """Report that the rows of the piece taken last are freed, so that more rows may be fetched."""
         if self.ahead and piece.arrivals:
             self.ahead.release()
 
-    def produce(self, leave):
+    def produce(self, leave: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
         """Yield the rows of each piece; the prefetch thread runs this generator."""
         for piece in self.coming:
             if not leave():
@@ -178,7 +186,7 @@ class Fetch(Transfer):
             del rows
             wait_all(sends)
 
-    def bring(self, piece):
+    def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
         """Receive the rows of a piece; return the rows and the requests of the messages sent to peers."""
         buffer, rows = allocate(piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
@@ -192,16 +200,20 @@ class Fetch(Transfer):
             finish()
         return rows, sends
 
-    def start_receive(self, arrival, message, views):
+    def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
         """Start to receive the rows of an arrival into `views`; return a function that completes the receive.
 
         Rows that are consecutive at their owner come array by array. Other rows come as one message. If `message` is
         given, `views` are its sections.
         """
-        straight, sections = arrival.contiguous or len(views) == 1, ()
-        if not straight and message is None:
+        sections: tuple[Array, ...] = ()
+        if arrival.contiguous or len(views) == 1:
+            parts = views
+        elif message is None:
             message, sections = allocate(arrival.n_rows, self.templates)
-        parts = views if straight else (message,)
+            parts = (message,)
+        else:
+            parts = (message,)
         n_bytes = sum(part.nbytes for part in parts)
         span = self.profile.span("fetch", "fetch", peer=arrival.source, bytes=n_bytes, phase=self.phase)
         requests = [self.receive(part, arrival.source) for part in parts]
@@ -215,7 +227,7 @@ class Fetch(Transfer):
 
         return finish
 
-    def start_send(self, arrival):
+    def start_send(self, arrival: Arrival) -> list[Request | None]:
         """Start to send `send_rows` of each array; return the requests.
 
         Consecutive rows are sent without a copy, other rows as one packed message.
@@ -238,10 +250,10 @@ class NoFetch:
     def __exit__(self, *error):
         pass
 
-    def take(self, piece):
+    def take(self, piece: Piece) -> None:
         return None
 
-    def release(self, piece):
+    def release(self, piece: Piece) -> None:
         pass
 
 
