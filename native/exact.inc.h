@@ -41,8 +41,8 @@ SAR_INLINE void NAME(round_row)(T *restrict to, const double *restrict sums, int
                                 int64_t n)
 {
     for (int64_t f = 0; f < n; f++) {
-        double sum = sums[f];
-        if (LEVELS == 2) sum += sum - sum == 0 ? sums[apart + f] : 0;
+        double sum = sums[f], low = sums[(LEVELS - 1) * apart + f];
+        if (LEVELS == 2) sum += sum - sum == 0 ? low : 0;
         T whole = (T)(sum * by);
         to[f] = accumulate ? to[f] + whole : whole;
     }

@@ -17,6 +17,11 @@ from tests.helpers.comm.comm_checks import CHECKS, NEED_A_PEER
 pytestmark = pytest.mark.timeout(60)
 
 
+@pytest.fixture
+def _ranks_make_the_same_collectives():
+    """Do not count collective calls: some checks call from another thread on one rank alone."""
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CHECKS)
 def test_threads(name, n_ranks):
