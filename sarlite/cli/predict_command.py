@@ -153,7 +153,8 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta))
     graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
     graph = graph._replace(backward="push")  # no plan of the reversed edges is made
-    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
+    with errors_of(options.schedule.mode, "mode"):
+        part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     together(comm, lambda: _check_data(config, run, meta, part, n_train))
     if "data" not in config.given:
