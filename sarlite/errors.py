@@ -222,8 +222,8 @@ def _refuse_hidden(package, what):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return True if a library could not be loaded for want of memory or address space, as the loader's words say."""
-    words = r"map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
+    """Return True if an error tells of too little memory or address space, in the words of a loader or of NumPy."""
+    words = r"array is too big|Maximum allowed dimension|map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
     return isinstance(error, MemoryError) or re.search(words, str(error)) is not None
 
 

@@ -60,16 +60,18 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
     folder = os.path.dirname(target)
     remove_left(folder)
     temporary, handle = _private(folder, lambda name: os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+    file = open(handle, "wb")  # noqa: SIM115, closed below
     try:
-        with open(handle, "wb") as file:
-            yield temporary, file
-            file.flush()
-            os.fsync(file.fileno())
-            if trial:
-                return
-            (_name_new if new else os.replace)(temporary, target)
+        yield temporary, file
+        file.flush()
+        os.fsync(file.fileno())
+        if trial:
+            return
+        (_name_new if new else os.replace)(temporary, target)
         sync_folder(folder)
     finally:
+        with contextlib.suppress(OSError):  # after an error what is still in the buffer cannot be written either
+            file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
 

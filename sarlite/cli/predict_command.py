@@ -166,7 +166,8 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
                                  schema=meta.get("schema"))
     graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
     graph = graph._replace(backward="push")  # no plan of the reversed edges is made
-    part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
+    with errors_of(options.schedule.mode, "mode"):
+        part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     part = together(comm, lambda: _with_classes(config, run, meta, part))
     together(comm, lambda: _check_data(config, run, meta, part, n_train))

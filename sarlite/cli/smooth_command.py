@@ -21,6 +21,7 @@ from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.train.edge_values import Wanted
 from sarlite.train.load import kind, load, prefetched
+from sarlite.user_code import errors_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
     graph = graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
     values = Wanted(edge_weight="there", edge_features=False)
     source = source_of(options)._replace(dtype=None, features=False, edge_values=values)
-    part = load(comm, source, graph, Path(files.out).absolute().parent, tick)
+    with errors_of(options.schedule.mode, "mode"):
+        part = load(comm, source, graph, Path(files.out).absolute().parent, tick)
     probabilities = together(comm, lambda: _probabilities(files, part.graph, part.n_classes))
     with using(named(options.training.numerics, comm)):
         scores = corrected(part.graph, probabilities, part.rows.labels, part.rows.train)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sarlite.errors import DataError
+from sarlite.errors import DataError, reading
 from sarlite.oracle import sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.check_report import Report
@@ -39,7 +39,7 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     Raises
     ------
     DataError
-        The case cannot be read, or its cotangents have not the shapes of its outputs.
+        The case cannot be read, lacks an array of its operation, or its cotangents have not the shapes of its outputs.
     ConfigError
         Its operation, its dialect or an attribute is unknown.
     """
@@ -56,7 +56,8 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
 
 def _cotangents(path, saved, reference):
     """The cotangents of a saved case; None where it has none."""
-    wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
+    with reading(path, "arrays"):  # which may not be those of the operation
+        wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
     found = {name: value.shape for name, value in saved.cotangents.items()}
     if found and found != wanted:
         raise DataError(f"{path}: cotangents are of shape {found}, but outputs are of {wanted}")

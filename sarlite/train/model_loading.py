@@ -13,7 +13,7 @@ import numpy as np
 
 from sarlite import nn
 from sarlite.command import suggestion
-from sarlite.errors import ConfigError, one_line
+from sarlite.errors import ConfigError, lacks_memory, one_line
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader
@@ -126,7 +126,9 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
         more = [graph] if relational else []
         try:
             model = spec.cls(n_in, n_out, *more, rng=rng, dtype=np.dtype(spec.dtype).type, **keywords)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:
+            if not lacks_memory(error):
+                raise
             raise ConfigError(one_line(f"model {spec.spec}: no memory for its parameters: {error}"), "model") from error
         if not relational and (".py:" in spec.spec or batches is not None):
             _try(model, spec, n_in, n_out, graph, batches)

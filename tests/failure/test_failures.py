@@ -71,11 +71,12 @@ def test_os_exit_with_status_0_is_not_taken_for_an_end(job, where):
                 if not child:
                     os._exit(0)  # as multiprocessing's children do, which are no ranks
                 os.waitpid(child, 0)
+                print("goes on", flush=True)
                 {where}os._exit(0){").start()" if where else ""}
             receive()
     """)
     assert failed.status != 0 and failed.err.count("[rank 1] os._exit(0) was called here:") == 1
-    assert "os._exit(0)" in failed.err.partition("here:")[2] and "[rank 0]" not in failed.err
+    assert "os._exit(0)" in failed.err.partition("here:")[2] and "[rank 0]" not in failed.err and "goes on" in failed.out
 
 
 def test_sys_exit_where_others_are_done(job):

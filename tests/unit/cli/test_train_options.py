@@ -198,6 +198,8 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
 
 @pytest.mark.parametrize("flags, word", [
     (["--config", "/no/such/file"], "/no/such/file"), (["--dropout", "1.5"], "--dropout 1.5"),
+    (["--hidden", 10**19], "no memory for its parameters: Maximum allowed dimension"),
+    (["--hidden", 4 * 10**18], "no memory for its parameters: array is too big"),
     (["--hidden", 10**12], "--model sage: no memory for its parameters: Unable to allocate"),
     (["--model", "gnn"], "--model 'gnn' is not one of gcn, sage, gat"),
     (["--model", "/no/file.py:Model"], "/no/file.py"), (["--model", "FILE:Model"], "--model"), (["--heads", "2"], "sage takes no heads"),

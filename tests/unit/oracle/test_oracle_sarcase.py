@@ -54,6 +54,12 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert str(found.finding) == str(saved.finding) and found.finding.edges == ((2, 0),)
 
 
+def test_a_case_without_an_array_of_its_operation(tmp_path):
+    save(a_case(arrays={"y": np.ones((3, 5), np.float32)}, state={}, attributes={"reduce": "mean"}), tmp_path / "c")
+    with pytest.raises(DataError, match=f"{tmp_path / 'c'}: arrays: cannot be read: KeyError: 'x'"):
+        replay(tmp_path / "c", plain)
+
+
 def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     (tmp_path / "other").mkdir()
     bad = ({"attributes": {"reduce": np.add}}, {"attributes": {"slope": np.nan}}, {"state": {"../w": np.ones(3)}},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sarlite import files
-from sarlite.files import no_follow, private_folder, remove_left, try_whole, write_whole
+from sarlite.files import no_follow, private_folder, remove_left, try_whole, whole, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,6 +77,14 @@ def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch, error):
     with pytest.raises(error):
         write_whole(tmp_path / "f", b"new")
     assert left(tmp_path) == ["f"] and (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_an_error_is_not_hidden_by_what_the_buffer_still_holds(tmp_path):
+    with pytest.raises(ZeroDivisionError), whole(tmp_path / "f") as (_, file):
+        file.write(b"x")
+        os.close(file.fileno())  # as on a full disk, no more can be written
+        raise ZeroDivisionError
+    assert left(tmp_path) == []
 
 
 def test_only_regular_files_are_replaced(tmp_path):

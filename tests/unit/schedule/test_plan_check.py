@@ -12,6 +12,7 @@ from sarlite.schedule.transport import Fetch
 from tests.helpers.comm.exchanges import EDGES, in_parts, in_ranges, shard
 from tests.helpers.graph import relational_graphs
 from tests.helpers.graph.strategies import Edges, random_edges
+from tests.helpers.train.predicting import predict_here
 from tests.helpers.train.training_runs import train_here
 
 OWN = {**{name: mode for name, mode in modes.MODES.items()}, "in parts": in_parts("sar"), "stages": in_ranges(),
@@ -175,6 +176,17 @@ def test_a_mode_from_a_file_trains_as_the_librarys_modes_do(tmp_path, capsys):
     with pytest.raises(ConfigError, match="the run before has --mode .*, but a checkpoint names no code to run: give --mode FILE.py:Class"):
         train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4)
     assert len(train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4, "--mode", spec)) == 4
+
+
+def test_predictions_in_a_mode_from_a_file(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    train_here(tmp_path / "run", "--epochs", 1)
+    expected, _ = predict_here(tmp_path / "run", tmp_path / "one.npy")
+    found, _ = predict_here(tmp_path / "run", tmp_path / "two.npy", "--ranks", 3, "--mode", f"{tmp_path}/mine.py:Backwards")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name in ("Forgets", "Fails"):
+        with pytest.raises(ConfigError, match="(?s)--mode .*(is wrong: forward|return needs.tils)"):
+            predict_here(tmp_path / "run", tmp_path / "x.npy", "--ranks", 3, "--mode", f"{tmp_path}/mine.py:{name}")
 
 
 @pytest.mark.parametrize("name, told", [

@@ -163,6 +163,10 @@ def cached(comm, step=12, value=1.0):
 
 def test_caches_are_written_by_each_rank_and_come_back(tmp_path):
     def work(comm):
+        with pytest.raises(CheckpointError, match="cannot be written: No such file or directory"):
+            caches.write(comm, tmp_path / "run", cached(comm))  # a folder that is missing later was removed
+        comm.barrier()
+        caches.write(comm, tmp_path / "run", cached(comm), trial=True)
         found = caches.write(comm, tmp_path / "run", cached(comm))
         json.dumps(found)
         other = cached(comm, value=-1.0)
