@@ -1,14 +1,15 @@
-"""How long is an epoch where other programs keep each core busy, and does that readiness cost anything on a quiet machine?
+"""How long is an epoch where other programs keep each core busy, and what does readiness for them cost on a quiet one?
 
 Trains by the training command as `--places` say, in ranks x threads, once alone and once beside a busy loop on each
 core that this process may use. The busy loops end with the measurement. Cases: `small` is the tutorial's size, a
 GraphSAGE of 64 columns on 2,000 nodes and 30,000 edges, whose kernels take microseconds; `medium` has 20,000 nodes and
 400,000 edges.
 
-`--ways` says how threads and ranks wait: `default` as sarlite sets it; `spinning` as libgomp and MPICH do by
-themselves; `sleeping` at once. The ways take turns, `--rounds` times, quiet and busy. `ms` is over all epochs of all
-rounds but each run's first three. `to_quiet` is the busy mean to the quiet mean, as a busy machine's slow epochs are
-what a user waits for; `to_spinning` the quiet median to that of `spinning`, which is what readiness costs.
+`--ways` says how threads and ranks wait: `default` as sarlite sets it; `spinning` as libgomp does by itself; `sleeping`
+at once; `napping` for MPICH's ranks, which else spin and yield. The ways take turns, `--rounds` times, quiet and busy.
+`ms` is over all epochs of all rounds but each run's first three. `to_quiet` is the busy mean to the quiet mean, as a
+busy machine's slow epochs are what a user waits for; `to_spinning` the median to that of `spinning`, which on a quiet
+machine is what readiness costs.
 
 Other work on the machine makes `quiet` meaningless: see `load`, the mean number of processes that wanted a core.
 """
@@ -21,8 +22,8 @@ from contextlib import contextmanager
 
 import harness
 
-SPINNING = {"GOMP_SPINCOUNT": "300000", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
-WAYS = {"default": {}, "spinning": SPINNING, "sleeping": {**SPINNING, "GOMP_SPINCOUNT": "0"}}
+WAYS = {"default": {}, "spinning": {"GOMP_SPINCOUNT": "300000"}, "sleeping": {"GOMP_SPINCOUNT": "0"},
+        "napping": {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"}}
 CASES = {
     "small": dict(data="sbm:nodes=2000,classes=3,features=8,degree=30", epochs=60),
     "medium": dict(data="sbm:nodes=20000,classes=8,features=64,degree=20", epochs=20),
@@ -62,7 +63,7 @@ def measure(args):
 
 
 def epochs(case, place, way):
-    """Return the milliseconds of each epoch of a run, without the first."""
+    """Return the milliseconds of each epoch of a run, without the first `WARM_UP`."""
     n_ranks, threads = map(int, place.split("x"))
     line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]

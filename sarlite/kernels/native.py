@@ -11,13 +11,38 @@ from sarlite.errors import ConfigError, ShapeError, lacks_memory
 from sarlite.loading import default_environment
 
 SPIN_COUNT = 3000
-"""Turns of the loop in which an OpenMP thread waits before it sleeps: about 0.1 ms, twice what it takes to wake a thread.
+"""Turns of the loop in which an OpenMP thread waits before it sleeps, on a quiet machine: 0.07 ms and more.
 
-libgomp's own number is 300,000. A thread that waits for 10 ms keeps the core from the thread that it waits for, where
-other programs run. Sleeping at once makes short kernels slower on a quiet machine (`benchmarks/busy.py`).
+libgomp's own number is 300,000, which is no faster (`benchmarks/busy.py`).
 """
+
+
+def spin_count(running: int | None, n_cores: int) -> int:
+    """Return how many turns a waiting thread spins: `SPIN_COUNT` on a quiet machine, 0 on a busy one.
+
+    A spinning thread keeps the core from the thread that it waits for, where other programs run. Sleeping at once makes
+    short kernels slower on a quiet machine.
+
+    Parameters
+    ----------
+    running : int, optional
+        Number of threads on the machine that run or want to run, this thread included; None if it is unknown.
+    n_cores : int
+    """
+    return 0 if running is None or running > n_cores else SPIN_COUNT
+
+
+def _running():
+    """Return the number of threads that run or want to run now; None where the system does not say."""
+    try:
+        with open("/proc/loadavg") as file:
+            return int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 try:
-    with default_environment(GOMP_SPINCOUNT=SPIN_COUNT, unless=("OMP_WAIT_POLICY",)):
+    with default_environment(GOMP_SPINCOUNT=spin_count(_running(), os.cpu_count() or 1), unless=("OMP_WAIT_POLICY",)):
         from sarlite._native import ffi, lib
 except ImportError as error:
     cause = "is missing; build it with: pip install -e ."
