@@ -110,7 +110,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
              "used": used, "schema": part.schema}
     if part.class_names:
         about["class_names"] = part.class_names
-    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
+    keys = row_keys(model, part.graph, part.names)
     part = part._replace(rows=None)  # the trainer has what it needs of the rows
     trim()  # of the rows, and of messages that brought halo rows' features
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
