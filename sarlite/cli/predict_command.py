@@ -393,7 +393,7 @@ def _computed(comm, config, run, part, tensors, meta, other_data):
     """
     n_out, training = meta["data"]["classes"], run.training
     model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
-    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
+    keys = row_keys(model, part.graph, part.names)
     with checkpoint.errors_of(config.checkpoint):
         matched = checkpoint.restore_model(comm, model, tensors, meta, keys)
     tell(comm, _of_learned_rows(model, matched, keys, other_data))

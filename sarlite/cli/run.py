@@ -129,7 +129,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
              "used": used, "positive": trainer.task.positive, "schema": part.schema}
     if part.class_names:
         about["class_names"] = part.class_names
-    keys = together(comm, lambda: row_keys(model, part.graph, part.names))
+    keys = row_keys(model, part.graph, part.names)
     without_edges = None
     if run.training.baseline and not machine.dry_run and part.task != "link":
         features, ids = row_features(part)

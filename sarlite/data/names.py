@@ -77,6 +77,11 @@ class Names:
         self._directory, self.arrays = directory, arrays
         self._bytes, self._ends, self._hashes, self._numbers = (arrays[name] for name in NAMES)
 
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self._ends) - 1
+
     def of(self, ids: npt.ArrayLike) -> list[str]:
         """Return the names of nodes by original id, a list of str; raises a DataError that has the first unknown id."""
         nodes = integers(f"{self._directory}: names: ids", ids, stop=len(self._ends) - 1)

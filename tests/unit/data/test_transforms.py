@@ -1,5 +1,6 @@
 """Transforms of columns against plain references in NumPy, pandas and scikit-learn, on random tables."""
 
+import doctest
 import hashlib
 import json
 import math
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sarlite.data.tables import transforms
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError, DataError
 
@@ -363,3 +365,8 @@ def test_descriptions():
     assert Feature.parse({"transform": "hash", "n": 8}, "x") == Feature.parse("hash:8", "x") == Feature("hash", (), 8)
     assert Feature.parse({"transform": "onehot", "at_least": 20}, "x") == Feature("onehot", (), 20)
     assert Feature.parse("text", "x") == Feature("text")
+
+
+def test_examples_run():
+    found = doctest.testmod(transforms)
+    assert found.failed == 0 and found.attempted > 6

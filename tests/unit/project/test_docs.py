@@ -32,6 +32,8 @@ def test_python_blocks_run_as_pasted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if any("import pandas" in block for block in blocks(page)):
         pytest.importorskip("pandas")
+    if any("import duckdb" in block for block in blocks(page)):
+        pytest.importorskip("duckdb")
     names = {"__name__": "pasted"}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)
