@@ -138,8 +138,8 @@ def test_the_outcome_changes_no_parameter(data, tmp_path):
 
 def test_a_run_that_stops_early_stores_its_threshold(data, tmp_path):
     """The last epoch already has a checkpoint, which is written again with the threshold."""
-    lines = train_here(tmp_path / "run", "--data", data, *FLAGS[:2], "--lr", "0.05", "--epochs", 60, "--patience", 4, "--checkpoint-every", 1,
-                       "--threshold", "best-f1")
+    lines = train_here(tmp_path / "run", "--data", data, *FLAGS[:2], "--lr", "0.05", "--epochs", 60, "--patience", 4,
+                       "--checkpoint-every", 1, "--threshold", "best-f1")
     metadata = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")
     assert len(lines) < 60 and metadata["epoch"] == len(lines) and len(metadata["thresholds"]) == 1
 
