@@ -135,6 +135,12 @@ def test_rows_of_equal_probability_have_equal_scores():
     assert np.array_equal(log_probabilities(output)[:, 0], log_probabilities(output[:, [0, 3, 2, 1]])[:, 0])
 
 
+def test_of_equally_likely_classes_the_lowest_comes_first():
+    output, labels = np.ones((3, 3), np.float32), np.arange(3)
+    assert value(Solo(), "classify", "top@2", output, labels, np.zeros(3, int))[0] == pytest.approx(2 / 3)
+    assert value(Solo(), "classify", "top@2", output[2:], labels[2:], np.zeros(1, int))[0] == 0
+
+
 def test_nothing_to_tell_and_numbers_that_are_none():
     output, labels = rows(2)
     for name in ("ap", "precision", "balanced-accuracy", "mcc", "recall@precision=0.5", "brier", "calibration-error", "top@2"):
