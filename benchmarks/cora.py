@@ -71,7 +71,7 @@ def measure(name, n_ranks, mode, data, args):
     settings = {**SETTINGS[name], **({"epochs": args.epochs} if args.epochs else {})}
 
     def run(seed):
-        result = harness.train(n_ranks, data=data, mode=mode, seed=seed, threads=1, **settings)
+        result = harness.train(n_ranks, data=data, mode=mode, seed=seed, threads=1, metric="accuracy", **settings)
         harness.note(f"{name}, {n_ranks} ranks, {mode}, seed {seed}: {100 * result['test_accuracy']:.1f} %")
         return result
 

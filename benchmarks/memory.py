@@ -42,7 +42,7 @@ def run(name, n_ranks, mode, prefetch, data, hidden, args):
     """Train and return the JSON line of the command."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
-                         eval_every=args.epochs, partition="contiguous", verify=False, threads=threads(n_ranks),
+                         eval_every=args.epochs, partition="contiguous", verify=False, baseline=False, threads=threads(n_ranks),
                          **MODELS[name])
 
 

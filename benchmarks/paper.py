@@ -175,7 +175,7 @@ def curve(args, scratch):
             harness.note(f"figure 8: {way}")
             more = {"label_inputs": labels} if labels else {}
             line = harness.train(1, data=data, threads=args.threads, epochs=args.curve_epochs, mfg=flow,
-                                 lr_schedule="cosine",
+                                 lr_schedule="cosine", metric="accuracy",
                                  **{**SAGE, "batch_norm": False}, **more)
             yield [{"figure": "8", "case": "sage", "way": way, "epoch": epoch["epoch"], "loss": epoch["loss"],
                     "val": epoch["val_accuracy"], "test": epoch["test_accuracy"], "ms": 1e3 * epoch["seconds"]}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+_WORDS = {"brier": "Brier score", "calibration-error": "calibration error"}
 _SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
@@ -18,7 +19,7 @@ def threshold_row(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     for split, own in found["splits"].items():
         scores = ", ".join(f"{name} {100 * own[key]:.2f} %" for name, key in (("precision", "precision"),
                                                                               ("recall", "recall"), ("F1", "f1")))
-        yield f"at it, {_SPLITS[split]}", scores
+        yield "decisions", f"{_SPLITS[split]}: {scores}"
 
 
 def calibration_row(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -26,9 +27,8 @@ def calibration_row(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     for split in ("test", "val", "train"):
         if found and split in found:
             own = found[split]
-            told = ["-" if value is None else f"{value:.4g}" for value in own.values()]
-            yield "calibration", ", ".join(f"{name.replace('-', ' ')} {value}"
-                                           for name, value in zip(own, told)) + f" ({_SPLITS[split]})"
+            told = (f"{words} {'-' if own[name] is None else format(own[name], '.4g')}" for name, words in _WORDS.items())
+            yield "calibration", f"{', '.join(told)} ({_SPLITS[split]})"
             return
 
 

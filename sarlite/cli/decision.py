@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 
 class Decision(NamedTuple):
-    """What is predicted: the positive one of two classes, or a label, from a probability on.
+    """Rule that predicts the positive one of two classes, or a label, from a probability on.
 
     Attributes
     ----------

@@ -122,10 +122,10 @@ def scaled_weights(given: ClassWeights, counts: Array, n: int, several: bool) ->
     Returns
     -------
     (k,) float64
-        Of classes "balanced" is n / (classes that occur * rows of the class), as in scikit-learn, and any weights are
-        divided by their mean over the training rows, so that the loss stays a weighted mean. Of labels "balanced" is
-        rows with 0 / rows with 1, and a weight is a factor of the loss of a 1, as PyTorch's `pos_weight`. A class or
-        label without training rows has weight 1.
+        For classes "balanced" is n / (classes that occur * rows of the class), as in scikit-learn. Weights of classes
+        are divided by their mean over the training rows, so that the loss stays a weighted mean. For labels "balanced"
+        is rows with 0 / rows with 1. A weight of a label is a factor of the loss of a 1, as PyTorch's `pos_weight`. A
+        class or label without training rows has weight 1.
     """
     there = counts > 0
     if isinstance(given, Mapping):

@@ -56,7 +56,7 @@ def threshold_rule(text: str) -> ThresholdRule:
         level = float(number)
     except ValueError:
         level = math.nan
-    if name not in (("precision",) if equals else ("",)) or not 0 < level < 1 + bool(equals) * 1e-9:
+    if not (0 < level <= 1 if equals and name == "precision" else 0 < level < 1 and not equals):
         raise ConfigError(f"threshold {text!r}: expected best-f1, precision=P with P up to 1, or a probability above 0 "
                           "and below 1", "threshold")
     return ThresholdRule(name or "fixed", level)

@@ -69,8 +69,8 @@ class Trainer:
     schedule : callable
         Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given, in place of a task. There is no metric
-        then.
+        (output, labels) -> scalar Tensor, a mean over the rows that it is given, in place of a task. Labels are not
+        checked and there is no metric then; a task with a loss of your own, `NodeTask(loss=function)`, has both.
     task : Task, optional
         What the targets are, the loss and the metric. By default `NodeTask()`: classes of nodes, cross entropy,
         accuracy.

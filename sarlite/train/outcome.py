@@ -1,4 +1,4 @@
-"""What the best model makes of each split's rows: counts for a run's page, its decision threshold, its calibration."""
+"""The best model's outcome on each split: counts for a run's page, the decision threshold, and the calibration."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from sarlite.data import format
+from sarlite.data import format, load
 from sarlite.errors import ConfigError
 from sarlite.train import checkpoint
+from tests.helpers.graph.graph_sets import write_tu
 from tests.helpers.train.predicting import predict_here
 from tests.helpers.train.task_data import dataset, rare, stored
-from tests.helpers.train.training_runs import train_here
+from tests.helpers.train.training_runs import DATA, train_here
 
 FLAGS = ["--dtype", "float64", "--epochs", 12, "--lr", "0.05"]
 
@@ -125,10 +126,22 @@ def test_runs_agree_on_any_number_of_ranks(flags, data, tmp_path):
 def test_the_outcome_changes_no_parameter(data, tmp_path):
     """The checkpoint has the last epoch's parameters, and the run goes on as if nothing had been judged."""
     straight = train_here(tmp_path / "straight", "--data", data, *FLAGS)
-    train_here(tmp_path / "half", "--data", data, *FLAGS[:2], "--epochs", 5, "--lr", "0.05")
-    rest = train_here(tmp_path / "rest", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--data", data, *FLAGS)
+    train_here(tmp_path / "nine", "--data", data, *FLAGS[:2], "--epochs", 9, "--lr", "0.3", "--threshold", "best-f1")
+    tensors, metadata = checkpoint.load(tmp_path / "nine" / "checkpoint.safetensors")
+    assert metadata["best"]["epoch"] < 9 == metadata["epoch"]
+    assert any(not np.array_equal(tensors[name], tensors[f"best.{name[6:]}"]) for name in tensors if name.startswith("model."))
+    train_here(tmp_path / "five", "--data", data, *FLAGS[:2], "--epochs", 5, "--lr", "0.05")
+    rest = train_here(tmp_path / "rest", "--resume", tmp_path / "five" / "checkpoint.safetensors", "--data", data, *FLAGS)
     for a, b in zip(straight[5:], rest):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
+
+
+def test_a_run_that_stops_early_stores_its_threshold(data, tmp_path):
+    """The last epoch already has a checkpoint, which is written again with the threshold."""
+    lines = train_here(tmp_path / "run", "--data", data, *FLAGS[:2], "--lr", "0.05", "--epochs", 60, "--patience", 4,
+                       "--checkpoint-every", 1, "--threshold", "best-f1")
+    metadata = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")
+    assert len(lines) < 60 and metadata["epoch"] == len(lines) and len(metadata["thresholds"]) == 1
 
 
 def test_a_run_that_was_cut_off_has_no_threshold(data, tmp_path):
@@ -171,3 +184,30 @@ def test_options_of_classes_are_refused_for_other_tasks(tmp_path):
             train_here(tmp_path / "run", "--data", data, *flags)
     with pytest.raises(ConfigError, match="--positive 0: is of two classes, but there are 4 classes"):
         train_here(tmp_path / "run", "--positive", "0")
+
+
+def test_labels_of_edges_have_weights_thresholds_and_a_default_metric(tmp_path):
+    pairs = np.stack([np.arange(250) * 7 % 300, np.arange(250) * 11 % 300], 1)
+    x = np.asarray(load(DATA).features)
+    score = x[pairs[:, 0], 0] + x[pairs[:, 1], 1]
+    kind = np.where(score > np.sort(score)[-20], "fraud", "ok")
+    lines = [f"{a},{b},{word}" for (a, b), word in zip(pairs.tolist(), kind)]
+    (tmp_path / "pairs.csv").write_text("source,target,kind\n" + "\n".join(lines) + "\n")
+    flags = ["--edge-labels", f"{tmp_path / 'pairs.csv'},labels=kind", "--task", "classify", "--link-val", 0.3, "--link-test", 0.3,
+             "--class-weights", "fraud:9,ok:1", "--threshold", "best-f1", "--loss", "focal", *FLAGS, "--numerics", "exact"]
+    one, three = train_here(tmp_path / "1", *flags), train_here(tmp_path / "3", *flags, "--ranks", 3)
+    assert [line["val_ap"] for line in one] == [line["val_ap"] for line in three] and one[-1]["val_ap"] is not None
+    asked = tmp_path / "asked.csv"
+    asked.write_text("source,target\n" + "\n".join(f"{a},{b}" for a, b in pairs.tolist()) + "\n")
+    [threshold] = checkpoint.load_metadata(tmp_path / "3" / "checkpoint.safetensors")["thresholds"]
+    probabilities, classes = predict_here(tmp_path / "3", tmp_path / "p.npy", "--links", asked)
+    assert np.array_equal(classes == 0, probabilities[:, 0] >= threshold)
+
+
+def test_graphs_have_weights_and_thresholds(tmp_path):
+    folder = write_tu(tmp_path / "SMALL")
+    flags = ["--data", f"tu:{folder},train=0.5,val=0.2", "--model", "gin", "--class-weights", "balanced", "--metric", "mcc", "--epochs", 3,
+             "--dtype", "float64"]
+    one, two = train_here(tmp_path / "1", *flags), train_here(tmp_path / "2", *flags, "--ranks", 2)
+    for a, b in zip(one, two):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-9) and a["val_mcc"] == b["val_mcc"]

@@ -8,6 +8,7 @@ from sklearn import metrics as reference
 
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
+from sarlite.tasks.class_metrics import log_probabilities
 from sarlite.tasks.metric_table import METRICS, find_metric
 
 N = 300
@@ -126,6 +127,18 @@ def test_a_class_without_rows_is_left_out_of_the_mean_and_told():
     found, note = value(Solo(), "classify", "ap", output, labels, np.zeros(N, int))
     classes = reference.average_precision_score(np.eye(4)[labels][:, :3], softmax(output)[:, :3], average="macro")
     assert found == pytest.approx(classes, rel=1e-12) and note == "1 of 4 labels, without a positive row"
+
+
+def test_rows_of_equal_probability_have_equal_scores():
+    """The order in which a row's exponentials are added does not decide which row ranks higher."""
+    output = np.random.default_rng(0).standard_normal((3000, 4)).astype(np.float32)
+    assert np.array_equal(log_probabilities(output)[:, 0], log_probabilities(output[:, [0, 3, 2, 1]])[:, 0])
+
+
+def test_of_equally_likely_classes_the_lowest_comes_first():
+    output, labels = np.ones((3, 3), np.float32), np.arange(3)
+    assert value(Solo(), "classify", "top@2", output, labels, np.zeros(3, int))[0] == pytest.approx(2 / 3)
+    assert value(Solo(), "classify", "top@2", output[2:], labels[2:], np.zeros(1, int))[0] == 0
 
 
 def test_nothing_to_tell_and_numbers_that_are_none():

@@ -96,6 +96,19 @@ def test_the_sample_is_bounded_and_the_same_on_any_number_of_ranks(monkeypatch):
     assert 10 < on_ranks(NodeTask(metric="ap"), rare(), 2)["rows"] < 60
 
 
+def test_the_regression_sees_the_same_rows_in_the_same_order_on_any_number_of_ranks(monkeypatch):
+    seen = []
+
+    def watched(x, labels, n_outputs):
+        if labels.ndim == 1:  # of two classes it calls itself, for one logit
+            seen.append((x.tobytes(), labels.tobytes()))
+        return logistic_regression(x, labels, n_outputs)
+
+    monkeypatch.setattr(baseline, "logistic_regression", watched)
+    on_ranks(NodeTask(metric="ap"), rare(), 2)
+    assert len(seen) == 3 and len(set(seen)) == 1  # rank 0 alone, of 1, 2 and 3 ranks
+
+
 def test_more_features_than_rows():
     data = dataset("classify")
     data.features = np.concatenate([np.asarray(data.features), DRAW.standard_normal((300, 200))], 1).astype(np.float32)

@@ -23,7 +23,7 @@ BATCHES = ["--batch-size", 40, "--fanouts", "3,5"]
 
 def test_the_command_trains_and_tells(tmp_path):
     found, curve = train(tmp_path / "run", "--epochs", 12, *BATCHES, "--batch-size", 8, "--trace", tmp_path / "trace.json")
-    assert list(found)[-2:] == ["steps", "imbalance"] and found["steps"] == 48 and found["imbalance"] == 1.0
+    assert list(found)[-4:] == ["steps", "imbalance", "baseline", "calibration"] and found["steps"] == 48 and found["imbalance"] == 1.0
     assert curve[-1]["loss"] < curve[0]["loss"] and len(curve) == 12
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["name"] for event in events]
