@@ -73,7 +73,7 @@ class Program:
                                   lambda outputs: part_files.read_results(outputs, parts),
                                   [part_files.folder_of(part) for part in parts], ranks=len(parts))
         except ProgramTimeout as error:
-            raise Failure(Verdict.WRONG, str(error), hangs=True) from error
+            raise Failure(Verdict.LIMIT, str(error), hangs=True) from error
 
     def _results(self, saved):
         return self._exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
@@ -123,5 +123,5 @@ class ProgramError(SarliteError):
     """A program ended with an error, took too long, or left no result."""
 
 
-class ProgramTimeout(ProgramError):
+class ProgramTimeout(ProgramError, TimeoutError):
     """A program took too long, and was killed with all that it had started."""

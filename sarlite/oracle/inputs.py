@@ -16,7 +16,7 @@ from sarlite.oracle.values import special
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return the probes of a graph, and one case of random numbers with what is special about the graph's values.
+    """Return the probes of a graph, and one case of random numbers with the graph's special values.
 
     Where no probe is exact, which counts as not covered, one case of small integers stands for them. Each is there
     where `levels` ask it. A graph on which the formula has no meaning counts as not covered, and has no cases.
@@ -44,5 +44,5 @@ def _random(reference, entry, options):
 
 
 def _drawn(reference, entry, values, options):
-    return suited(reference, entry.edges, name=f"{entry.name}/{values}", values=values, width=entry.width,
+    return suited(reference, entry.edges, name=f"{entry.label}/{values}", values=values, width=entry.width,
                   square=entry.square, **options)

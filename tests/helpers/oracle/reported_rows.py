@@ -170,12 +170,15 @@ def first_batch(case):
     return edges.into(case.dst, case.n_dst, case.z[case.src][:, :1] * p[..., None])
 
 
-@reported("attention", name="weights, not products, are divided by the root of the width", kind="dot", link=f"{DGL}/pull/3272")
 def late_root(case):
     edges = Sparse(case)
     scores = (case.q[case.dst] * case.k[case.src]).sum(2, dtype=case.dtype)
     p = right.softmax_of(edges, scores) / np.sqrt(case.q.shape[2], dtype=case.dtype)
     return edges.into(case.dst, case.n_dst, case.v[case.src] * p[..., None])
+
+
+REPORTED.append(Mutant("weights, not products, are divided by the root of the width", "attention", "probe", late_root,
+                       attributes={"kind": "dot"}, link=f"{DGL}/pull/3272"))
 
 
 # ---- layers
