@@ -122,7 +122,7 @@ def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "
         else:
             worst = bad & (np.nan_to_num(certified.ratios(difference.got, lower)) > 1)
     trial.found(verdict, level, difference, cause, worst if worst.any() else bad,
-                assumptions_alone if verdict is Verdict.WRONG else ())
+                assumptions_alone)
 
 
 def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout: str) -> None:

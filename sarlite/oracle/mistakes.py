@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.formats import format_of
-from sarlite.oracle.plain import Number, column
+from sarlite.oracle.plain import Number, all_masked, column
 
 
 class Guess(NamedTuple):
@@ -30,6 +30,8 @@ def mistakes(d: Difference) -> Iterator[Guess]:
     if d.output == "dx" and d.cotangents is not None and case.op == "spmm":
         for row, text in ((0, "the first source"), (-1, "the last source")):
             yield Guess(f"gradients of rows without edges go to {text}", partial(_stray, d, row))
+    if d.cotangents is None and case.op == "softmax":
+        yield Guess("a row whose scores are all -Inf gives 0 / 0", partial(_masked_rows, d))
     if d.cotangents is None and case.op in ("softmax", "attention") and case.attributes.get("kind", "gat") == "gat":
         for text, empty in (("", np.nan), (", and 0 / 0 is taken for 0", 0.0)):
             yield Guess(f"softmax subtracts no maximum: exp overflows or vanishes{text}",
@@ -87,6 +89,12 @@ def _stray(d, row):
 # ---- softmax and variance
 
 
+def _masked_rows(d):
+    """Return the right result with NaN in the rows whose scores are all -Inf."""
+    masked = all_masked(d.case.arrays["scores"], d.case.edges.by_dst)
+    return Number(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
+
+
 def _without_maximum(case, output, empty):
     a, e = case.arrays, case.edges
     if case.op == "softmax":
@@ -94,6 +102,8 @@ def _without_maximum(case, output, empty):
     else:
         raw = a["el"][e.src] + a["er"][e.dst]
         scores = np.where(raw > 0, raw, raw.dtype.type(case.attributes["slope"]) * raw)
+    if not (np.isfinite(scores) & (np.abs(scores) > 80)).any():
+        raise ValueError("no exp overflows or vanishes")
     weights = np.exp(scores)
     total = np.zeros((e.n_dst, *weights.shape[1:]), weights.dtype)
     np.add.at(total, e.dst, weights)
@@ -121,7 +131,7 @@ def _cancelled(d):
     """Return the right result with the error that rounding of E[x^2] and E[x]^2 makes."""
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
-    change = (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])
+    change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])
     if (d.above() & (squares < 64 * variance)).any():
         raise ValueError("columns whose mean is small are wrong, too")
     size = np.abs(d.expected.value - np.asarray(case.state["beta"], np.float64))

@@ -21,6 +21,7 @@ from sarlite.oracle.finding import Finding, Verdict
 from sarlite.types import Array
 
 TELLING = 200  # edges of the graph on which a cause is told apart from others best
+FEW = 8  # edges up to which many causes explain a case
 KEPT = 5  # findings of a verdict, a level and an output that keep their case, and are searched for a cause
 
 
@@ -215,9 +216,14 @@ def _cause(difference: Difference, looks: Sequence[Look], others: Sequence[Diffe
     for cause in causes(difference, looks):
         if cause.confirms is None:
             return cause
-        if any(cause.fits(other) for other in others):
+        if any(cause.fits(other) for other in others if _tell(difference.case, other.case)):
             return cause._replace(support=2)
     return None
+
+
+def _tell(one, other):
+    """Return True if two cases have the edges to tell causes apart: some each, and one of them more than a few."""
+    return min(one.n_edges, other.n_edges) > 0 and max(one.n_edges, other.n_edges) >= FEW
 
 
 def _remoteness(case):

@@ -152,8 +152,8 @@ def degree_of(case):
 
 
 def one_after_the_other(case, rows, rounded):
-    """Return sums of each row's first 2,048 edges that are rounded after each addition, and of the rest."""
-    place = np.minimum(places(case), 2048)
+    """Return sums of each row's first 512 edges that are rounded after each addition, and of the rest."""
+    place = np.minimum(places(case), 512)
     order = np.argsort(place, kind="stable")
     cuts = np.searchsorted(place[order], np.arange(place.max(initial=-1) + 2))
     out = np.zeros((case.n_dst, *rows.shape[1:]), rows.dtype)
