@@ -1,8 +1,8 @@
 """The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of their errors).
 
-A number of `Bounded` stands for all results that an evaluation in a floating type may give, whatever the order of its
-sums, with or without FMA, and however its products are associated and distributed over its sums: A (X W) or (A X) W. It
-holds
+A number of `Bounded` stands for all results that an evaluation in a floating type may give. Sums may have any order, FMA
+may be used or not, and products may be associated and distributed over sums in any way: A (X W) or (A X) W. The number
+holds four values.
 
     value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in
                float64)

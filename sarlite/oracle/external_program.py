@@ -86,7 +86,7 @@ class Program:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
                   **places: Any) -> Any:
-        """What `read` makes of the results of one run on what `write` writes; `folders` are there for the results."""
+        """Run the program once on the files that `write` writes, and return `read(outputs)`; `folders` exist for results."""
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
             for each in ("", *folders):
@@ -95,7 +95,7 @@ class Program:
             return read(outputs)
 
     def _call(self, folder, places):
-        """Run it once; `folder` keeps what it says."""
+        """Run the program once; `folder` keeps its standard error."""
         words = self.words
         for name, value in places.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]

@@ -16,7 +16,7 @@ PLACES = ("layer", "rank", "node", "edge", "row", "column")
 
 
 class Verdict(Enum):
-    """The worst of what was found: the first that applies, in this order."""
+    """The worst finding of a check: the first verdict that applies, in this order."""
 
     WRONG = "a result that no order of evaluation and no rounding explains"
     IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"

@@ -17,7 +17,6 @@ from sarlite.oracle.formats import rounded
 from sarlite.oracle.reference import Reference, suited
 from sarlite.oracle.values import special
 
-
 LARGE_MEAN = 1000.0  # of every second column that batch norm gets
 
 

@@ -188,7 +188,7 @@ def _differ(trial, case, first, again, g, verdict, text):
 
 
 def other_bits(a: Array, b: Array) -> Array:
-    """Return a mask of the elements in which two arrays of one shape and dtype differ in a bit; all NaN are equal."""
+    """Return a mask of the elements of two arrays, of one shape and dtype, that differ in a bit; all NaN are equal."""
     bits = f"u{a.dtype.itemsize}"
     return (np.ascontiguousarray(a).view(bits) != np.ascontiguousarray(b).view(bits)) & ~(np.isnan(a) & np.isnan(b))
 

@@ -76,8 +76,7 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the layouts in which the next gradient is asked: one of those that are not refused, in turn, or all.
-        """
+        """Return the layouts of the next gradient that is asked: one that is not refused, in turn, or all."""
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._asked) % len(self._layouts)]]
 
     def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "") -> Any:

@@ -51,7 +51,7 @@ def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array
 
 
 def places(edges: EdgeList) -> Array:
-    """Return (n_edges,) the place of each edge among those of its row, in CSR by destination."""
+    """Return the place of each edge in its row of CSR by destination, shape (n_edges,)."""
     out = np.empty(edges.n_edges, np.int64)
     out[edges.eid] = np.arange(edges.n_edges) - edges.indptr[edges.dst[edges.eid]]
     return out
