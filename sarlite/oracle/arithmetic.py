@@ -1,8 +1,8 @@
 """The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of their errors).
 
-A number of `Bounded` stands for all results that an evaluation in a floating type may give, whatever the order of its
-sums, with or without FMA, and however its products are associated and distributed over its sums: A (X W) or (A X) W. It
-holds
+A number of `Bounded` stands for all results that an evaluation in a floating type may give. Sums may have any order, FMA
+may be used or not, and products may be associated and distributed over sums in any way: A (X W) or (A X) W. The number
+holds four values.
 
     value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in
                float64)
@@ -131,14 +131,15 @@ class Bounded:
     def leaky(self, x, slope):
         error = self._total(x)
         below = x.value < -error
-        return self._settled(self.plain.leaky(x.value, slope), np.where(below, slope * error, error), 2 if slope else 0)
+        error = np.where(below, abs(slope) * error, max(1.0, abs(slope)) * error)
+        return self._settled(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
     def leaky_gradient(self, g, x, slope):
-        """Where x may have either sign, the bound has both derivatives."""
+        """Return the gradient of `leaky`; the bound has both derivatives if x may have either sign."""
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
         above = undecided | (x.value > 0)
-        size, error = (np.where(above, part, slope * part if slope else 0.0) for part in (g.magnitude, g.error))
+        size, error = (np.where(above, part, abs(slope) * part if slope else 0.0) for part in (g.magnitude, g.error))
         error = error + np.where(undecided, (1 - slope) * size, 0)
         rounds = 2 if slope else 0
         return self._bound(self.plain.leaky_gradient(g.value, x.value, slope), size, error,
@@ -222,7 +223,7 @@ class Bounded:
         return self._settled(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Where more than one entry may be the greatest, not by an exact tie, the bound has every choice; so of NaN."""
+        """Return g at the greatest entry; the bound has every choice if several may be the greatest, or for NaN."""
         may, inexact = self._contenders(x, index), (self._total(x) > 0) | np.isnan(x.value)
         alone = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
         undecided = may & ~alone[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]

@@ -1,11 +1,11 @@
-"""Wrong assumptions: under each the whole result is computed again, and the first that gives what came is the cause."""
+"""Wrong assumptions: under each the whole result is computed again and compared with the returned result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.locate import is_extremum
+from sarlite.oracle.mistakes import Guess, mistakes
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 
@@ -23,55 +24,48 @@ MOST = 1 << 22  # edge-columns of a case that whole results are computed again f
 MOST_EDGES = 64  # edges into wrong rows that are left out one at a time
 
 
-class Assumed(str):
-    """A cause that is an assumption about a whole result: a second case may refute it (`confirmed`)."""
+def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, tuple]]:
+    """Yield the cause and the edges of the guesses that explain every element."""
+    return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
-class Guess(NamedTuple):
-    """A cause, what would have come from it, and the (src, dst) of the edges that it is about."""
-
-    cause: str
-    number: Callable[[], Number]
-    edges: tuple = ()
-
-
-def first_that_fits(difference: Difference, guesses: Iterable[Guess]) -> tuple[str, tuple] | None:
-    """Return the cause and the edges of the first guess that explains every element; None where none does."""
-    return next(((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess)), None)
-
-
-def confirmed(one: Difference, other: Difference) -> str | None:
-    """Return the first assumption that explains every element of two cases; None where none does."""
-    texts = (guess.cause for guess in guesses(one) if not guess.edges and _fits(one, guess))
-    return next((text for text in texts if any(_fits(other, g) for g in guesses(other) if g.cause == text)), None)
+def explains(cause: str, difference: Difference) -> bool:
+    """Return True if the assumption of this text explains every element of a difference."""
+    return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
 def _fits(difference, guess):
     try:
-        return difference.fits(guess.number())
+        with np.errstate(all="ignore"):
+            return difference.fits(guess.number())
     except (SarliteError, ValueError, IndexError, KeyError):
         return False  # the assumption makes no sense here
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield what may be wrong with all of a result, then with one edge; nothing where the case is large."""
+    """Yield guesses about a whole result, then about one edge; none if the case is large."""
     d, case = difference, difference.case
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
         return
-    if d.named and d.cotangents is None:
-        pairs = np.array(d.named).reshape(-1, 2)
-        there = (case.edges.src[:, None] == pairs[:, 0]) & (case.edges.dst[:, None] == pairs[:, 1])
-        yield from single_edges(d, np.flatnonzero(there.any(1))[:MOST_EDGES])
     if d.output == "dx" and is_extremum(case) and "weight" not in case.arrays:
         yield Guess("entries that tie for the extremum get the whole gradient each",
                     partial(_whole_ties, case, d.cotangents))
+    yield from mistakes(d)
     for cause, changed, cotangents in _assumptions(d.reference, case, d.cotangents):
         yield Guess(cause, partial(d.under, changed, cotangents))
     if d.cotangents is None and d.reference.outputs_by.get(d.output) == "dst" and d.differs.ndim:
         rows = np.asarray(d.differs.reshape(len(d.differs), -1).any(1))
         into = np.flatnonzero(rows[case.edges.dst])
         yield from single_edges(d, into if len(into) <= MOST_EDGES else ())
+
+
+def named_edges(difference: Difference) -> Iterator[tuple[str, tuple]]:
+    """Yield the cause and the edge where one of the edges that were found in this case before explains every element."""
+    edges, pairs = difference.case.edges, np.array(difference.named).reshape(-1, 2)
+    if len(pairs) and difference.cotangents is None:
+        there = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
+        yield from that_fit(difference, single_edges(difference, np.flatnonzero(there.any(1))[:MOST_EDGES]))
 
 
 def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
@@ -158,8 +152,8 @@ def _graphs(reference, case):
 
 
 def _without(reference, case, lost):
-    """The case without some edges; None where that is no change, or of one edge, which is read off the difference."""
-    return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.sum() > 1 else None
+    """Return the case without some edges; None if there are none."""
+    return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.any() else None
 
 
 def _with_loops(reference, case, rows):

@@ -43,7 +43,7 @@ class TorchKernel:
             return self.function(case)
 
     def vjp(self, case: Case, g: Any) -> dict[str, Any]:
-        """The gradients by name; 0 of what the outputs do not depend on."""
+        """Return the gradients by name; inputs that the outputs do not depend on get 0."""
         convert = case.convert or self.convert
         given = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
         leaves = {name: convert(array).requires_grad_() for name, array in given.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from sarlite.errors import SarliteError, one_line
 from sarlite.oracle.case import Case
@@ -22,7 +23,12 @@ from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
 _FRAMES = 6  # of an exception that are told
-LAYOUTS = ("plain", "read-only", "strided")
+LAYOUTS = ("plain", "read-only", "strided")  # of inputs
+# Layouts of an incoming gradient, and how a finding names them. autograd passes all of them: out.sum() the last one.
+GRADIENT_LAYOUTS = {"plain": "in contiguous rows", "transposed": "whose columns are contiguous",
+                    "strided": "whose elements are two numbers apart"}
+BROADCAST = "broadcast"  # one number with strides of 0
+_MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to) allocate", re.IGNORECASE)
 
 
 def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
@@ -32,7 +38,7 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
     Raises Failure where the call raised, hung, changed its inputs, or returned something else.
     """
     handed = Handed(case, layout)
-    found = _call(worker, lambda: run(handed.case), handed, threads)
+    found = _call(worker, lambda: run(handed.case), handed, threads, "run")
     if not isinstance(found, Mapping):
         if len(shapes) != 1:
             raise Failure(Verdict.WRONG, f"returned {_kind(found)}, not a dict of {', '.join(shapes)}")
@@ -43,18 +49,19 @@ def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tupl
 
 
 def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
-              shapes: Mapping[str, tuple[int, ...]], threads: int | None = None) -> dict[str, Array]:
-    """Return the gradients of one call by name.
+              shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
+              ) -> dict[str, Array]:
+    """Return the gradients of one call by name, without the gradients that the call leaves out or gives as None.
 
-    Those that it leaves out or gives as None are not there. Raises Failure.
+    `layout` is the layout of the cotangents. Raises Failure as `outputs` does.
     """
     handed = Handed(case)
 
     def gradient():
-        g = {name: handed.give(value) for name, value in cotangents.items()}
+        g = {name: handed.give(value, layout) for name, value in cotangents.items()}
         return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
 
-    found = _call(worker, gradient, handed, threads)
+    found = _call(worker, gradient, handed, threads, "vjp")
     if not isinstance(found, Mapping):
         raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
     if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
@@ -65,8 +72,12 @@ def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return a copy: C-contiguous, the same but read-only, or every second element of a wider array."""
-    if layout == "strided" and array.ndim:
+    """Return a copy of an array in a layout of LAYOUTS, of GRADIENT_LAYOUTS, or BROADCAST, which takes equal numbers."""
+    if layout == BROADCAST and array.size:
+        return np.ndarray(array.shape, array.dtype, np.array(array.flat[:1]), strides=(0,) * array.ndim)
+    if layout == "transposed" and array.ndim > 1:
+        return np.array(array, order="F")
+    if layout in ("strided", "transposed") and array.ndim:
         wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
         wide[..., ::2] = array
         return wide[..., ::2]
@@ -81,18 +92,18 @@ class Handed:
     def __init__(self, case: Case, layout: str = "plain") -> None:
         self.layout, self.convert, self.original = layout, case.convert, case
         self.held: list[tuple[Array, Array]] = []  # (copy, what it is of)
-        arrays, state = ({name: self._copy(value) for name, value in values.items()}
+        arrays, state = ({name: self._copy(value, layout) for name, value in values.items()}
                          for values in (case.arrays, case.state))
         self.case = replace(case, arrays=arrays, state=state, convert=self.give)
 
-    def _copy(self, array):
-        copy = laid_out(array, self.layout)
+    def _copy(self, array, layout):
+        copy = laid_out(array, layout)
         self.held.append((copy, array))
         return copy
 
-    def give(self, array: Array) -> Any:
-        """Return an array as the function gets it."""
-        copy = self._copy(array)
+    def give(self, array: Array, layout: str | None = None) -> Any:
+        """Return an array as the function gets it, in the case's layout or in another."""
+        copy = self._copy(array, self.layout if layout is None else layout)
         return copy if self.convert is None else self.convert(copy)
 
     def changed(self) -> str | None:
@@ -105,15 +116,31 @@ class Handed:
 
 
 class Worker:
-    """A thread that makes the calls one after another. One that does not come back is left behind, as a daemon.
+    """A thread that makes the calls one after another. A call that does not return is left behind, in a daemon.
 
-    A call may take `seconds`; `limits(n)` sets the number of threads of BLAS and OpenMP for a call.
+    Attributes
+    ----------
+    seconds : float or None
+        Time limit of a call.
+    limits : (n) -> context manager
+        Sets the number of threads of BLAS and OpenMP for a call.
+    overwritten : bool
+        True once a call has written to the result of an earlier call.
     """
 
     def __init__(self, seconds: float | None = None, limits: Callable[[int], Any] = threadpool_limits,
                  name: str = "sarlite.oracle") -> None:
-        self.seconds, self.limits, self.name = seconds, limits, name
+        self.seconds, self.limits, self.name, self.overwritten = seconds, limits, name, False
         self._jobs: queue.SimpleQueue | None = None
+        self._results: dict[str, tuple[Any, Any]] = {}  # kind of call -> its last result, and a copy made at once
+
+    def hold(self, kind: str, result: Any, copy: Any) -> None:
+        """Hold a result until the next call of its kind, and notice where an earlier result has changed since."""
+        if not self.overwritten:
+            self.overwritten = any(not _same(_plain(held), kept) for held, kept in self._results.values())
+            self._results[kind] = result, copy
+        if self.overwritten:
+            self._results.clear()
 
     def start(self, job: Callable[[], Any]) -> Future:
         """Return what will have the result of `job`, or its exception."""
@@ -130,12 +157,11 @@ class Worker:
         wait([answer], self.seconds)
         if not answer.done():
             self.close()
-            raise Failure(Verdict.WRONG, f"did not return within {self.seconds:g} s", hangs=True)
+            raise Failure(Verdict.LIMIT, f"did not return within {self.seconds:g} s", hangs=True)
         error = answer.exception()
         if error is None or isinstance(error, (Failure, KeyboardInterrupt)):
             return answer.result()
-        refused = isinstance(error, (NotImplementedError, MemoryError))
-        raise Failure(Verdict.UNSUPPORTED if refused else Verdict.WRONG, told(error), trace=_trace(error)) from error
+        raise Failure(_verdict(error), told(error), trace=_trace(error)) from error
 
     def close(self) -> None:
         if self._jobs is not None:
@@ -153,17 +179,30 @@ def _serve(jobs):
         del job, answer, item
 
 
-def _call(worker, function, handed, threads):
-    """What a function returns, every array in it as a NumPy array of its own."""
+def threads_of_pools() -> int:
+    """Return the most threads that a pool of BLAS or OpenMP in this process has; 1 where there is no pool."""
+    return max((pool["num_threads"] for pool in threadpool_info()), default=1)
+
+
+def _verdict(error):
+    if isinstance(error, (MemoryError, TimeoutError)) or _MEMORY.search(f"{type(error).__name__}: {error}"):
+        return Verdict.LIMIT
+    return Verdict.UNSUPPORTED if isinstance(error, NotImplementedError) else Verdict.WRONG
+
+
+def _call(worker, function, handed, threads, kind):
+    """Return the result of a function with every array in it copied to NumPy; notice writes to inputs and results."""
 
     def job():
         with nullcontext() if threads is None else worker.limits(threads):
-            return _plain(function())
+            result = function()
+            return result, _plain(result)
 
-    found = worker.call(job)
+    result, copy = worker.call(job)
     if (name := handed.changed()) is not None:
         raise Failure(Verdict.WRONG, f"changed its input {name}", name)
-    return found
+    worker.hold(kind, result, copy)
+    return copy
 
 
 def _trace(error):
@@ -197,6 +236,13 @@ def checked(value: Any, name: str, shape: tuple[int, ...], case: Case) -> Array:
     if value.dtype != case.dtype:
         raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {case.format}", name)
     return value
+
+
+def _same(a, b):
+    """Return True if two results, arrays or dicts of arrays, have the same bits."""
+    if isinstance(a, Mapping):
+        return all(_same(a[name], b[name]) for name in b)
+    return not isinstance(a, np.ndarray) or _same_bits(a, b)
 
 
 def _same_bits(a, b):

@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What the function under test gets: `run(case)` gives the output, `vjp(case, g)` the gradients by name.
+    """The input of the function under test: `run(case)` returns the output, `vjp(case, g)` the gradients by name.
 
     Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`,
     `case.indices`, `case.eid` (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by

@@ -8,7 +8,7 @@ from typing import Any
 from sarlite.errors import SarliteError
 from sarlite.oracle.dialects import OWN
 from sarlite.oracle.layer_formulas import LAYERS
-from sarlite.oracle.reference import Reference
+from sarlite.oracle.reference import Reference, words
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
     yield told["name"]
     for key in ("arrays", "parameters", "outputs", "attributes"):
         for name, value in told[key].items():
-            text = value if isinstance(value, str) else _shape_text(value) if key in ("arrays", "parameters") else value
+            text = _shape_text(value) if key in ("arrays", "parameters") else words(value)
             yield f"  {key[:-1]} {name}: {text}"
     for name, shapes in told["with"].items():
         yield f"  with {name}: " + ", ".join(f"{key} {_shape_text(shape)}" for key, shape in shapes.items())

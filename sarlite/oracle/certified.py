@@ -42,9 +42,9 @@ def ratios(got: Array, number: Number) -> Array:
 
 
 def imprecise(got: Array, lower: Number, bad: Array) -> bool:
-    """Whether bounds of a lower precision explain the bad elements.
+    """Return True if bounds of a lower precision explain the bad elements.
 
-    They are wide: an error of 1/16 of all terms is no rounding.
+    The bounds are wide, so an error of 1/16 of all terms is never taken for rounding.
     """
     magnitude = np.broadcast_to(lower.magnitude, got.shape)
     with np.errstate(all="ignore"):
@@ -53,7 +53,7 @@ def imprecise(got: Array, lower: Number, bad: Array) -> bool:
 
 
 def coarse(case: Case, got: Array, expected: Array) -> bool:
-    """Whether all of `got` are numbers of the next lower precision, which the expected ones are not."""
+    """Return True if all of `got` are numbers of the next lower precision, and the expected numbers are not."""
     unit = LOWER[case.accumulate]
 
     def fits(value):

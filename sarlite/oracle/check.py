@@ -1,16 +1,19 @@
 """`check`: a function against a reference, on the corpus of hard graphs."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from sarlite.errors import ConfigError, whole
 from sarlite.oracle import call, inputs, sampler_checks
 from sarlite.oracle.case import Case
 from sarlite.oracle.check_report import Report
-from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS, allowed
 from sarlite.oracle.corpus import Entry, chosen
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Finding
@@ -23,15 +26,21 @@ from sarlite.oracle.trial import Stop, Trial, trying
 from sarlite.types import Array
 
 SHRINKING = 20.0  # seconds, at most, that the first case is made small
+LARGE = 20_000  # rows or edges of graphs that are told before they are asked
+
+
+def _print(text: str) -> None:
+    print(f"sarlite.oracle: {text}", file=sys.stderr, flush=True)
 
 
 def check(run: Callable[[Case], Any], reference: str | Reference, *,
           vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, level: str = "ci", dtype: str = "float32",
           accumulate: str | None = None, index_dtype: str = "int64", convert: Callable[[Array], Any] | None = None,
-          seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), shrink: bool = True,
-          graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*", widths: Sequence[int] | None = None,
-          repeats: int = 1, **attributes: Any) -> Report:
-    """Return what is wrong with a function that computes an operation or a layer.
+          seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), allow: Sequence[str] = (),
+          shrink: bool = True, graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*",
+          widths: Sequence[int] | None = None, repeats: int = 1, shown: Callable[[str], None] = _print,
+          **attributes: Any) -> Report:
+    """Check a function that computes an operation or a layer.
 
     Parameters
     ----------
@@ -64,14 +73,19 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
         Seconds of one call. A call that takes longer is left running in its thread, and the check ends.
     expected_failures : sequence of str
         Patterns (fnmatch) of case names: findings there do not count, and are told.
+    allow : sequence of str
+        Verdicts whose findings do not count, and are told: "NONDETERMINISTIC", "THREADS", "LIMIT".
     shrink : bool
-        Whether the case of the first finding is made small, for at most 20 s.
+        True if the case of the first finding is made small, for at most 20 s.
+    shown : (str) -> None
+        Is told of each graph of more than LARGE rows or edges before the graph is asked, so that a process that is
+        killed for its memory leaves the name. Without, standard error.
     graphs : str, sequence of str, or dict of str to EdgeList
         Patterns (fnmatch) of the names of the corpus's graphs that are taken; or graphs of one's own by name.
     widths : sequence of int, optional
-        Columns of the inputs, of one graph after another; without, each graph has its own.
+        Further columns of the inputs: each graph is asked at its own width, and once more at the next of these.
     repeats : int
-        How often level "repeat" asks the same input again.
+        Number of times that level "repeat" asks the same input again.
 
     Returns
     -------
@@ -80,31 +94,31 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     Raises
     ------
     ConfigError
-        An unknown level, dtype, reference or attribute; a reference that has no narrow rows; a number of repeats below
-        1; what `corpus.chosen` refuses.
+        An unknown level, dtype, verdict, reference or attribute; a reference that has no narrow rows; a number of
+        repeats below 1; graphs or widths that `corpus.chosen` refuses.
 
     Notes
     -----
     Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command`
     keeps them apart.
     """
-    for name, value, allowed in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
+    for name, value, known in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
                                  ("accumulate", accumulate or summed(dtype), SUMS),
                                  ("index_dtype", index_dtype, INDEX_DTYPES)):
-        if value not in allowed:
-            raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(allowed)}")
+        if value not in known:
+            raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(known)}")
     entries = chosen(level if level in ("ci", "large") else "all", graphs, widths)
     vjp = getattr(run, "vjp", None) if vjp is None else vjp
     convert = getattr(run, "convert", None) if convert is None else convert
     reference, repeats = given(reference, attributes, dtype), whole("repeats", repeats, 1)
     report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
-                convert=convert, repeats=repeats) as trial:
+                allow=allowed(allow), convert=convert, repeats=repeats) as trial:
         if reference.name == "sample":
             sampler_checks.level(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
-            _corpus(trial, entries, LEVELS[level], dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
-            trial.confirm()
+            _corpus(trial, entries, LEVELS[level], shown, dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
+            trial.explain()
             if shrink:
                 _shrink_first(trial)
     if vjp is None and reference.name != "sample":
@@ -115,12 +129,15 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
 # ---- cases
 
 
-def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], **options: Any) -> None:
+def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], shown: Callable[[str], None],
+            **options: Any) -> None:
     n_layouts, scope = 0, Scope()
-    for entry in entries:
+    for entry in sorted(entries, key=lambda each: each.most_numbers):
         if not entry.fits(options["index_dtype"]):
             trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
             continue
+        if (size := max(entry.published[key] for key in ("n_src", "n_dst", "n_edges"))) > LARGE:
+            shown(f"{described(trial.reference)}: {entry.label}, up to {size:,} rows or edges, {entry.width} columns")
         exact, random = inputs.cases(trial.reference, entry, levels, trial.report, seed=trial.seed, **options)
         trial.together = exact
         for level in levels:
@@ -137,7 +154,13 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], **o
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """The same case in read-only arrays, and in arrays that are not contiguous: to refuse them is right, and told."""
+    """Ask a case in other layouts: inputs that are read-only or not contiguous, a gradient of one number.
+
+    A function may refuse a layout, which is told.
+    """
+    if trial.vjp is not None and trial.reference.differentiable(case):
+        g = {name: np.ones_like(value) for name, value in trial.reference.cotangents(case).items()}
+        CERTIFIED.ask_gradient(trial, case, CERTIFIED.gradients(trial.reference, case, g), g, call.BROADCAST)
     expected = CERTIFIED.outputs(trial.reference, case)
     plain = trial.quietly(case, shapes(expected))
     if plain is None:
@@ -163,7 +186,7 @@ def _shrink_first(trial: Trial) -> None:
 
     def found(case: Case) -> Finding | None:
         scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, trial.seed,
-                        convert=trial.convert, explanations=0)
+                        convert=trial.convert, every_layout=True)
         judge(scratch, case)
         return next((f for f in scratch.report.findings if f.verdict is first.verdict and f.output == first.output),
                     None)
@@ -175,4 +198,5 @@ def _shrink_first(trial: Trial) -> None:
         return
     if smaller is not None:
         cause = f"in {first.case.name}: {first.cause}"
-        trial.report.findings[trial.report.findings.index(first)] = replace(smaller, level=first.level, cause=cause)
+        trial.report.findings[trial.report.findings.index(first)] = replace(
+            smaller, level=first.level, cause=cause, support=first.support, edges=smaller.edges or first.edges)

@@ -1,7 +1,8 @@
-"""What one check found, and what it did not cover."""
+"""`Report`: the findings of one check, and the cases that the check did not cover."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ from sarlite.oracle import sarcase
 from sarlite.oracle.finding import Finding, Verdict
 
 _MOST_EXPECTED = 5  # expected failures that are told one by one
+_MOST_CAUSES = 8
+
+_NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 
 __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 
 @dataclass
 class Report:
-    """What one check found.
+    """Findings and coverage of one check.
 
     Attributes
     ----------
@@ -24,13 +28,13 @@ class Report:
         The reference, the dtype, the level and the seed.
     findings : list of Finding
     expected : list of Finding
-        Of cases that were named as expected failures; they do not count in the verdict.
+        Findings of expected failures and of verdicts that are allowed; they do not count in the verdict.
     checked : Counter
         Comparisons made, by level.
     uncovered : Counter
-        What was not checked: reason -> how many times.
+        Number of comparisons that were not made, by reason.
     examples : dict of str to str
-        Of each reason the first case, with what was said about the case.
+        The first case of each reason, and the reason's details.
     ratio : float
         The largest error over its bound that was seen; above 1 it is a proof of excess error.
     """
@@ -44,7 +48,7 @@ class Report:
     ratio: float = 0.0
 
     def skip(self, reason: str, example: str = "", times: int = 1) -> None:
-        """Count what is not covered."""
+        """Count `times` comparisons that are not covered, for a reason."""
         if times:
             self.uncovered[reason] += times
             if example:
@@ -63,8 +67,27 @@ class Report:
 
     @property
     def first_bad(self) -> Finding | None:
-        """The first finding of the verdict; None of PASS."""
-        return next((finding for finding in self.findings if finding.verdict is self.verdict), None)
+        """The finding of the verdict whose cause the most cases confirm, a wrong number before an exception; None of PASS.
+        """
+        bad = [finding for finding in self.findings if finding.verdict is self.verdict]
+        return min(bad, key=lambda f: (-f.support, f.level == "call", isinstance(f.case, str)), default=None)
+
+    @property
+    def causes(self) -> list[tuple[str, int, str]]:
+        """(cause, number of findings, a case) of each verdict but UNSUPPORTED, the most frequent first.
+
+        Causes that differ in numbers alone count as one.
+        """
+        alike: dict[tuple, list[Finding]] = defaultdict(list)
+        for finding in self.findings:
+            if finding.verdict is not Verdict.UNSUPPORTED:
+                searched = finding.support or not isinstance(finding.case, str)
+                if finding.level in ("probe", "certified", "ranks") and not searched:
+                    finding = replace(finding, cause="no cause was looked for")
+                alike[finding.output, _NUMBER.sub("#", finding.cause)].append(finding)
+        groups = sorted(alike.values(), key=lambda group: (-max(f.support for f in group), -len(group)))
+        return [(f"{f.output}: {f.cause}" if f.output else f.cause, len(group), f.case_name)
+                for group in groups for f in (max(group, key=lambda each: each.support),)]
 
     @property
     def coverage(self) -> dict[str, int]:
@@ -78,19 +101,19 @@ class Report:
         return self
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with what was expected, what came, and the
-        cotangents.
+        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with expected and returned arrays and cotangents.
 
-        Raises ConfigError where there is none, DataError as `sarcase.save`.
+        Raises ConfigError if there is no such case, DataError as `sarcase.save`.
         """
         bad = self.first_bad
-        if bad is None or bad.case is None:
+        if bad is None or isinstance(bad.case, str):
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
         return sarcase.save(bad, path, overwrite)
 
     def told(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
         return {"verdict": self.verdict.name, "what": self.what, "ratio": self.ratio, "checked": dict(self.checked),
+                "causes": [{"cause": cause, "findings": n, "case": case} for cause, n, case in self.causes],
                 "not_covered": {reason: {"times": n, "example": self.examples.get(reason, "")}
                                 for reason, n in sorted(self.uncovered.items())},
                 **{name: [{"case": f.case_name, **f.told(), "trace": f.trace} for f in found]
@@ -103,6 +126,10 @@ class Report:
         counts = ", ".join(f"{n} {level}" for level, n in self.checked.items())
         found = [finding for finding in self.findings if finding.verdict is not Verdict.UNSUPPORTED]
         cases = len({finding.case_name for finding in found})
+        told = self.causes if len(found) > 1 else []
+        lines += [f"  {n} times: {cause} (as {case})" for cause, n, case in told[:_MOST_CAUSES]]
+        if (more := len(told) - _MOST_CAUSES) > 0:
+            lines.append(f"  and {more} causes more")
         lines.append(f"  {len(found)} findings in {cases} cases; compared: {counts or 'nothing'}")
         lines.append(f"  largest error / bound: {self.ratio:.4g}")
         for reason, n in sorted(self.uncovered.items()):

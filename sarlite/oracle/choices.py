@@ -1,9 +1,9 @@
-"""What may be chosen of a check.
+"""The choices that a check has.
 
-The command line and the pytest plugin read it too, so that nothing heavy is imported here.
+The command line and the pytest plugin read this module, too, so that it imports nothing heavy.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sarlite.errors import ConfigError
@@ -22,6 +22,7 @@ USUAL = tuple(level for level in LEVELS if level != "large")
 SUMS = ("float64", "float32", "float16", "bfloat16")
 DTYPES = (*SUMS, "bfloat16-rows")  # float32, but the rows that edges gather are rounded to bfloat16 first
 INDEX_DTYPES = ("int64", "int32", "int16")
+ALLOWED = ("NONDETERMINISTIC", "THREADS", "LIMIT")  # verdicts that a caller may allow
 PARTS = ("contiguous", "random", "skewed", "one empty")  # how nodes are divided among ranks
 
 
@@ -30,3 +31,10 @@ def among(name: str, value: Any, allowed: Iterable[Any]) -> None:
     allowed = tuple(allowed)
     if value not in allowed:
         raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, allowed))}")
+
+
+def allowed(verdicts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of verdicts that do not count; raise ConfigError unless each is one of ALLOWED."""
+    for verdict in verdicts:
+        among("allow", verdict, ALLOWED)
+    return tuple(verdicts)

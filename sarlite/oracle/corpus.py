@@ -19,13 +19,15 @@ from sarlite.oracle.structures import Draw
 PUBLISHED = Path(__file__).with_name("corpus.json")
 LEVELS = ("ci", "all", "large")
 # Of graphs in turn, far ones next to each other: tails of every length, beside whole vectors, warps and blocks.
-WIDTHS = (17, 1, 64, 5, 256, 2, 33, 8, 127, 3, 16, 65, 4, 257, 7, 32, 6, 128, 9, 31, 63, 15)
+# Above 16 with every residue of 16.
+WIDTHS = (17, 1, 64, 5, 26, 256, 2, 33, 8, 57, 127, 3, 16, 70, 65, 4, 21, 257, 7, 32, 40, 6, 128, 43, 9, 31, 18, 63, 15, 46,
+          23, 99, 36, 76, 29)
 NARROW = (1, 3, 2)  # of graphs of more than _NARROW edges, so that the corpus takes a minute
 _NARROW = 30_000
 _TELLING = 30  # edges that a graph has by which a width is judged at "ci"
 VALUES = {
     "codes": "", "negative": "inputs that are all negative", "ties": "inputs that tie",
-    "scores": "scores of 1e4", "masked": "rows whose scores are all -Inf",
+    "scores": "scores of 1e4", "masked": "rows with scores of -Inf",
     "unreachable": "NaN and Inf in rows that no edge leaves", "denormal": "denormal numbers",
     "nan": "NaN and Inf in rows that edges leave", "weights": "weights that are 0, Inf or NaN",
 }
@@ -40,12 +42,13 @@ class Entry:
     build: Callable[..., EdgeList]  # of a Draw and `sizes`
     width: int  # columns of the inputs; of a softmax by edge its heads
     values: str = "codes"  # of VALUES
-    tags: tuple[str, ...] = ()  # what is hard about it
+    tags: tuple[str, ...] = ()  # the difficulties of the graph
     sizes: tuple = ()
+    further: bool = False  # True if a caller asked for this width beside the graph's own
 
     @property
     def square(self) -> bool:
-        """Whether sizes are equal that a layer can have equal, as heads and features, where nobody says them."""
+        """True if sizes that nobody gives are equal where a layer can have them equal, as heads and features."""
         return bool(self.seed % 2)
 
     @property
@@ -58,12 +61,22 @@ class Entry:
         return self.build(Draw(self.name), *self.sizes)
 
     @property
+    def label(self) -> str:
+        """The name, with a width that a caller asked for."""
+        return f"{self.name}/width {self.width}" if self.further else self.name
+
+    @property
     def size(self) -> int:
         """Edges and rows, times columns, without building the graph."""
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
+    @property
+    def most_numbers(self) -> int:
+        """The numbers that a function may hold: all inputs, or a dense matrix of the graph."""
+        return max(self.size, self.published["n_src"] * self.published["n_dst"])
+
     def fits(self, index_dtype: str) -> bool:
-        """Whether twice the rows and edges are numbers of `index_dtype`.
+        """Return True if twice the rows and edges are numbers of `index_dtype`.
 
         Elements of graphs that fit int16 are more than its numbers: an index of elements that is made in the type of
         the rows overflows there, as an index of int32 does above 2^31, on small machines too.
@@ -100,8 +113,8 @@ def corpus(level: str = "all") -> list[Entry]:
     Parameters
     ----------
     level : str
-        "all"; "ci": two fifths, those with the fewest edges and rows, times columns, and the smallest of each tag and
-        of each width; "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
+        "all"; "ci": half of the graphs, those with the fewest edges and rows, and the smallest of each tag and of each width;
+        "large": those of more than 2^31 edges times columns alone, for functions that keep nothing by
         edge and column (a float32 of each would be 8 GiB).
 
     Raises
@@ -114,10 +127,10 @@ def corpus(level: str = "all") -> list[Entry]:
     entries = [e for e in _entries() if ("large" in e.tags) == (level == "large")]
     if level != "ci":
         return entries
-    order = sorted(entries, key=lambda e: e.size)
+    order = sorted(entries, key=lambda e: sum(e.published[key] for key in ("n_src", "n_dst", "n_edges")))
     first: dict[str | int, str] = {tag: e.name for e in reversed(order) for tag in e.tags}
     first |= {e.width: e.name for e in reversed(order) if e.published["n_edges"] >= _TELLING}
-    kept = {e.name for e in order[: len(entries) * 2 // 5]} | set(first.values())
+    kept = {e.name for e in order[: len(entries) // 2]} | set(first.values())
     return [e for e in entries if e.name in kept]
 
 
@@ -128,25 +141,26 @@ def own(name: str, edges: EdgeList, width: int) -> Entry:
 
 def chosen(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Return the graphs of a level by their names, or one's own by name; in turn of `widths` where there are some.
+    """Return the graphs of a level by their names, or one's own by name; and each again at one of `widths` in turn.
 
     Raises
     ------
     ConfigError
-        No graph has such a name, a width is no whole number above 0, or what is given is no EdgeList.
+        No graph has such a name, a width is no whole number above 0, or a graph is no EdgeList.
     """
-    each = WIDTHS if widths is None else tuple(whole("widths", width, 1) for width in widths)
-    if not each:
+    more = [whole("widths", width, 1) for width in widths or ()]
+    if widths is not None and not more:
         raise ConfigError("widths: there is none")
     if isinstance(graphs, Mapping):
         if odd := [name for name, edges in graphs.items() if not isinstance(edges, EdgeList)]:
             raise ConfigError(f"graphs: {odd[0]!r} is no EdgeList")
-        found = [own(name, edges, each[k % len(each)]) for k, (name, edges) in enumerate(graphs.items())]
+        entries = [own(name, edges, WIDTHS[k % len(WIDTHS)]) for k, (name, edges) in enumerate(graphs.items())]
     else:
-        found = named(corpus(level), graphs)
-    if not found:
+        entries = named(corpus(level), graphs)
+    if not entries:
         raise ConfigError(f"graphs: no graph of the corpus has a name like {graphs!r}")
-    return found if widths is None else [replace(e, width=each[k % len(each)]) for k, e in enumerate(found)]
+    pairs = {(k % len(entries), k % len(more)) for k in range(max(len(entries), len(more)))} if more else ()
+    return entries + [replace(entries[a], width=more[b], further=True) for a, b in sorted(pairs)]
 
 
 def named(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry]:

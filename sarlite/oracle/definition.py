@@ -1,4 +1,4 @@
-"""What an operation or a layer is: its formula, its inputs, its attributes; and the table of all of them."""
+"""`Definition`: the formula, inputs and attributes of an operation or a layer; and the table of all definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """A formula with what it takes.
+    """A formula with its inputs and attributes.
 
     Attributes
     ----------

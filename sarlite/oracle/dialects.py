@@ -1,5 +1,4 @@
-"""Dialects: by which names and in which layout a library's layers keep their parameters, and what its layers do by
-default.
+"""Dialects: the names and layouts of parameters in a library's layers, and the default behaviour of these layers.
 
 Formulas (layers.py) and sarlite's own layers use the names of dialect "paper". Of DGL these are GraphConv, SAGEConv,
 GATConv, GATv2Conv and RelGraphConv, with torch's BatchNorm1d; of PyG GCNConv, SAGEConv, GATConv, GATv2Conv, RGCNConv
@@ -34,7 +33,7 @@ BY_HEAD = Layout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, *a.sh
 
 
 class Place(NamedTuple):
-    """Where a parameter stands in a library's layer."""
+    """Name and layout of a parameter in a library's layer."""
 
     name: str
     layout: Layout = AS_IS
@@ -191,7 +190,7 @@ def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str |
 
 
 def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
-    """Where each of the paper's parameters stands in a dialect's layer.
+    """Return the place of each of the paper's parameters in a dialect's layer.
 
     Parameters
     ----------
@@ -260,8 +259,9 @@ def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of a state as arrays: of anything with `__array__` or `__dlpack__`; torch tensors that require a gradient
-    too. A DataError names what is no array of numbers.
+    """Return copies of a state as arrays, from anything with `__array__` or `__dlpack__`, tensors with gradients, too.
+
+    Raises DataError naming an entry that is no array of numbers.
     """
     found = {}
     for name, value in state.items():

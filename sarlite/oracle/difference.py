@@ -1,6 +1,6 @@
-"""`Difference`: one array that a function gave beside what it had to be.
+"""`Difference`: one array that a function returned beside the expected number.
 
-Levels judge it, and the explainer explains it.
+Levels judge a difference, and the explainer explains it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.oracle.case import Case
-from sarlite.oracle.certified import ratios
+from sarlite.oracle.certified import arithmetic, ratios
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.plain import Number, Plain
 from sarlite.types import Array
@@ -31,7 +31,6 @@ class Difference:
     cotangents: Mapping[str, Array] | None = None  # what a gradient was asked by; None of an output
     # the same output of the other cases of one graph, where one case has too few columns to tell rows apart
     siblings: Callable[[], Sequence[Difference]] = tuple
-    book: Any = None  # the Codebook of the rows of x of all these cases, where it is there already
     named: tuple = ()  # (src, dst) of edges that were found in this case before
 
     @cached_property
@@ -39,31 +38,43 @@ class Difference:
         """The error of each element over its bound: 0 where both are the same number, NaN where nothing is decided."""
         return ratios(self.got, self.expected)
 
+    def above(self, most: float = 1.0) -> Array:
+        """Return a mask of the elements whose error is more than `most` times the bound; undecided ones are not."""
+        return np.nan_to_num(self.ratio) > most
+
     @cached_property
     def wide(self) -> tuple[Array, Array]:
-        """What was expected and what came, in float64."""
+        """The expected and the returned numbers, in float64."""
         return np.asarray(self.expected.value, np.float64), np.asarray(self.got, np.float64)
 
     @cached_property
     def differs(self) -> Array:
-        """(...) bool: where the numbers are not the same; NaN is equal to NaN."""
+        """Mask of the elements that are not the same number; NaN is equal to NaN."""
         expected, got = self.wide
         with np.errstate(invalid="ignore"):
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
-    def evaluate(self, case: Case, arithmetic: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
-        """Return the same output of another case, or the same gradient by other cotangents."""
+    def evaluate(self, case: Case, by: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
+        """Return the same output of another case, or the same gradient by other cotangents, in an arithmetic."""
         if self.cotangents is None:
-            return self.reference.outputs(case, arithmetic)[self.output]
-        return self.reference.gradients(case, cotangents or self.cotangents, arithmetic)[self.output[1:]]
+            return self.reference.outputs(case, by)[self.output]
+        return self.reference.gradients(case, cotangents or self.cotangents, by)[self.output[1:]]
+
+    @cached_property
+    def exact(self) -> bool:
+        """True if no expected element has a bound other than 0 and Inf."""
+        error = np.asarray(0.0 if self.expected.error is None else self.expected.error)
+        return not (np.isfinite(error) & (error > 0)).any()
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
-        """Return what another case would have given, with the error that rounding may make."""
+        """Return the number that another case would have given, with the error that rounding may make."""
+        if not self.exact:
+            return self.evaluate(case, arithmetic(case), cotangents)
         value = np.asarray(self.evaluate(case, Plain(), cotangents).value)
         return Number(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
     def fits(self, number: Number) -> bool:
-        """Whether every element that came is within the bound of a number, and some elements are decided."""
+        """Return True if every returned element is within the bound of a number, and some elements are decided."""
         if np.shape(number.value) != self.got.shape or not self.got.size:
             return False
         ratio = ratios(self.got, number)
@@ -77,8 +88,3 @@ class Difference:
         expected = {self.output: np.asarray(self.expected.value, np.float64)}
         return Saved(self.case, dict(self.cotangents or {}), expected, bounds, {self.output: self.got})
 
-
-def of_saved(reference: Any, saved: Saved, output: str) -> Difference:
-    """Return the difference that `Difference.evidence` was made of."""
-    expected = Number(saved.expected[output], saved.bounds.get(output))
-    return Difference(reference, saved.case, output, expected, saved.got[output], saved.cotangents or None)

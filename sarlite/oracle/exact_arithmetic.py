@@ -1,4 +1,4 @@
-"""`Exact`: an arithmetic that tells where every partial result, in any order, is a number of the dtype."""
+"""`Exact`: an arithmetic that proves for which elements every partial result, in any order, is a number of the dtype."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Grained:
 
 
 def _moving(name):
-    """A primitive that only moves numbers: of each part what `Plain` makes of it."""
+    """Return a primitive that only moves numbers, each part as `Plain` does."""
 
     def moved(self, x, **options):
         move = partial(getattr(self.plain, name), **options)
@@ -46,20 +46,27 @@ def _moving(name):
 
 
 class Exact:
-    """Values in float64, with a proof: `result` has error 0 where the result is exact in every order of evaluation,
-    else Inf. `dtype`, of BITS, is in what all partial results have to be numbers.
+    """Values in float64, with a proof: `result` has error 0 if the result is exact in every order of evaluation,
+    otherwise Inf.
+
+    Parameters
+    ----------
+    dtype : str
+        One of BITS: the format of all numbers but partial sums.
+    accumulate : str, optional
+        The format of partial sums; without, `dtype`.
 
     Notes
     -----
-    An element is proved where all its partial sums are multiples of one power of two, fewer than 2^bits of it, none of
-    them denormal or near overflow. Divisors have to be powers of two, and what a root is taken of a square; exp and
-    softmax have to meet equal scores, a power of two of them, beside scores 1000 and more below. Kinks have to be
-    missed.
+    An element is proved if all its partial sums are multiples of one power of two, fewer than 2^bits of it, none of
+    them denormal or near overflow. Divisors have to be powers of two, and arguments of a root squares; exp and softmax
+    have to meet equal scores, a power of two of them, beside scores 1000 and more below. Kinks have to be missed.
     """
 
-    def __init__(self, dtype: str) -> None:
-        form = format_of(dtype)
-        self.plain, self.limit, self.most = Plain(), 1 / form.unit, form.largest / 2
+    def __init__(self, dtype: str, accumulate: str | None = None) -> None:
+        form, sums = format_of(dtype), format_of(accumulate or dtype)
+        self.plain, self.limit, self.most = Plain(), 1 / max(form.unit, sums.unit), min(form.largest, sums.largest) / 2
+        self.stored, self.summed, self.most_summed = 1 / form.unit, 1 / sums.unit, sums.largest / 2
         self.least = 2.0**-14 if dtype == "float16" else form.tiny  # no denormal number: some machines flush them
 
     def given(self, value: Any) -> Grained:
@@ -75,11 +82,15 @@ class Exact:
     def result(self, x: Grained, rounds: int = 0) -> Number:
         return Number(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
-    def _made(self, value, magnitude, grain):
+    def _made(self, value, magnitude, grain, summed=False):
+        """Return values with their proofs; `summed` if only sums are larger than the values, which are stored."""
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
-        proved = (magnitude <= self.limit * grain) & (magnitude < self.most) & (grain >= self.least)
+        limit, most = (self.summed, self.most_summed) if summed else (self.limit, self.most)
+        proved = (magnitude <= limit * grain) & (magnitude < most) & (grain >= self.least)
+        if summed:
+            proved &= ~(np.abs(value) > min(self.stored, self.summed) * grain)
         grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
-        # what is not proved may not be 0
+        # a number that is not proved may not be 0
         return Grained(value, np.where(grain > 0, magnitude, np.maximum(magnitude, 1.0)), grain)
 
     # ---- by element
@@ -101,10 +112,10 @@ class Exact:
         size = np.abs(b.value)
         fits = (np.frexp(size)[0] == 0.5) & (b.grain > 0)
         grain = np.where(np.isinf(a.grain), np.inf, np.where(fits, a.grain / size, 0.0))
-        return self._made(self.plain.divide(a.value, b.value), a.magnitude / size, grain)
+        return self._made(self.plain.divide(a.value, b.value), a.magnitude / size, grain, summed=True)
 
     def _known(self, x, value, known):
-        """Values of a function that are what `value` says where `known`."""
+        """Return the values of a function, which are proved where `known`."""
         return self._made(value, np.abs(value), np.where(known & (x.grain > 0), _lowest_bit(value), 0.0))
 
     def exp(self, x):
@@ -137,7 +148,7 @@ class Exact:
                        np.where(mask, x.grain, np.inf))
 
     def settled(self, x):
-        """What is exact is one number, not the sum that it came from."""
+        """Return exact elements as single numbers, not as the sums that they came from."""
         return Grained(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
     # ---- dense
@@ -161,17 +172,19 @@ class Exact:
 
     def scatter_sum(self, x, index):
         value, magnitude = (self.plain.scatter_sum(part, index) for part in (x.value, x.magnitude))
-        return self._made(value, magnitude, _least_of_rows(x.grain, index))
+        return self._made(value, magnitude, _least_of_rows(x.grain, index), summed=True)
 
     def propagate(self, x, weight=None, *, source, target):
         used = np.flatnonzero(source.counts)
         grain = x.grain[used].min(initial=np.inf)
-        if weight is not None:
+        if weight is not None:  # products are stored
             grain = _times(grain, weight.grain.min(initial=np.inf))
+            largest = x.magnitude[used].max(initial=0) * weight.magnitude.max(initial=0)
+            grain = grain if largest <= self.limit * grain else 0.0
         parts = [(x.value, None if weight is None else weight.value),
                  (x.magnitude, None if weight is None else weight.magnitude)]
         value, magnitude = (self.plain.propagate(*part, source=source, target=target) for part in parts)
-        return self._made(value, magnitude, np.where(magnitude == 0, np.inf, grain))
+        return self._made(value, magnitude, np.where(magnitude == 0, np.inf, grain), summed=True)
 
     def edge_dot(self, a, b, of_a, of_b, heads):
         axes = tuple(range(1 + heads, a.value.ndim))
@@ -219,7 +232,7 @@ def _choose(mask, a, b, value):
 
 
 def _times(a, b):
-    """The product of grains, where a certain 0 makes a certain 0."""
+    """Return the product of grains; a certain 0 makes a certain 0."""
     return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 
@@ -228,7 +241,7 @@ def _least_of_rows(grain: Array, index: Index) -> Array:
 
 
 def _lowest_bit(value: Array) -> Array:
-    """The greatest power of two that a value is a multiple of; Inf for 0, Inf and NaN."""
+    """Return the greatest power of two that divides a value; Inf for 0, Inf and NaN."""
     whole = np.isfinite(value) & (value != 0)
     fraction, exponent = np.frexp(np.where(whole, np.abs(value), 1.0))
     digits = (fraction * 2.0**53).astype(np.int64)

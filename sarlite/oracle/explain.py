@@ -1,152 +1,288 @@
-"""What a wrong result says about its cause: which edge, which rows, which columns, which wrong assumption.
+"""Causes of a wrong result: edges, rows, columns, wrong assumptions.
 
-A cause is one line, and the (src, dst) of the edges that it is about. An edge or an assumption that is named explains
-every element: the result under it is equal. No edge is searched for: a row's difference is the code of a row
-(`locate`). Whole results are computed again (`assumptions`) on cases of up to assumptions.MOST edge-columns alone.
+A cause either describes one case exactly, as a lost edge whose code is the whole difference, or it assumes something
+about the function under test. An assumption is told only if a case on another graph confirms it (`Cause.confirms`).
+Whole results are computed again (`assumptions`) on cases of up to assumptions.MOST edge-columns alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.oracle import assumptions, locate
 from sarlite.oracle.difference import Difference
 
-Cause = tuple[str, tuple]
-Look = Callable[[Difference], Cause | None]
+NOTHING = "no single cause found"
 
 
-def cause_of(difference: Difference, looks: Sequence[Look] | None = None) -> Cause:
-    """Return the probable cause: what the first of `looks` says that says something; without `looks`, of LOOKS."""
+class Cause(NamedTuple):
+    """A probable cause.
+
+    Attributes
+    ----------
+    text : str
+        One line.
+    edges : tuple of (src, dst)
+        The edges that the text names.
+    support : int
+        As `Finding.support`.
+    confirms : (Difference) -> bool, optional
+        Of an assumption: return True if the assumption explains another difference, too.
+    """
+
+    text: str
+    edges: tuple = ()
+    support: int = 0
+    confirms: Callable[[Difference], bool] | None = None
+
+    def fits(self, other: Difference) -> bool:
+        """Return True if this is an assumption that explains another difference."""
+        return self.confirms is not None and self.confirms(other)
+
+
+Look = Callable[[Difference], Iterable[Cause]]
+
+
+def causes(difference: Difference, looks: Sequence[Look]) -> Iterator[Cause]:
+    """Yield the causes that `looks` find, the most certain first."""
+    for look in looks:
+        yield from look(difference)
+
+
+def cause_of(difference: Difference) -> tuple[str, tuple]:
+    """Return the text and the edges of the first cause, confirmed or not."""
     bad = difference.differs
     if not bad.any():
         return "nothing is wrong", ()
-    said = (look(difference) for look in (LOOKS if looks is None else looks))
-    nothing = f"no single cause found: {int(bad.sum())} of {bad.size} elements differ", ()
-    return next((cause for cause in said if cause), nothing)
+    nothing = Cause(f"{NOTHING}: {int(bad.sum())} of {bad.size} elements differ")
+    return next(causes(difference, LOOKS), nothing)[:2]
+
+
+def _assumed(text, look, key, difference):
+    """Return an assumption that another difference confirms if `look` finds the same key in it."""
+    return Cause(text, confirms=lambda other: other.case.op == difference.case.op and look(other) == key)
+
+
+# ---- numbers
 
 
 def _not_numbers(d):
-    """NaN, Inf or the lowest number where there should be a number, or a number where there should be NaN."""
+    """Look for NaN, Inf or the lowest number in place of a number, and for numbers in place of NaN."""
     case, (expected, got) = d.case, d.wide
     lost = d.differs & np.isnan(expected) & ~np.isnan(got)
     if lost.any() and lost.ndim and np.array_equal(lost, d.differs):
         rows = np.flatnonzero(lost.reshape(len(lost), -1).any(1))
-        return f"NaN does not come through: {len(rows)} rows hold numbers in its place, the first is {rows[0]}", ()
-    odd = d.differs & (~np.isfinite(got) | (np.abs(got) > 1e30) | (np.abs(got) == 65504))
+        yield Cause(f"NaN does not come through: {len(rows)} rows hold numbers in its place, the first is {rows[0]}")
+        return
+    odd = d.differs & (~np.isfinite(got) | _is_largest(got))
     if not odd.any() or odd.ndim == 0:
-        return None
+        return
     rows = np.flatnonzero(odd.reshape(len(odd), -1).any(1))
     text = f"{got[odd].flat[0]:g} in {len(rows)} rows, the first is {rows[0]}"
     if not d.output.startswith("d") and len(got) == case.edges.n_dst and not case.edges.in_degrees[rows].any():
-        return f"{text}: none of them has an in-edge", ()
-    reachable = case.edges.out_degrees > 0
-    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in case.arrays.values()
+        yield Cause(f"{text}: none of them has an in-edge")
+        return
+    if np.isinf(expected[odd]).all() and _is_largest(got[odd]).all():
+        yield Cause(f"{text}, where {expected[odd].flat[0]:g} is right: an extremum starts at a finite number")
+        return
+    if _leaks(d):
+        yield _assumed(f"{text}: NaN and Inf leak from rows that no edge leaves", _leaks, True, d)
+    yield from _edges_or_assumptions(d)
+    yield Cause(text)
+
+
+def _is_largest(got):
+    return np.isfinite(got) & ((np.abs(got) > 1e30) | (np.abs(got) == 65504))
+
+
+def _leaks(d):
+    """Return True if numbers became NaN or Inf, and rows that no edge leaves hold NaN or Inf."""
+    reachable = d.case.edges.out_degrees > 0
+    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in d.case.arrays.values()
               if np.ndim(a) > 1)
-    return f"{text}: NaN and Inf leak from rows that no edge leaves" if any(spoilt) else text, ()
+    return bool((d.differs & ~np.isfinite(d.wide[1]) & np.isfinite(d.wide[0])).any()) and any(spoilt)
 
 
 def _all_zero(d):
-    return None if d.got.any() else ("all are 0", ())
-
-
-def _edges_or_assumption(d):
-    """One edge that the differences of rows name; else an assumption; else several edges."""
-    located = _located(d)
-    if located is not None and len(located[1]) == 1:
-        return located
-    found = assumptions.first_that_fits(d, assumptions.guesses(d))
-    return (assumptions.Assumed(found[0]), ()) if found and not found[1] else found or located
-
-
-def _located(d):
-    case, (expected, got) = d.case, d.wide
-    if locate.is_extremum(case) and d.output == "out":
-        changes = locate.extremum(case, expected, got)
-        return None if changes is None else locate.told(locate.Flow(case.edges, expected, None, None), changes)
-    together = [d, *d.siblings()]
-    if d.output == "dx" and (d.cotangents is None or len(together) > 1):
-        return None
-    given = [d.cotangents["out"]] if d.output == "dx" else [each.case.arrays.get("x") for each in together]
-    flow = None if any(x is None for x in given) else locate.flow(case, d.output, given)
-    if flow is None:
-        return None
-    changes = locate.read(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.wide for each in together))), d.book)
-    return None if changes is None else locate.told(flow, changes)
+    if not d.got.any():
+        yield Cause("all are 0")
 
 
 def _one_factor(d):
-    """One factor between all elements."""
+    """Look for one factor between all elements."""
+    factor = _factor(d)
+    if factor is not None:
+        text = f"all are {factor:.6g} times what they should be"
+        yield Cause(text, support=1, confirms=lambda other: _factor(other) == factor)
+        yield Cause(text)
+
+
+def _factor(d):
     expected, got = d.wide
     known = (expected != 0) & np.isfinite(expected)
-    if not known.any() or not np.isfinite(got[known]).all():
+    if known.sum() < 2 or not np.isfinite(got[known]).all():
         return None
     factor = (got[known] / expected[known])[0]
     same = np.abs(got - factor * expected) <= 2.0**-20 * np.abs(got)
-    if known.sum() > 1 and (same | (np.isnan(got) & np.isnan(expected))).all():
-        return f"all are {factor:.6g} times what they should be", ()
-    return None
+    return float(f"{factor:.6g}") if (same | (np.isnan(got) & np.isnan(expected))).all() else None
+
+
+# ---- edges and assumptions about the formula
+
+
+def located(d: Difference) -> Cause | None:
+    """Return the edges whose codes are the differences of all wrong rows; None if no edges are."""
+    if (known := next(assumptions.named_edges(d), None)) is not None:
+        return Cause(*known, support=1)
+    flow, changes = _extremum_changes(d) if locate.is_extremum(d.case) and d.output == "out" else _sum_changes(d)
+    return None if flow is None or changes is None else Cause(*locate.told(flow, changes), support=1)
+
+
+def _extremum_changes(d):
+    expected, got = d.wide
+    return locate.Flow(d.case.edges, expected, None, None), locate.extremum(d.case, expected, got)
+
+
+def _sum_changes(d):
+    together, by = [d, *d.siblings()], "out" if d.output == "dx" else "x"
+    if d.output == "dx" and (d.cotangents is None or len(together) > 1):
+        return None, None
+    given = [(each.cotangents if by == "out" else each.case.arrays).get(by) for each in together]
+    flow = None if any(x is None for x in given) else locate.flow(d.case, d.output, given)
+    if flow is None:
+        return None, None
+    return flow, locate.read(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.wide for each in together))))
+
+
+def _edges_or_assumptions(d):
+    """Look for one edge that the differences of rows name, then for assumptions, then for several edges."""
+    edges = located(d) if d.exact else None
+    if edges is not None and len(edges.edges) == 1:
+        yield edges
+    for text, pairs in assumptions.that_fit(d, assumptions.guesses(d)):
+        if pairs:
+            yield Cause(text, pairs, support=1)
+        else:
+            yield Cause(text, confirms=partial(assumptions.explains, text))
+    if edges is not None:
+        yield edges
+
+
+# ---- what wrong elements have in common
 
 
 def _pattern(d):
-    """What wrong elements have in common: rows that moved, columns left out, numbers from which an index overflows."""
+    """Look for rows that moved, heads or columns left out, numbers from which an index overflows."""
     if d.differs.ndim == 0:
-        return None
-    bad, expected, got = (a.reshape(len(a), -1) for a in (d.differs, *d.wide))
-    rows, columns = np.flatnonzero(bad.any(1)), np.flatnonzero(bad.any(0))
-    found = _moved_rows(rows, expected, got) or _columns(columns, bad, got) or _flat(bad) or _same_rows(rows, bad, got)
-    return (found, ()) if found else None
+        return
+    if (moved := _moved_rows(d)) is not None:
+        yield _assumed(moved, lambda other: _moved_rows(other) is not None and _moved_rows(other).split(":")[0],
+                       moved.split(":")[0], d)
+    if (bits := _overflow(d)) is not None:
+        yield _assumed(f"elements from number 2^{bits} on are wrong: an index overflows", _overflow, bits, d)
+    if (tail := _tail(d)) is not None:
+        width, start, text = tail
+
+        def same_block(other):
+            found = _tail(other)
+            if found is None or found[0] == width:
+                return False
+            block = gcd(start, found[1])
+            return width - start < block and found[0] - found[1] < block
+
+        yield Cause(f"{text}: the tail of a width that is no multiple of a block is lost", confirms=same_block)
+    bad, got = _flat(d.differs), _flat(d.wide[1])
+    rows = np.flatnonzero(bad.any(1))
+    text = _heads(d) or _columns(bad, got) or _zero_rows(rows, got) or _same_rows(rows, bad)
+    if text:
+        yield Cause(text)
 
 
-def _moved_rows(rows, expected, got):
-    """Rows that hold what other rows should."""
-    if len(expected) < 2 or not np.isfinite(got).all() or not np.isfinite(expected).all():
+def _flat(array):
+    return array.reshape(len(array), -1)
+
+
+def _moved_rows(d):
+    """Return a text if wrong rows hold what other rows should, and are not all 0."""
+    bad, expected, got = map(_flat, (d.differs, *d.wide))
+    rows = np.flatnonzero(bad.any(1))
+    if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
         return None
     for shift in (1, -1):
         inner = slice(1, -1) if len(got) > 3 else slice(None)
-        if np.array_equal(got[inner], np.roll(expected, shift, 0)[inner]):
+        if len(rows) > 2 and np.array_equal(got[inner], np.roll(expected, shift, 0)[inner]):
             return f"rows are off by one: row i holds what row i {'-' if shift > 0 else '+'} 1 should"
     keys = [a @ locate.direction(a.shape[1]) for a in (expected, got)]
-    if np.array_equal(*(np.sort(k) for k in keys)) and len(rows) > 1:
-        return f"rows are permuted: {len(rows)} rows stand at other places, the first is row {rows[0]}"
-    zero = [r for r in rows if not got[r].any()]
-    if len(zero) == len(rows):
-        return f"rows are 0: {len(rows)} rows, the first is {rows[0]}, the last {rows[-1]} of {len(got)}"
     order = np.argsort(keys[0], kind="stable")
-    place = np.minimum(np.searchsorted(keys[0][order], keys[1][rows]), len(order) - 1)
-    held = order[place]
-    if (expected[held] == got[rows]).all():
-        return f"row {rows[0]} holds what row {held[0]} should" + (f"; {len(rows)} such rows" if len(rows) > 1 else "")
+    held = order[np.minimum(np.searchsorted(keys[0][order], keys[1][rows]), len(order) - 1)]
+    if not (expected[held] == got[rows]).all():
+        return None
+    if len(rows) > 1 and np.array_equal(*(np.sort(k) for k in keys)):
+        return f"rows are permuted: {len(rows)} rows stand at other places, the first is row {rows[0]}"
+    return f"rows hold what other rows should: {len(rows)} rows, as row {rows[0]} what row {held[0]} should"
+
+
+def _overflow(d):
+    """Return the bits of an index that overflows: all that could differ does from number 2^bits on, nothing before."""
+    bad, expected, got = (np.ravel(a) for a in (d.differs, *d.wide))
+    first = int(np.flatnonzero(bad)[0]) if bad.any() else 0
+    row = max(bad.size // max(len(d.differs), 1), 1)
+    for bits in (7, 8, 15, 16, 31, 32):
+        at = 1 << bits
+        if at <= first < at + row and bad.size > at + row and bad[at:][(expected != 0)[at:] | (got != 0)[at:]].mean() > 0.5:
+            return bits
     return None
 
 
-def _columns(columns, bad, got):
-    width = bad.shape[1]
+def _tail(d):
+    """Return (width, first column, text) if the columns from one on are wrong, and the columns before are right."""
+    bad = _flat(d.differs)
+    columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
+    if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):
+        return None
+    return width, int(columns[0]), _columns(bad, _flat(d.wide[1]))
+
+
+def _by_head(d):
+    """Return True if axis 1 of the result is heads."""
+    return d.case.op == "softmax" or d.case.op == "attention" and d.got.ndim > 1
+
+
+def _heads(d):
+    if not _by_head(d) or d.got.shape[1] < 2:
+        return None
+    bad = d.differs.reshape(*d.differs.shape[:2], -1).any((0, 2))
+    wrong = np.flatnonzero(bad)
+    return None if bad.all() else f"heads {', '.join(map(str, wrong))} of {len(bad)} are wrong, the others right"
+
+
+def _columns(bad, got):
+    columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if len(columns) == width or width < 2:
         return None
     where = f"columns {columns[0]} to {columns[-1]}" if len(columns) > 1 else f"column {columns[0]}"
     filled = " and hold 0" if not got[bad].any() else ""
-    if columns[-1] == width - 1 and len(columns) == width - columns[0]:
-        return f"{where} of {width} wrong{filled}, and none before: is the width no multiple of a block?"
-    return f"{where} of {width} wrong{filled}: {len(columns)} columns"
+    some = "" if len(columns) == columns[-1] - columns[0] + 1 else f": {len(columns)} columns"
+    return f"{where} of {width} {'is' if len(columns) == 1 else 'are'} wrong{filled}{some}"
 
 
-def _flat(bad):
-    first = int(np.flatnonzero(bad)[0])
-    for bits in (7, 8, 15, 16, 31, 32):
-        at = 1 << bits
-        if at <= first < at + bad.shape[1] * 2 and bad.size > at:
-            return f"elements from number 2^{bits} on are wrong: an index overflows"
-    return None
+def _zero_rows(rows, got):
+    if got[rows].any():
+        return None
+    return f"rows are 0: {len(rows)} rows, the first is {rows[0]}, the last {rows[-1]} of {len(got)}"
 
 
-def _same_rows(rows, bad, got):
+def _same_rows(rows, bad):
     if len(rows) > len(bad) // 2:
         return None
-    found = f"{len(rows)} of {len(bad)} rows are wrong, the first is {rows[0]}"
-    return f"{found}: no change of one or two edges of a row explains it"
+    text = f"{len(rows)} of {len(bad)} rows are wrong, the first is {rows[0]}"
+    return f"{text}: no change of one or two edges of a row explains it"
 
 
-LOOKS: tuple[Look, ...] = (_not_numbers, _all_zero, _edges_or_assumption, _one_factor, _pattern)
+LOOKS: tuple[Look, ...] = (_not_numbers, _all_zero, _edges_or_assumptions, _one_factor, _pattern)
+assumptions_alone: tuple[Look, ...] = (_edges_or_assumptions,)

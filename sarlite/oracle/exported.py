@@ -30,8 +30,7 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases of the corpus with cotangents, expected results and bounds; return their paths, as `cases.txt` has
-    them.
+    """Write cases of the corpus with cotangents, expected results and bounds; return their paths in `cases.txt`.
 
     Parameters
     ----------
@@ -71,7 +70,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
 
 
 def verify(folder: Path, results: Path | None = None) -> Report:
-    """Hold the results that a program wrote against the cases that it read.
+    """Compare the results that a program wrote with the expected results of the cases that it read.
 
     Parameters
     ----------
@@ -90,6 +89,7 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     report = Report(f"results in {results}")
     with reading(folder / LIST):
         paths = regular(folder / LIST).read_text().splitlines()
+    trials: dict[str, Trial] = {}
     for path in paths:
         if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
             raise DataError(f"{folder / LIST}: {path!r} is no path of a case")
@@ -97,19 +97,27 @@ def verify(folder: Path, results: Path | None = None) -> Report:
         if lacking := sorted(saved.expected.keys() - saved.bounds.keys()):
             raise DataError(f"{folder / path}: bounds: none of {lacking[0]}")
         with reading(folder / path):
-            _verified(report, saved, results / path)
+            reference = reference_of(saved.case)
+            trial = trials.setdefault(described(reference), Trial(_no_function, None, reference, report, call.Worker(0)))
+            _verified(trial, reference, saved, results / path)
+    for trial in trials.values():
+        trial.explain()
     return report
 
 
+def _no_function(case):
+    raise NotImplementedError("there are results of a function, but no function")
+
+
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Asking, Case]]:
-    """The cases of a graph, each with how its results are judged."""
+    """Yield the cases of a graph, each with the level that judges its results."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # these are not all exact
     yield from ((CERTIFIED, case) for case in random)
 
 
 def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
-    """A case with its expected results and bounds; a probe's bounds are 0, or Inf where nothing is proved."""
+    """Return a case with its expected results and bounds; a probe's bounds are 0, or Inf where nothing is proved."""
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
     with suppress(probe.NotExact):
@@ -126,15 +134,14 @@ def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
 
 
 def _plain(text: str) -> str:
-    """A name as one word of a path."""
+    """Return a name as one word of a path."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
-def _verified(report: Report, saved: Saved, folder: Path) -> None:
-    """Judge the results of one case: by == where all is exact, by its bounds otherwise."""
-    case, reference = saved.case, reference_of(saved.case)
+def _verified(trial: Trial, reference: Reference, saved: Saved, folder: Path) -> None:
+    """Judge the results of one case: by == if all bounds are 0 or Inf, by its bounds otherwise."""
+    case, report = saved.case, trial.report
     got = npy.read_folder(folder) if folder.is_dir() else {}
-    trial = Trial(lambda case: None, None, reference, report, call.Worker(0))
     how = PROBE if all(np.all((bound == 0) | np.isinf(bound)) for bound in saved.bounds.values()) else CERTIFIED
     outputs = reference.expressions(case)[1]
     for name, expected in saved.expected.items():

@@ -73,7 +73,7 @@ class Program:
                                   lambda outputs: part_files.read_results(outputs, parts),
                                   [part_files.folder_of(part) for part in parts], ranks=len(parts))
         except ProgramTimeout as error:
-            raise Failure(Verdict.WRONG, str(error), hangs=True) from error
+            raise Failure(Verdict.LIMIT, str(error), hangs=True) from error
 
     def _results(self, saved):
         return self._exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
@@ -86,7 +86,7 @@ class Program:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
                   **places: Any) -> Any:
-        """What `read` makes of the results of one run on what `write` writes; `folders` are there for the results."""
+        """Run the program once on the files that `write` writes, and return `read(outputs)`; `folders` exist for results."""
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
             for each in ("", *folders):
@@ -95,7 +95,7 @@ class Program:
             return read(outputs)
 
     def _call(self, folder, places):
-        """Run it once; `folder` keeps what it says."""
+        """Run the program once; `folder` keeps its standard error."""
         words = self.words
         for name, value in places.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]
@@ -123,5 +123,5 @@ class ProgramError(SarliteError):
     """A program ended with an error, took too long, or left no result."""
 
 
-class ProgramTimeout(ProgramError):
+class ProgramTimeout(ProgramError, TimeoutError):
     """A program took too long, and was killed with all that it had started."""

@@ -16,11 +16,13 @@ PLACES = ("layer", "rank", "node", "edge", "row", "column")
 
 
 class Verdict(Enum):
-    """The worst of what was found: the first that applies, in this order."""
+    """The worst finding of a check: the first verdict that applies, in this order."""
 
     WRONG = "a result that no order of evaluation and no rounding explains"
     IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"
-    NONDETERMINISTIC = "two answers to one input"
+    NONDETERMINISTIC = "two answers to one input on the same number of threads"
+    THREADS = "another answer on one thread than on several, the same one each time"
+    LIMIT = "a call took longer than the time limit, or needed more memory than there is"
     UNSUPPORTED = "nothing was checked: the function refused all cases, or no element was decided"
     PASS = "nothing was found"
 
@@ -48,6 +50,8 @@ class Finding:
     expected, got, bound : float, optional
     evidence : Saved, optional
         The case with the arrays that were compared; of later findings None.
+    support : int
+        How many cases the cause explains to the last wrong element: 0, 1 (this one), or 2 (one on another graph, too).
     trace : str
         Where the function under test raised an exception: its own frames.
     """
@@ -68,6 +72,7 @@ class Finding:
     got: float | None = None
     bound: float | None = None
     evidence: Saved | None = field(default=None, compare=False, repr=False)
+    support: int = 0
     trace: str = field(default="", compare=False, repr=False)
 
     @property

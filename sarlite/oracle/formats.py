@@ -44,7 +44,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def summed(dtype: str) -> str:
-    """The dtype in which sums are promised where none is told."""
+    """Return the dtype of sums that a dtype promises by default."""
     return "float32" if dtype in NARROW else dtype
 
 
@@ -60,7 +60,7 @@ def rounded(value: Array, dtype: str) -> Array:
 
 
 def as_array(value: Any) -> Any:
-    """Return a NumPy copy of what has `__array__` or `__dlpack__`, also if it wants a gradient; else the value."""
+    """Return a NumPy copy of a value with `__array__` or `__dlpack__`, detached from gradients; any other value as it is."""
     if hasattr(value, "detach"):
         value = value.detach()
     if "bfloat16" in str(getattr(value, "dtype", "")):

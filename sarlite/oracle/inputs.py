@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import probe
 from sarlite.oracle.case import Case
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.corpus import Entry
+from sarlite.oracle.formats import rounded
 from sarlite.oracle.reference import Reference, suited
 from sarlite.oracle.values import special
+
+LARGE_MEAN = 1000.0  # of every second column that batch norm gets
 
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return the probes of a graph, and one case of random numbers with what is special about the graph's values.
+    """Return the probes of a graph, and one case of random numbers with the graph's special values.
 
     Where no probe is exact, which counts as not covered, one case of small integers stands for them. Each is there
     where `levels` ask it. A graph on which the formula has no meaning counts as not covered, and has no cases.
@@ -40,9 +46,14 @@ def _exact(reference, entry, report, options):
 
 
 def _random(reference, entry, options):
-    return special(reference, _drawn(reference, entry, "random", options), entry.values)
+    case = special(reference, _drawn(reference, entry, "random", options), entry.values)
+    if reference.name != "batch_norm" or entry.values != "codes":
+        return case
+    x = case.arrays["x"]  # a variance as E[x^2] - E[x]^2 cancels where the mean is large
+    moved = rounded(x + LARGE_MEAN * (np.arange(x.shape[1]) % 2), case.format)
+    return replace(case, arrays={**case.arrays, "x": moved})
 
 
 def _drawn(reference, entry, values, options):
-    return suited(reference, entry.edges, name=f"{entry.name}/{values}", values=values, width=entry.width,
+    return suited(reference, entry.edges, name=f"{entry.label}/{values}", values=values, width=entry.width,
                   square=entry.square, **options)

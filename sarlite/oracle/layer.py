@@ -1,4 +1,4 @@
-"""What a layer is, and where its `Reference` has its attributes from: the caller, the state's shapes, the dialect."""
+"""`Layer`: a definition whose attributes come from the caller, the shapes of a state, and the dialect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Layer:
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.when or words[one.when]}
 
     def tells(self, shapes: Shapes) -> dict[str, Any]:
-        """The attributes that a state's shapes tell; of several axes, those of parameters that are always there."""
+        """Return the attributes that a state's shapes tell; parameters that are always there come first."""
         told: dict[str, Any] = {}
         for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].when != ""):
             if one.when in self.options:

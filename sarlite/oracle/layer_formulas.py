@@ -192,16 +192,21 @@ def moments(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _batch_norm(inputs, edges, attributes):
-    """(x - mean) / sqrt(var + eps) * gamma + beta, by the rows' moments or the running ones (Ioffe, Szegedy 2015)."""
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, by the rows' moments or the running ones.
+
+    Source: Ioffe and Szegedy 2015. Kernels also compute x scale + (beta - mean scale), so equal rows do not give beta
+    exactly, and the formula is written like that.
+    """
     x = inputs["x"]
     centre, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
-    out = settled(x - centre) / sqrt(var + attributes["eps"])
-    return out if "gamma" not in inputs else out * inputs["gamma"] + inputs["beta"]
+    scale = 1.0 / sqrt(var + attributes["eps"])
+    scale = scale * inputs["gamma"] if "gamma" in inputs else scale
+    out = x * scale - centre * scale
+    return out + inputs["beta"] if "gamma" in inputs else out
 
 
 def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr]:
-    """The running moments after a step of training, where they are asked: of the mean, and of the variance over n - 1.
-    """
+    """Return the running mean and the running variance over n - 1 after a step of training, if they are asked."""
     if not (attributes["training"] and attributes["running"]):
         return {}
     x, momentum = inputs["x"], attributes["momentum"]

@@ -81,7 +81,7 @@ def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What one row counts too much of, or too little: `factor` times what `source` sends."""
+    """Surplus of one row, or its lack if negative: `factor` times the row that `source` sends."""
 
     row: int
     source: int
@@ -195,7 +195,7 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
 
 
 def _elsewhere(a, b):
-    """Whether one row lacks what another, without an edge for it, has too much."""
+    """Return True if one row lacks the surplus of another row, which has no edge for it."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
@@ -204,7 +204,7 @@ def _pair(flow, source, row):
 
 
 def is_extremum(case: Case) -> bool:
-    """Whether an spmm's out is a maximum or minimum over the edges as they are."""
+    """Return True if the output of an spmm is a maximum or minimum over the edges as they are."""
     a = case.attributes
     return case.op == "spmm" and a["reduce"] in ("max", "min") and not a["loops"]
 

@@ -28,7 +28,7 @@ def outputs(case: Case, once: bool = False) -> dict[str, Array]:
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """The gradients of the sum of <output, cotangent> by the names of the arrays, as of `outputs`."""
+    """Return the gradients of the sum of <output, cotangent> by the names of the arrays, in the numbers of `outputs`."""
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
     with np.errstate(all="ignore"):
@@ -40,7 +40,7 @@ def _made(found, case, once):
 
 
 def nearest(values: Array, dtype: str) -> Array:
-    """The numbers of a dtype that are nearest to fractions, ties to even; what is no fraction is rounded as it is."""
+    """Return the numbers of a dtype that are nearest to fractions, ties to even; other numbers are rounded as they are."""
     form = format_of(dtype)
     bits, least = round(-np.log2(form.unit)), LEAST[dtype]
 
@@ -57,7 +57,7 @@ def nearest(values: Array, dtype: str) -> Array:
 
 
 def _number_of(case):
-    """What a number becomes: a fraction where that is exact and the operation is rational."""
+    """Return the type of numbers: fractions if the inputs are finite and the operation is rational."""
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"
     return (lambda v: Fraction(float(v))) if rational and finite else REAL

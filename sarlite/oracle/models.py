@@ -78,7 +78,7 @@ def parts(kind: str, state: Mapping[str, Any]) -> Parts:
 
 
 def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> list[Expr]:
-    """What each convolution gives; that of the last are the logits."""
+    """Return the result of each convolution; the last result is the logits."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
     found, dialect, h, convolved = parts(kind, state), attributes["dialect"], inputs["x"], []
@@ -191,7 +191,7 @@ def _asked(attributes, own):
 
 
 def _for_layer(kind, of_layer, last):
-    """What a layer is told: heads are side by side, in the last layer their mean.
+    """Return the attributes of a layer: heads are side by side, in the last layer their mean.
 
     Numbers of heads and features are the hidden layers'.
     """

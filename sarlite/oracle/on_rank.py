@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from sarlite.oracle import cut
-from sarlite.oracle.assumptions import MOST_EDGES, Guess, first_that_fits, single_edges
+from sarlite.oracle.assumptions import MOST_EDGES, Guess, single_edges, that_fit
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import Look
+from sarlite.oracle.explain import NOTHING, Cause, Look
 from sarlite.oracle.finding import Saved
 from sarlite.oracle.parts import Division
 from sarlite.oracle.plain import Number, column
@@ -46,17 +46,17 @@ class OnRank(Difference):
         """How the explainer looks at it."""
         return (_guessed, _other_ranks) if self.kind == "whole" else (_permuted, _guessed, _touched_rows)
 
-    def evaluate(self, case: Case, arithmetic: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
+    def evaluate(self, case: Case, by: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
         if self.layer is not None:
-            return self.reference.layers(case, arithmetic)[self.output]
-        return super().evaluate(case, arithmetic, cotangents)
+            return self.reference.layers(case, by)[self.output]
+        return super().evaluate(case, by, cotangents)
 
     def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
         return self.division.part(self.evaluate(case, arithmetic(case), cotangents), self.rank, self.kind)
 
     @property
     def evidence(self) -> Saved:
-        """What all ranks gave; of a parameter what this rank gave."""
+        """The case with the results of all ranks; of a parameter with the result of this rank."""
         whole = self.kind == "whole"
         got = self.got if whole else self.division.together(self.arrays, self.kind, self.whole.value.shape)
         return Difference(self.reference, self.case, self.output, self.whole, got, self.division.cotangents).evidence
@@ -66,11 +66,12 @@ class OnRank(Difference):
 
 
 def _guessed(d):
-    return first_that_fits(d, _guesses(d))
+    for text, edges in that_fit(d, _guesses(d)):
+        yield Cause(text, edges, support=1)
 
 
 def _guesses(d: OnRank) -> Iterator[Guess]:
-    """What may be wrong with what a rank gave."""
+    """Yield guesses about the result of a rank."""
     yield from _scales(d)
     if d.kind == "whole" and d.division.size > 1:
         yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _rest(d))
@@ -101,13 +102,13 @@ def _scales(d):
 
 
 def _rest(d):
-    """What the other ranks' gradients leave of the whole one."""
+    """Return the whole gradient without the other ranks' gradients."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
     return Number(d.expected.value - others, d.division.size * d.expected.error)
 
 
 def _of_outputs(d: OnRank) -> Iterator[Guess]:
-    """What may be wrong with a rank's rows of an output."""
+    """Yield guesses about a rank's rows of an output."""
     edges, owner, rank = d.case.edges, d.division.owner, d.rank
     here, there = owner[edges.dst], owner[edges.src]
     peers = [q for q in range(d.division.size) if q != rank and np.any((there == q) & (here == rank))]
@@ -135,12 +136,12 @@ def _of_outputs(d: OnRank) -> Iterator[Guess]:
 
 
 def _lost(d, which):
-    """What comes without some edges."""
+    """Return the number without some edges."""
     return d.under(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
 
 
 def _with_rows(d, which, others):
-    """What comes with the node rows `which` of other arrays."""
+    """Return the number with the node rows `which` of other arrays."""
     by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
@@ -149,7 +150,7 @@ def _with_rows(d, which, others):
 
 
 def _of_gradients(d: OnRank) -> Iterator[Guess]:
-    """What may be wrong with a rank's rows of a gradient."""
+    """Yield guesses about a rank's rows of a gradient."""
     if d.kind != "whole":
         rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
         own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
@@ -168,23 +169,24 @@ def _only(value, rows):
 
 
 def _before(d):
-    """What was right in the run before."""
+    """Return the right number of the run before."""
     return d.under(d.before.case, d.before.cotangents)
 
 
-# ---- what no guess explains
+# ---- results that no guess explains
 
 
 def _other_ranks(d):
+    """Look whether other ranks have the same gradient."""
     other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
     told = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
-    return f"no single cause found{told}", ()
+    yield Cause(f"{NOTHING}{told}")
 
 
 def _permuted(d):
-    """The rank's own rows in another order."""
+    """Look for the rank's own rows in another order."""
     if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
-        return None
+        return
     rows, value = (array.reshape(len(array), -1) for array in reversed(d.wide))
     error = np.reshape(d.expected.error, value.shape)
     with np.errstate(invalid="ignore"):
@@ -193,28 +195,29 @@ def _permuted(d):
     for k, candidates in enumerate(fits):
         taken = k if k in candidates and k in free else next((int(c) for c in candidates if int(c) in free), None)
         if taken is None:
-            return None
+            return
         free.discard(taken)
         first = (k, taken) if first is None and taken != k else first
-    if first is None:
-        return None
-    own = d.division.rows(d.rank, "dst")
-    return f"rows are permuted: that of node {own[first[0]]} holds what is node {own[first[1]]}'s", ()
+    if first is not None:
+        own = d.division.rows(d.rank, "dst")
+        yield Cause(f"rows are permuted: that of node {own[first[0]]} holds what is node {own[first[1]]}'s", support=1)
 
 
 def _touched_rows(d):
-    """Nothing explains it: which rows it touches."""
+    """Tell which rows a difference touches that nothing explains."""
     bad, edges, owner = np.nan_to_num(d.ratio) > 1, d.case.edges, d.division.owner
-    text = f"no single cause found: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
+    text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
     if d.kind not in ("dst", "node") or not bad.ndim:
-        return text, ()
+        yield Cause(text)
+        return
     rows = set(d.rows[bad.reshape(len(bad), -1).any(1)])
     for q in range(d.division.size):
         if q != d.rank and rows <= set(edges.dst[owner[edges.src] == q]):
-            return f"{text}, all in rows with edges from rank {q}", ()
+            yield Cause(f"{text}, all in rows with edges from rank {q}")
+            return
     alone = rows - set(edges.dst[owner[edges.src] != d.rank])
     where = "rows without edges from other ranks among them" if alone else "all in rows with edges from other ranks"
-    return f"{text}, {where}", ()
+    yield Cause(f"{text}, {where}")
 
 
 def _total(numbers):

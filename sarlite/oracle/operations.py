@@ -137,7 +137,7 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 
 
 def attention_scores(inputs, edges, attributes):
-    """(n_edges, heads), and what is summed.
+    """Return the scores, shape (n_edges, heads), and the values that are summed.
 
     gat    leaky(el_j + er_i), of z                     Velickovic et al. 2018, el and er being the two halves of
            a'[z_j, z_i]

@@ -19,7 +19,7 @@ __all__ = ["PARTS", "Division", "Part", "owners"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank gets: its nodes, the edges into its nodes, and the inputs' rows of both.
+    """The input of one rank: its nodes, the edges into its nodes, and the inputs' rows of both.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Division:
         return out
 
     def parts(self) -> list[Part]:
-        """What each rank gets: copies."""
+        """Return the part of each rank: copies."""
         return [self._part(rank) for rank in range(self.size)]
 
     def _part(self, rank):

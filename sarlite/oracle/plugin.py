@@ -40,7 +40,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 class Oracle:
-    """What the fixture gives: `check` and `check_ranks` of sarlite.oracle with the options of this pytest run.
+    """Value of the fixture: `check` and `check_ranks` of sarlite.oracle with the options of this pytest run.
 
     A check that finds something fails the test and saves the case where --oracle-save says; one that covers nothing
     skips it.

@@ -21,7 +21,7 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.corpus import Entry, own
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.exact_arithmetic import BITS, Exact
-from sarlite.oracle.formats import NARROW, rounded
+from sarlite.oracle.formats import NARROW, rounded, summed
 from sarlite.oracle.plain import Number
 from sarlite.oracle.reference import Reference
 from sarlite.oracle.values import Scores, code_columns, codes, kinds, mixed, special, weights
@@ -29,12 +29,15 @@ from sarlite.types import Array
 
 
 def _most_bits(dtype):
-    """Of a digit: rows that edges gather hold it."""
+    """Return the most bits of a digit, which rows that edges gather can hold."""
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
 _outputs: WeakKeyDictionary[Case, dict[str, Number]] = WeakKeyDictionary()
 _gradients: WeakKeyDictionary[Case, tuple[Any, dict[str, Number]]] = WeakKeyDictionary()
+
+
+LONG = 1024  # edges into a row above which sums in a wider format are probed
 
 
 class NotExact(SarliteError):
@@ -69,7 +72,8 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
         graph = own("graph", graph, width)
     values = graph.values
     made, refused = [], [] if skipped is None else skipped
-    for kind in kinds(reference, graph.width, values):
+    longest = int(graph.edges.in_degrees.max(initial=0))
+    for kind in kinds(reference, graph.width, values, wide_sums=longest > LONG and _wide(dtype, options)):
         filling = _Filling(reference, graph, dtype, seed, kind, options)
         try:
             made += _widest(filling)
@@ -89,7 +93,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     best: tuple[Any, dict[str, Number]] | None = None
     for bits in _ladder(min(_most_bits(case.format), BITS[case.format] - 1)):
         g = {name: rounded(codes(shape, bits, seed + 1), case.format) for name, shape in shapes.items()}
-        found = reference.gradients(case, g, Exact(case.format))
+        found = reference.gradients(case, g, Exact(case.format, case.accumulate))
         exact = _exact_ones(found)
         if bits == 1 and best is not None and len(exact) <= len(best[1]):
             break
@@ -107,7 +111,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 def numbers(reference: Reference, case: Case) -> dict[str, Number]:
     """Return the outputs of a case: their error is 0 where they are exact, and Inf where nothing is proved."""
     if case not in _outputs:
-        found = reference.outputs(case, Exact(case.format))
+        found = reference.outputs(case, Exact(case.format, case.accumulate))
         _outputs[case] = {name: Number(n.value, n.error if np.any(n.error) else 0.0) for name, n in found.items()}
     return _outputs[case]
 
@@ -115,7 +119,7 @@ def numbers(reference: Reference, case: Case) -> dict[str, Number]:
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, Number]:
     """Return the gradients of a case that are exact."""
     if case not in _gradients or _gradients[case][0] is not g:
-        _gradients[case] = g, _exact_ones(reference.gradients(case, g, Exact(case.format)))
+        _gradients[case] = g, _exact_ones(reference.gradients(case, g, Exact(case.format, case.accumulate)))
     return _gradients[case][1]
 
 
@@ -127,19 +131,24 @@ def _exact_ones(numbers):
 
 
 class _Filling:
-    """Makes the inputs of one kind on one graph, with digits of so many bits."""
+    """Makes the inputs of one kind on one graph, with digits of some bits.
+
+    The kind "signed" is of sums in a wider format than the inputs: the upper half of the rows holds the negative code
+    of the lower half, so that sums are small and partial sums are not.
+    """
 
     def __init__(self, reference, entry, dtype, seed, kind, options):
         self.reference, self.edges, self.width, self.dtype, self.seed = reference, entry.edges, entry.width, dtype, seed
-        self.values, self.name = entry.values, f"{entry.name}/{kind}"
-        self.scores = Scores(reference, entry.edges, kind, seed)
+        self.values, self.name = entry.values, f"{entry.label}/{kind}"
+        self.scores, self.signed = Scores(reference, entry.edges, kind, seed), kind == "signed"
         self.blank = reference.case(entry.edges, name=self.name, values="integers", seed=seed, dtype=dtype,
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
-        """Digits that fit the longest sum, and where gradients are products, the products' sum over the columns."""
+        """Return the bits of digits that fit the longest sum, and of gradients that are products, sums over columns."""
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
-        most = min(_most_bits(self.dtype), bits - 1, bits - (longest - 1).bit_length())
+        sums = BITS[self.blank.accumulate] if self.signed else min(bits, BITS[self.blank.accumulate])
+        most = min(_most_bits(self.dtype), bits - 1, sums - (longest - 1).bit_length())
         if len(self.reference.differentiable(self.blank)) > 1:
             most = min(most, (bits - (max(self.width, 1) - 1).bit_length()) // 2)
         return max(most, 1)
@@ -166,7 +175,10 @@ class _Filling:
         if name == "weight":
             return rounded(weights(self.edges, shape, bits, self.seed), self.dtype)
         start = chunk * int(np.prod(shape[1:])) if len(shape) > 1 else 0
-        return rounded(self.scores.coded(name, codes(shape, bits, self.seed, start)), self.dtype)
+        code = codes(shape, bits, self.seed, start)
+        if self.signed:
+            code[(len(code) + 1) // 2 :] = -code[: len(code) // 2][::-1]
+        return rounded(self.scores.coded(name, code), self.dtype)
 
     def _state(self):
         """-1, 0 and 1: sums stay short, few rows are alike; vectors of attention are 0, so that scores are equal."""
@@ -178,6 +190,11 @@ class _Filling:
             value = (mixed(np.arange(int(np.prod(shape))), seed) % 3).reshape(shape) - 1.0
             state[name] = rounded(0 * value if name.split(".")[-1].startswith("att") else value, self.dtype)
         return state
+
+
+def _wide(dtype, options):
+    """Return True if sums are promised in more bits than the dtype has."""
+    return BITS[options.get("accumulate") or summed(dtype)] > BITS[dtype]
 
 
 def _ladder(widest: int) -> Iterator[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.oracle import call, certified
 from sarlite.oracle.check_report import Report
+from sarlite.oracle.choices import allowed
 from sarlite.oracle.corpus import corpus, named
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
@@ -18,7 +19,7 @@ from sarlite.oracle.on_rank import OnRank
 from sarlite.oracle.parts import PARTS, Division, Part, owners
 from sarlite.oracle.reference import Reference, described, given, suited
 from sarlite.oracle.scope import spans
-from sarlite.oracle.trial import trying
+from sarlite.oracle.trial import counted, trying
 from sarlite.types import Array
 
 N_GRAPHS = 8
@@ -53,8 +54,9 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
 def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
                 ranks: Sequence[int] = (1, 2, 3), parts: Sequence[str] = PARTS, dtype: str = "float32",
                 accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
-                expected_failures: Sequence[str] = (), graphs: str | Sequence[str] = "*", **attributes: Any) -> Report:
-    """Return what is wrong with a run on several ranks.
+                expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
+                **attributes: Any) -> Report:
+    """Compare a run on several ranks with the reference on the whole graph.
 
     Parameters
     ----------
@@ -70,10 +72,10 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     ranks : sequence of int
     parts : sequence of str
         Of "contiguous", "random", "skewed", "one empty".
-    dtype, accumulate, seed, time_limit, expected_failures, graphs
+    dtype, accumulate, seed, time_limit, expected_failures, allow, graphs
         As in `check`; the time is of one run.
     gradients : bool
-        Whether results have gradients; without they count as not covered.
+        True if results have gradients; otherwise gradients count as not covered.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
     report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
     with trying(report, run, None, reference, time_limit, seed=seed,
-                expected_failures=tuple(expected_failures)) as trial:
+                expected_failures=tuple(expected_failures), allow=allowed(allow)) as trial:
         for k, (name, edges) in enumerate(chosen):
             options = {"dtype": dtype, "accumulate": accumulate, "width": WIDTHS[k % len(WIDTHS)]}
             for size in sizes:
@@ -121,8 +123,7 @@ def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeLis
 
 
 def _divided(trial, name, edges, size, kind, gradients, options):
-    """One graph in one division: two calls, with other values, so that what is left of the first shows in the second.
-    """
+    """Check one graph in one division by two calls with other values: stale rows of the first show in the second."""
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
@@ -138,7 +139,7 @@ def _divided(trial, name, edges, size, kind, gradients, options):
 
 
 def _run(trial, division, before):
-    """One run: its layers, its outputs, then, where these are right, its gradients."""
+    """Check one run: its layers, its outputs, then, if these are right, its gradients."""
     results = _results(trial, division)
     if results is None:
         return
@@ -210,7 +211,7 @@ def _rows(trial, division, before, output, number, arrays, layer=None):
 
 
 def _found(trial, one, bad):
-    cause, edges = trial.explained(one, bad, one.looks, f" of rank {one.rank}")
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if one.kind == "whole" else int(one.rows[row])
-    trial.found(Verdict.WRONG, "ranks", one, cause, bad, rank=one.rank, node=node, layer=one.layer, edges=edges)
+    trial.found(Verdict.WRONG, "ranks", one, counted(bad, f" of rank {one.rank}"), bad, one.looks, rank=one.rank, node=node,
+                layer=one.layer)

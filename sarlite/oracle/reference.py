@@ -52,8 +52,9 @@ class Reference:
         among("dialect", dialect, DIALECTS)
         attributes = by_our_names(name, dialect, attributes)
         self.attributes: dict[str, Any] = {"dialect": dialect}
-        for key in attributes:
-            among(f"attribute of {name}", key, self.definition.attributes)
+        if unknown := [key for key in attributes if key not in self.definition.attributes]:
+            known = "; ".join(f"{key} ({words(value)})" for key, value in self.definition.attributes.items())
+            raise ConfigError(f"{name} has no attribute {unknown[0]!r}, but {known or 'none'}")
         self.square = {} if state is not None else {
             key: value for key, value in self.definition.square.items() if attributes.get(key) is None}
         for key, allowed in self.definition.attributes.items():
@@ -84,7 +85,7 @@ class Reference:
 
     @cached_property
     def arrays_by(self) -> dict[str, str]:
-        """Of each array "src", "dst", "edge", or "node" where both ends must be one set of nodes; else "whole"."""
+        """Kind of each array: "src", "dst", "edge", or "node" if both ends must be one set of nodes; otherwise "whole"."""
         kinds: dict[Any, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
@@ -134,7 +135,7 @@ class Reference:
                     index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
-        """A gradient of each output, by which gradients are asked."""
+        """Return cotangents: a gradient of each output, for which gradients of the inputs are asked."""
         rng = np.random.default_rng([seed, 1])
         return {name: draw(rng, expr.shape, values, case.format) for name, expr in self.expressions(case)[1].items()}
 
@@ -151,19 +152,18 @@ class Reference:
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Any) -> dict[str, Number]:
-        """What each convolution of a model gives, before norm and activation, one row a node, as "layers.0" and so on.
-        """
+        """Return the result of each convolution of a model, before norm and activation, as "layers.0" and so on."""
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
     def layer_expressions(self, case: Case) -> dict[str, Any]:
-        """What `layers` evaluates."""
+        """Return the expressions that `layers` evaluates."""
         if self.definition.layers is None:
             return {}
         return {f"layers.{k}": expr
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
-        """Of the sum of <output, cotangent>, with respect to each array and each parameter that has one."""
+        """Return the gradients of the sum of <output, cotangent> by name of the array or parameter."""
         inputs, outputs = self.expressions(case)
         wanted = {name: inputs[name] for name in self.differentiable(case)}
         products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
@@ -181,10 +181,15 @@ class Reference:
         return draw(rng, shape, values, dtype) * np.asarray(scale, dtype_of(dtype))
 
 
+def words(value: Any) -> str:
+    """Return the values that an attribute may have, or its default, as words; the first of several is the default."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def given(reference: str | Reference, attributes: Mapping[str, Any], dtype: str) -> Reference:
     """Return a reference of a name and attributes.
 
-    ConfigError where attributes come with a Reference, which has its own, or it is not of the dtype.
+    Raises ConfigError if attributes come with a Reference, which has its own, or if it does not have the dtype.
     """
     if attributes and not isinstance(reference, str):
         raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
@@ -218,7 +223,7 @@ def suited(reference: Reference, edges: EdgeList, **options: Any) -> Case:
 
 
 def last_word(name: str) -> str:
-    """Of a dotted name: "running_var" of "norms.0.running_var"."""
+    """Return the last word of a dotted name: "running_var" of "norms.0.running_var"."""
     return name.rpartition(".")[2]
 
 

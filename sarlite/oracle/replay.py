@@ -23,7 +23,7 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
            time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: by == where its result is exact, by bounds, and by the same input twice.
 
-    Gradients are asked by the case's saved cotangents, or, where it has none, by cotangents of `seed`.
+    Gradients are asked in every layout, by the case's saved cotangents, or, if it has none, by cotangents of `seed`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def replay(path: str | os.PathLike[str], run: Callable[[Case], Any], *,
     report = Report(f"{described(reference)}, {case.format}, {case.name}")
     cotangents = _cotangents(path, saved, reference)
     with trying(report, run, vjp, reference, time_limit, seed=seed, convert=convert, cotangents=cotangents,
-                named=() if saved.finding is None else saved.finding.edges) as trial:
+                every_layout=True, named=() if saved.finding is None else saved.finding.edges) as trial:
         for level in LEVELS:
             JUDGES[level](trial, case)
     return report
@@ -65,7 +65,7 @@ def _cotangents(path, saved, reference):
 
 
 def told(saved: Saved) -> str:
-    """What a saved case is, in a few lines: shapes, attributes, its edges where they are few, and what was found."""
+    """Return a saved case in a few lines: shapes, attributes, its edges if they are few, and its finding."""
     case = saved.case
     edges = f"{case.n_edges} edges from {case.n_src} to {case.n_dst} rows"
     lines = [f"{case.op}, {case.name}: {edges}, {case.format}, sums in {case.accumulate}"]

@@ -94,7 +94,7 @@ def picks(trial: Trial, one: Case) -> list[Array] | None:
 
 
 def _impossible(one, found):
-    """What no sampler may return, as the fields of a finding."""
+    """Return the fields of a finding for picks that no sampler may return; None if there are none."""
     edges, k = one.edges, one.k
     if len(found) and (found.min() < 0 or found.max() >= edges.n_edges):
         bad = found[(found < 0) | (found >= edges.n_edges)][0]
@@ -133,7 +133,7 @@ def _distribution(trial, one, drawn):
 
 
 def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
-    """Yield (count, n, p, what is counted, row, edges) of everything that has a binomial distribution."""
+    """Yield (count, n, p, description, row, edges) of every count that has a binomial distribution."""
     edges, k = one.edges, one.k
     for degree in DEGREES:
         rows = np.flatnonzero(edges.in_degrees == degree)

@@ -83,7 +83,7 @@ def save(item: Saved | Finding | Case, path: str | os.PathLike[str], overwrite: 
 
 
 def _is_case(path: Path) -> bool:
-    """Whether a directory holds a case of this schema, and no file or folder that the case does not name."""
+    """Return True if a directory holds a case of this schema, and no file or folder that the case does not name."""
     if path.is_symlink() or not (path / "case.json").is_file():
         return False
     try:
@@ -222,7 +222,7 @@ def _finding(told, case):
 
 
 def _has(told, what, fields):
-    """Refuse what is no object, or has other fields than `fields`."""
+    """Raise DataError unless `told` is an object with exactly `fields`."""
     if not isinstance(told, dict):
         raise DataError(f"{what or 'case.json'} is no object")
     if odd := [name for name in told if name not in fields]:

@@ -1,4 +1,4 @@
-"""What the cases of a check had in them, and so what its verdict does not speak of."""
+"""`Scope`: the extremes of a check's cases, and so the inputs that its verdict does not cover."""
 
 from __future__ import annotations
 

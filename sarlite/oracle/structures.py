@@ -289,9 +289,11 @@ def _shapes():
 
 
 def _special_values():
-    """Each with rows that have no edge in, and rows that have none out."""
+    """Yield graphs with rows without an edge in, rows without one out, and a row that is longer than a warp."""
+    yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:
         yield from _each("in-star", [3, 16], "zero degree", values=values)
+        yield from _each("in-star", [(100, 1)], "zero degree", f"{values} in a row longer than a warp", values=values)
         yield from _each("isolated", [(12, "odd"), (40, "first")], "isolated nodes", "zero degree", values=values)
         yield from _each("half", [(16, 64, "across"), (100, 500, "across")], "zero degree", values=values)
         yield from _each("powers", [(60, 2, 16)], "powers of two", values=values)

@@ -51,7 +51,7 @@ def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array
 
 
 def places(edges: EdgeList) -> Array:
-    """Return (n_edges,) the place of each edge among those of its row, in CSR by destination."""
+    """Return the place of each edge in its row of CSR by destination, shape (n_edges,)."""
     out = np.empty(edges.n_edges, np.int64)
     out[edges.eid] = np.arange(edges.n_edges) - edges.indptr[edges.dst[edges.eid]]
     return out
@@ -65,11 +65,15 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
     return (1 + (place + shift) % top) * sign * np.ones(shape)
 
 
-def kinds(reference: Reference, width: int, values: str) -> tuple[str, ...]:
-    """Return the kinds of an operation's probes: of softmax and attention equal scores, and scores with one winner."""
+def kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
+    """Return the kinds of an operation's probes: of softmax and attention equal scores, and scores with one winner.
+
+    With `wide_sums`, also codes of either sign, whose partial sums only a wider format than the inputs' holds.
+    """
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
-        return ("codes",)
+        sums = reference.name in ("spmm", "scatter") and attributes["reduce"] in ("sum", "mean")
+        return ("codes", "signed") if wide_sums and sums and values == "codes" else ("codes",)
     if attributes.get("kind") == "dot" and width < 2:
         return ("equal",)
     if values == "nan":  # a weight of 0 times NaN is NaN, but who leaves such edges out is not wrong
@@ -129,13 +133,13 @@ class Scores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case with what `values` (corpus.VALUES) says about its inputs; the same numbers where it says nothing
-    about them.
+    """Return a case with the special inputs of `values` (corpus.VALUES); inputs without a special value stay.
 
-    "negative": all below 0, and so all maxima. "ties": what a ReLU leaves of few integers. "unreachable": NaN and Inf
-    in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth row, whatever leaves it, -Inf in the
-    first column of others, a fourth of the weights 0. "weights": of 8 weights by edge two are 0, one Inf, one -Inf, one
-    NaN. "denormal": below the smallest normal number. "scores": +-1e4. "masked": -Inf at all edges of every second row.
+    "negative": all below 0, and so all maxima. "ties": few integers after a ReLU, negative in every second column, where
+    maxima are 0. "unreachable": NaN and Inf in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth
+    row, whatever leaves it, -Inf in the first column of others, a fourth of the weights 0. "weights": of 8 weights by
+    edge two are 0, one Inf, one -Inf, one NaN. "denormal": below the smallest normal number. "scores": +-1e4.
+    "masked": -Inf at all edges of every second row, and at the first half of the edges of every fourth.
     """
     return replace(case, arrays={name: _special(reference, case, name, array, values)
                                  for name, array in case.arrays.items()})
@@ -155,12 +159,16 @@ def _special(reference, case, name, array, values):
             return rounded(np.where(wide >= 0, 1e4, -1e4), case.format)
         if values == "masked" and name != "el":
             rows = np.arange(len(array)) if name == "er" else edges.dst
-            return np.where(column(rows % 2 == 0, array.ndim), -np.inf, array).astype(array.dtype)
+            masked = rows % 2 == 0
+            if name == "scores":
+                masked = masked | (rows % 4 == 1) & (2 * places(edges) < edges.in_degrees[rows] - 1)
+            return np.where(column(masked, array.ndim), -np.inf, array).astype(array.dtype)
         return array
     if values == "negative":
         return rounded(-1.0 - np.abs(wide), case.format)
     if values == "ties":
-        return rounded(np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0), case.format)
+        few = np.maximum(np.floor(np.abs(wide)) % 4 - 1, 0)
+        return rounded(np.where(np.arange(array.shape[-1]) % 2 == 0, few, 0.0 - few) if array.ndim > 1 else few, case.format)
     if values == "denormal":
         return rounded(wide * {"float16": 2.0**-22, "float64": 2.0**-1070}.get(case.format, 2.0**-130), case.format)
     if case.state or name not in ("x", "y", "z", "z_src", "v", "messages"):

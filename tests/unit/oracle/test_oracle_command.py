@@ -58,7 +58,7 @@ def test_exported_cases_and_results(tmp_path, capsys):
     """Another program computes what was exported; a lost edge is named, a missing file is not covered, a hostile one refused."""
     space = {"__name__": "program"}
     exec(MEAN, space)
-    assert main(["export", str(tmp_path), "--operation", "spmm reduce=mean", "--graphs", "components-2-[345]"]) == 0
+    assert main(["export", str(tmp_path), "spmm", "reduce=mean", "--graphs", "components-2-[345]"]) == 0
     paths = (tmp_path / "cases.txt").read_text().split()
     assert len(paths) >= 2 and all(path.startswith("spmm-") for path in paths)
     for path in paths:
@@ -90,7 +90,7 @@ def test_exported_cases_and_results(tmp_path, capsys):
 def test_operations_that_differ_in_one_attribute_are_exported_apart(tmp_path):
     apart = ["spmm reduce=sum", "spmm reduce=sum weighted=true", "attention kind=gat heads=3", "attention kind=gat masked=true",
              "attention kind=gat"]  # fmt: skip
-    chosen = [word for operation in apart for word in ("--operation", operation)]
+    chosen = [word for operation in apart for word in operation.split()]
     assert main(["export", str(tmp_path), *chosen, "--graphs", "components-2-3", "--level", "certified"]) == 0
     paths = (tmp_path / "cases.txt").read_text().split()
     assert len(set(paths)) == len(paths) == len(apart)
@@ -139,9 +139,9 @@ def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path, progr
 @pytest.mark.parametrize("words, message", [
     (["check", "spmm", "--command", "./p {inputs}"], "has no {outputs}"),
     (["check", "spmm", "--command", "./no-such-program {inputs} {outputs}"], "'./no-such-program' is no program"),
-    (["check", "spmn", "--command", "true {inputs} {outputs}"], "reference: 'spmn' is none of"),
+    (["check", "spmn", "--command", "true {inputs} {outputs}"], "'spmn' is no operation"),
     (["check", "spmm", "reduce=average", "--command", "true {inputs} {outputs}"], "reduce: 'average' is none of"),
-    (["check", "spmm", "mean", "--command", "true {inputs} {outputs}"], "'mean' is no NAME=VALUE"),
+    (["check", "spmm", "mean", "--command", "true {inputs} {outputs}"], "'mean' is no operation, and no NAME=VALUE"),
     (["check", "spmm", "--command", "true '{inputs} {outputs}"], "No closing quotation"),
     (["check", "spmm", "--time-limit", "0", "--command", "true {inputs} {outputs}"], "--time-limit is 0"),
     (["check", "spmm", "--levl", "ci", "--command", "true"], "--level"),

@@ -63,15 +63,18 @@ def test_every_width_is_there_at_ci_on_a_graph_that_tells():
     half = corpus.corpus("ci")
     edges = {width: max(e.published["n_edges"] for e in half if e.width == width) for width in corpus.WIDTHS}
     assert set(edges) >= {*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 256, 257}
+    assert {width % 16 for width in edges if width > 16} == set(range(16))
     assert min(edges.values()) >= 30
     assert max(e.edges.in_degrees.max(initial=0) for e in half if "in-star above 2^16" in e.tags) > 65_535
 
 
 def test_graphs_and_widths_of_ones_own():
     own = {"mine": corpus.entry("ring-3").edges, "other": corpus.entry("in-star-3").edges}
-    found = corpus.chosen("ci", own, [5, 6])
-    assert [(e.name, e.width, e.published["n_edges"]) for e in found] == [("mine", 5, 3), ("other", 6, 3)]
-    assert [e.width for e in corpus.chosen("ci", "ring-*", [2])] == [2] * len(corpus.named(corpus.corpus("ci"), "ring-*"))
+    first, second = corpus.WIDTHS[:2]
+    found = [(e.label, e.width, e.published["n_edges"]) for e in corpus.chosen("ci", own, [5, 6, 7])]
+    assert found == [("mine", first, 3), ("other", second, 3), ("mine/width 5", 5, 3), ("mine/width 7", 7, 3), ("other/width 6", 6, 3)]
+    rings = corpus.named(corpus.corpus("ci"), "ring-*")
+    assert [e.width for e in corpus.chosen("ci", "ring-*", [2])] == [e.width for e in rings] + [2] * len(rings)
     for graphs, widths in (("*", [0]), ("*", []), ({"mine": 3}, None), ({}, None), ("nowhere", None)):
         with pytest.raises(ConfigError, match="widths|EdgeList|no graph"):
             corpus.chosen("ci", graphs, widths)

@@ -158,7 +158,7 @@ def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, progra
 @pytest.mark.parametrize("lines, verdict, text", [
     ("import sys; sys.exit('no\\nnetwork')", Verdict.WRONG, "exit status 1: no network"),
     ("import sys; print('no such layer', file=sys.stderr); sys.exit(77)", Verdict.UNSUPPORTED, "no such layer"),
-    ("import time; time.sleep(600)", Verdict.WRONG, "did not end within 1 s"),
+    ("import time; time.sleep(600)", Verdict.LIMIT, "did not end within 1 s"),
     ("import os, shutil, sys; shutil.rmtree(sys.argv[2] + '/rank-1')", Verdict.WRONG, "there are no results of rank 1 of 2"),
 ])  # fmt: skip
 def test_programs_that_fail(program, lines, verdict, text):

@@ -247,7 +247,7 @@ def test_cases_are_of_their_dtype_and_come_again():
 def test_what_is_not_known_is_refused_by_name():
     for make, told in ((lambda: Reference("spmn"), "reference: 'spmn' is none of"),
                        (lambda: Reference("spmm", reduce="prod"), "reduce: 'prod'"),
-                       (lambda: Reference("spmm", slope=1), "attribute of spmm: 'slope'"),
+                       (lambda: Reference("spmm", slope=1), r"spmm has no attribute 'slope', but reduce \(sum, mean"),
                        (lambda: Reference("spmm", dialect="jax"), "dialect: 'jax'"), (lambda: Bounded("float8"), "dtype: 'float8'")):
         with pytest.raises(ConfigError, match=told):
             make()

@@ -26,7 +26,7 @@ def beyond(report):
 def test_what_no_case_had_is_told():
     text, edges = beyond(check(plain, "spmm", graphs=FEW, widths=[4, 5, 9], vjp=plain_vjp)), entry("uniform-10-30").edges
     for told in (
-        "widths other than 4 to 5, 9;",
+        f"widths other than {spans({4, 5, 9} | {entry(name).width for name in FEW})};",
         f"rows of more than {max(edges.in_degrees)} edges in or {max(edges.out_degrees)} out",
         "more than 10 rows",
         VALUES["nan"],
@@ -46,8 +46,8 @@ def test_graphs_that_do_not_suit_count_once_and_are_not_exported(tmp_path):
     """The paper's GCN adds self loops, which a graph of two sets of nodes cannot have."""
     found = check(lambda case: case.x, "gcn", graphs=["bipartite-3-7-2", "ring-3"], shrink=False)
     assert found.uncovered["graphs that do not suit"] == 1 and "bipartite-3-7-2" in found.examples["graphs that do not suit"]
-    assert main(["export", str(tmp_path), "--operation", "gcn", "--graphs", "bipartite-3-7-2"]) == 0
-    assert main(["export", str(tmp_path), "--operation", "gcn", "--graphs", "ring-3"]) == 0
+    assert main(["export", str(tmp_path), "gcn", "--graphs", "bipartite-3-7-2"]) == 0
+    assert main(["export", str(tmp_path), "gcn", "--graphs", "ring-3"]) == 0
     assert all("ring-3" in path for path in (tmp_path / "cases.txt").read_text().split())
 
 
@@ -115,7 +115,7 @@ def test_an_assumption_is_told_where_a_second_case_confirms_it():
     few = ("chain-2-up", "in-star-3", "uniform-17-100", "uniform-100-250")
     assert "the transpose is taken" in check(transposed, "spmm", level="probe", graphs=few).first_bad.cause
     alone = check(transposed, "spmm", level="probe", graphs="in-star-3", shrink=False).first_bad
-    assert alone.cause == "no single cause found that a second case confirms"
+    assert alone.cause.endswith("elements differ; no single cause found that a second case confirms")
 
 
 def test_an_assumption_that_fits_a_small_case_alone_is_not_told():
@@ -253,5 +253,5 @@ def test_a_case_has_numpys_dtype():
 def test_a_graph_of_ones_own():
     mine = EdgeList([0, 1, 1], [1, 0, 0], 2, 2)
     report = check(plain, "spmm", graphs={"mine": mine}, widths=[3]).require()
-    assert report.checked["probe"] == 1 and entry("ring-3").edges.n_edges == 3
+    assert report.checked["probe"] == 2 and entry("ring-3").edges.n_edges == 3
     assert sarcase.SCHEMA == 1

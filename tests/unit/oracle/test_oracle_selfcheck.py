@@ -7,10 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sarlite.oracle import Reference, Verdict, loops
+from sarlite.oracle import Reference, Verdict, loops, oracle_command
 from sarlite.oracle.choices import SUMS
 from sarlite.oracle.corpus import entry
-from sarlite.oracle.oracle_command import OPERATIONS, reference
 from sarlite.oracle.selfcheck import selfcheck
 
 pytestmark = pytest.mark.timeout(120)
@@ -19,7 +18,7 @@ SPECIAL = ("in-star-3-*", "repeated-3-4-*")  # one graph of each kind of special
 
 @pytest.mark.parametrize("dtype", SUMS)
 def test_correctly_rounded_results_pass(dtype):
-    references = [reference(text.split()) for text in OPERATIONS]
+    references = oracle_command.references()
     report = selfcheck(references, graphs=SPECIAL, dtypes=[dtype])
     assert report.verdict is Verdict.PASS, str(report)
     assert report.checked["certified"] > 200 and report.ratio <= 1

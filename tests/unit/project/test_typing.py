@@ -37,7 +37,7 @@ ANNOTATED = {
     "sarlite.oracle.trial": ("Trial", "counted", "trying"),
     "sarlite.oracle.external_program": ("Program",),
     "sarlite.oracle.exported": ("export", "verify"),
-    "sarlite.oracle.oracle_command": ("parser", "main", "reference"),
+    "sarlite.oracle.oracle_command": ("parser", "main", "references"),
     "sarlite.oracle.selfcheck": ("selfcheck",),
     "sarlite.oracle.plugin": ("sarlite_oracle", "pytest_addoption", "pytest_configure", "pytest_itemcollected"),
     "sarlite.oracle.part_files": ("folder_of", "write_parts", "read_results"),

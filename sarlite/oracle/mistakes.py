@@ -1,0 +1,138 @@
+"""Common mistakes of kernels as formulas: another degree in a mean, a softmax without maximum, another variance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.oracle.difference import Difference
+from sarlite.oracle.formats import format_of
+from sarlite.oracle.plain import Number, all_masked, column
+
+
+class Guess(NamedTuple):
+    """A cause, a function that returns what would come from it, and the (src, dst) of the edges that it names."""
+
+    cause: str
+    number: Callable[[], Number]
+    edges: tuple = ()
+
+
+def mistakes(d: Difference) -> Iterator[Guess]:
+    """Yield the mistakes that the operation of a difference allows."""
+    case = d.case
+    if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
+        yield from _means(d)
+    if d.output == "dx" and d.cotangents is not None and case.op == "spmm":
+        for row, text in ((0, "the first source"), (-1, "the last source")):
+            yield Guess(f"gradients of rows without edges go to {text}", partial(_stray, d, row))
+    if d.cotangents is None and case.op == "softmax":
+        yield Guess("a row whose scores are all -Inf gives 0 / 0", partial(_masked_rows, d))
+    if d.cotangents is None and case.op in ("softmax", "attention") and case.attributes.get("kind", "gat") == "gat":
+        for text, empty in (("", np.nan), (", and 0 / 0 is taken for 0", 0.0)):
+            yield Guess(f"softmax subtracts no maximum: exp overflows or vanishes{text}",
+                        partial(_without_maximum, case, d.output, empty))
+    if d.cotangents is None and case.op == "batch_norm":
+        yield Guess("the variance is divided by n - 1", partial(_unbiased, case))
+        yield Guess("the variance may be E[x^2] - E[x]^2: errors are as large as its cancellation",
+                    partial(_cancelled, d))
+
+
+# ---- means
+
+
+def _means(d):
+    case = d.case
+    e, total = case.edges, replace(case, attributes={**case.attributes, "reduce": "sum"})
+    pairs = np.unique(np.stack([e.dst, e.src]), axis=1)[0]
+    divisors = {"the in-degree and one": e.in_degrees + 1,
+                "the number of sources that differ": np.bincount(pairs, minlength=e.n_dst),
+                "the largest in-degree": np.full(e.n_dst, e.in_degrees.max(initial=1))}
+    if e.n_src == e.n_dst:
+        divisors = {"the out-degree of the destination": e.out_degrees, **divisors}
+    for text, degrees in divisors.items():
+        yield Guess(f"a mean is divided by {text}", partial(_divided, d, total, np.maximum(degrees, 1)))
+    if "x" in case.arrays:
+        yield Guess("a mean is divided by the out-degree of each source", partial(_divided_at_source, d, total))
+
+
+def _divided(d, total, degrees):
+    if d.cotangents is None:
+        return _over(d.under(total), degrees)
+    return _over(d.under(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
+
+
+def _divided_at_source(d, total):
+    degrees = np.maximum(d.case.edges.out_degrees, 1)
+    if d.output == "dx":
+        return _over(d.under(total), degrees)
+    return d.under(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
+
+
+def _over(number: Number, degrees: Any) -> Number:
+    """Return a number over the degrees of its rows, with one more rounding."""
+    value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
+    return Number(value, 2 * error + 2.0**-22 * np.abs(value))
+
+
+def _stray(d, row):
+    """Return the right gradient with the gradients of rows without edges added to one row of it."""
+    value = np.array(d.expected.value, np.float64)
+    value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
+    return Number(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
+
+
+# ---- softmax and variance
+
+
+def _masked_rows(d):
+    """Return the right result with NaN in the rows whose scores are all -Inf."""
+    masked = all_masked(d.case.arrays["scores"], d.case.edges.by_dst)
+    return Number(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
+
+
+def _without_maximum(case, output, empty):
+    a, e = case.arrays, case.edges
+    if case.op == "softmax":
+        scores = a["scores"]
+    else:
+        raw = a["el"][e.src] + a["er"][e.dst]
+        scores = np.where(raw > 0, raw, raw.dtype.type(case.attributes["slope"]) * raw)
+    if not (np.isfinite(scores) & (np.abs(scores) > 80)).any():
+        raise ValueError("no exp overflows or vanishes")
+    weights = np.exp(scores)
+    total = np.zeros((e.n_dst, *weights.shape[1:]), weights.dtype)
+    np.add.at(total, e.dst, weights)
+    p = np.where(total[e.dst] == 0, empty, weights / total[e.dst]).astype(np.float64)
+    if case.op == "softmax" or output == "coefficients":
+        value = p
+    else:
+        value = np.zeros((e.n_dst, *a["z"].shape[1:]))
+        np.add.at(value, e.dst, (p * a.get("mask", 1.0))[..., None] * a["z"][e.src])
+    return Number(value, 2.0**-16 * np.where(np.isfinite(value), np.abs(value).max(0, initial=0, where=np.isfinite(value)), 0))
+
+
+def _normalised(case, variance):
+    x = np.asarray(case.arrays["x"], np.float64)
+    gamma, beta = (np.asarray(case.state[name], np.float64) for name in ("gamma", "beta"))
+    return (x - x.mean(0)) / np.sqrt(variance + case.attributes["eps"]) * gamma + beta
+
+
+def _unbiased(case):
+    value = _normalised(case, np.var(case.arrays["x"], 0, dtype=np.float64, ddof=1))
+    return Number(value, 2.0**-16 * (1 + np.abs(value)))
+
+
+def _cancelled(d):
+    """Return the right result with the error that rounding of E[x^2] and E[x]^2 makes."""
+    case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
+    squares, variance = (x * x).mean(0), x.var(0)
+    change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])
+    if (d.above() & (squares < 64 * variance)).any():
+        raise ValueError("columns whose mean is small are wrong, too")
+    size = np.abs(d.expected.value - np.asarray(case.state["beta"], np.float64))
+    return Number(d.expected.value, d.expected.error + np.where(change < 0.5, size * change, np.inf))
