@@ -11,6 +11,7 @@ from sarlite.command import Parser, byte_size
 from sarlite.data import budget, format, scratch
 from sarlite.data.assignment import make_parts, plan, structure
 from sarlite.data.divide import divide
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.readers import pigo
 from sarlite.data.spec import (
@@ -21,8 +22,7 @@ from sarlite.data.spec import (
     native_directory,
     source_path,
 )
-from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
-from sarlite.data.tables import SPLITS
+from sarlite.data.summary import account_lines, part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.progress import KINDS, Progress
 from sarlite.structure import balance as balancing
@@ -155,7 +155,7 @@ def _convert(options):
                   f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
-    print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
+    print("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset), *account_lines(dataset))))
 
 
 def _info(options):
@@ -170,7 +170,7 @@ def _info(options):
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
-    print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
+    print("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset), *account_lines(dataset))))
     if found:
         print()
         _tell(dataset, found)

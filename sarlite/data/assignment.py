@@ -7,8 +7,8 @@ import numpy as np
 
 from sarlite.data import budget
 from sarlite.data.divide import record, stored_order
+from sarlite.data.graph_tables import MEMBERS
 from sarlite.data.mapped import copied, gather, pieces
-from sarlite.data.tables import MEMBERS
 from sarlite.data.textfile import read_parts
 from sarlite.errors import ConfigError
 from sarlite.progress import SILENT

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.data.folders import check_relation
-from sarlite.data.tables import MEMBERS, NODE, RELATION, SPLITS, EdgeTable, NodeTable, Relation
+from sarlite.data.graph_tables import MEMBERS, NODE, RELATION, SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import DataError
 from sarlite.structure.edges import csr_by_dst, index_dtype
 from sarlite.structure.relational_generator import Relational

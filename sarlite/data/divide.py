@@ -7,8 +7,8 @@ import numpy as np
 from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.external_sort import Sorter, csr, packed
+from sarlite.data.graph_tables import EdgeTable, NodeTable
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
-from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.data.workspace import Workspace
 from sarlite.structure.edges import index_dtype, row_chunks
 from sarlite.structure.renumber import edges_in_order, inverse

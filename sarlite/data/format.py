@@ -28,11 +28,11 @@ from sarlite.data import meta, names, npyfile
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import copy
 from sarlite.data.folders import key, words
+from sarlite.data.graph_tables import NODE, EdgeTable, NodeTable
 from sarlite.data.mapped import BFLOAT16, pieces, widened
 from sarlite.data.meta import SCHEMA
 from sarlite.data.meta import read as read_meta
 from sarlite.data.raw import narrowed
-from sarlite.data.tables import NODE, EdgeTable, NodeTable
 from sarlite.data.writer import META, Writer
 from sarlite.errors import DataError, reading
 from sarlite.progress import SILENT, Progress

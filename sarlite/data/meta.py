@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
-from sarlite.data.tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
+from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.targets import TASKS
 from sarlite.data.writer import META, meta_hash
 from sarlite.errors import DataError, reading, regular

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.dataset import Dataset
+from sarlite.data.graph_tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.data.mapped import BFLOAT16, copied
-from sarlite.data.tables import SPLITS, EdgeTable, NodeTable, Relation
 from sarlite.errors import ConfigError
 from sarlite.types import Array, DType
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data.dataset import Dataset
+from sarlite.data.graph_tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.mapped import pieces, widened
-from sarlite.data.tables import MAX_CLASSES, SPLITS, EdgeTable
 from sarlite.data.targets import MISSING, TASKS, labelled, n_outputs
 from sarlite.errors import ConfigError, DataError
 from sarlite.profile import free_memory

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm.routing import ask, send
-from sarlite.data.tables import NODE
+from sarlite.data.graph_tables import NODE
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, Relation

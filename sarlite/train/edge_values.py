@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
+from sarlite.data.graph_tables import RELATION
 from sarlite.data.part import EdgePart
-from sarlite.data.tables import RELATION
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import with_added_loops
 from sarlite.types import Array

@@ -16,10 +16,10 @@ from sarlite.comm.working import working
 from sarlite.data.dataset import SPLITS
 from sarlite.data.divide import stored_order
 from sarlite.data.divided_data import divided
+from sarlite.data.graph_tables import MEMBERS, NODE
 from sarlite.data.names import Names
 from sarlite.data.part import Part
 from sarlite.data.spec import is_of_graphs, is_relational
-from sarlite.data.tables import MEMBERS, NODE
 from sarlite.errors import DataError
 from sarlite.graph.graph import Graph
 from sarlite.graph.graph_set import GraphSet

@@ -11,9 +11,9 @@ from sarlite.comm import Solo, threads
 from sarlite.data import Dataset, Part, assignment, budget, divided_data, format, load, npyfile
 from sarlite.data.divide import InMemory, divide
 from sarlite.data.folders import key, words
+from sarlite.data.graph_tables import EdgeTable, NodeTable
 from sarlite.data.quality import measured, quality
 from sarlite.data.spec import is_relational, load_relational
-from sarlite.data.tables import EdgeTable, NodeTable
 from sarlite.data.writer import meta_hash
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure import typed

@@ -76,7 +76,7 @@ ANNOTATED = {
     "sarlite.tasks.task_losses": ("mean_over_rows",),
     "sarlite.data": ("Dataset", "Part", "divided", "load"),
     "sarlite.data.divided_data": ("together", "suits"),
-    "sarlite.data.tables": ("NodeTable", "EdgeTable"),
+    "sarlite.data.graph_tables": ("NodeTable", "EdgeTable"),
     "sarlite.data.part": ("NodePart", "EdgePart"),
     "sarlite.data.spec": ("native_directory", "source_path", "is_relational", "load_relational"),
     "sarlite.kernels.native": ("instruction_sets", "instruction_set", "set_instruction_set", "threads", "set_threads"),

@@ -1,0 +1,1 @@
+"""Tables of users' data, read, checked and numbered by DuckDB."""
