@@ -112,14 +112,14 @@ endef
 
 # One stamp an extra; each is made again when the native code or the metadata changes.
 $(VENV)/.train: $(SOURCES) | $(VENV)/.pip
-	$(call install,installing sarlite with train and mpich: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich]')
+	$(call install,installing sarlite with train$(,) mpich and tables: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)tables]')
 
 $(VENV)/.test: $(SOURCES) | $(VENV)/.pip
 	$(call install,installing sarlite with what the tests need: a minute or two where the kernels are not compiled yet,-e '.[test]')
 	@touch $(VENV)/.train
 
 $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
-	$(call install,installing sarlite with train$(,) mpich and plot: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)plot]')
+	$(call install,installing sarlite with train$(,) mpich$(,) tables and plot: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)tables$(,)plot]')
 	@touch $(VENV)/.train
 
 $(VENV)/.docs: $(SOURCES) | $(VENV)/.pip

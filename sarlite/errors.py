@@ -26,7 +26,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "mpich": ("mpi4py", "mpich"),
     "plot": ("matplotlib",),
     "tensorboard": ("tensorboardX",),
-    "tables": ("pyarrow",),
+    "tables": ("duckdb", "pyarrow"),
+    "databases": ("duckdb", "duckdb_extension_postgres_scanner", "duckdb_extension_sqlite_scanner", "pyarrow"),
     "parquet": ("pyarrow",),
     "sweep": ("optuna",),
 }

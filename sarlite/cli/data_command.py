@@ -22,7 +22,7 @@ from sarlite.data.spec import (
     native_directory,
     source_path,
 )
-from sarlite.data.summary import part_bytes, report_lines, summary, summary_lines
+from sarlite.data.summary import account_lines, part_bytes, report_lines, summary, summary_lines
 from sarlite.errors import ConfigError
 from sarlite.progress import KINDS, Progress
 from sarlite.structure import balance as balancing
@@ -149,7 +149,7 @@ def _convert(options):
                   f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
-    show("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset))))
+    show("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset), *account_lines(dataset))))
 
 
 def _info(options):
@@ -164,7 +164,7 @@ def _info(options):
     if options.json:
         print(json.dumps({**facts, **({"partition": found} if found else {})}))
         return
-    show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset))))
+    show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset), *account_lines(dataset))))
     if found:
         print()
         _tell(dataset, found)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +39,8 @@ class Wanted(NamedTuple):
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored",
             balance: str = "auto", seed: int = 0, verify: bool = False, scratch: AnyPath | None = None,
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
-            allow_empty: Collection[str] = (), relational: bool = False, **changes: bool | None) -> Iterator[Dataset]:
+            allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, Any] | None = None,
+            **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
     Parameters
@@ -64,7 +65,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         Rank 0's object shows what rank 0 does.
     seconds : dict, optional
         On rank 0, how long making the parts took is put under "partition".
-    task, allow_empty, relational, **changes
+    task, allow_empty, relational, transforms, **changes
         As for `load`.
 
     Yields
@@ -94,7 +95,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            expected = {"task": task, "allow_empty": allow_empty, "relational": relational}
+            expected = {"task": task, "allow_empty": allow_empty, "relational": relational,
+                        "transforms": transforms}
             return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
                             expected, changes)
 

@@ -8,6 +8,7 @@ names/hashes.npy    (n,) uint64, ascending: the first half of each name's BLAKE2
 names/numbers.npy   (n,) int64, the node of each hash
 """
 
+import hashlib
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -16,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite.data import npyfile, textfile
-from sarlite.data.cells import ids
-from sarlite.data.columns import table
 from sarlite.data.dataset import Dataset
 from sarlite.data.folders import words
 from sarlite.data.graph_tables import NODE
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
-from sarlite.data.numbering import digests
+from sarlite.data.tables.checks import id_doubts, refuse
+from sarlite.data.tables.sources import Reading, connect, quote
+from sarlite.data.tables.sources import read as read_table
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
 from sarlite.structure.validation import first_true, integers
@@ -91,7 +92,7 @@ class Names:
     def ids(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes by name, (n,) int64; raises a DataError that has the first unknown name."""
         names = list(names)
-        found = self._find([name.encode() for name in names])
+        found = self.find(names)
         if (at := first_true(found < 0)) is not None:
             raise DataError(f"{self._directory}: names: no node is named {names[at]!r}")
         return found
@@ -99,6 +100,9 @@ class Names:
     def keys(self, ids: npt.ArrayLike) -> Array:
         """Return the BLAKE2b of 16 bytes of each node's name, by original id, (n, 2) uint64; raises as `of`."""
         return digests([name.encode() for name in self.of(ids)])
+    def find(self, names: Iterable[str]) -> Array:
+        """Return the original ids of nodes by name, (n,) int64, -1 for a name that no node has."""
+        return self._find([name.encode() for name in names])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
         """Return the original ids of the nodes that a file names, (n,) int64.
@@ -159,21 +163,28 @@ def files_of(directory, meta):
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield the numbers of `n_lines` lines that are not empty and do not begin with #, and the names on them.
+    """Yield the numbers of `n_lines` lines that are not empty, and the names on them, letter by letter.
 
     Of a Parquet file with one column the rows, from 0 on. Raises a DataError where it cannot be read.
     """
     if Path(path).suffix == ".parquet":
-        row, source = 0, table(path)
-        if len(source.names) != 1:
-            raise DataError(f"{path}: {field}: {len(source.names)} columns, expected one, of names")
-        for (cells,) in source.pieces(source.names):
-            found = ids(path, source.names[0], cells, row)
-            yield range(row, row + len(found)), found
-            row += len(found)
+        with connect() as connection:
+            source, row = read_table(connection, path, Reading(), (), field, list), 0
+            if len(source.columns) != 1:
+                raise DataError(f"{path}: {field}: {len(source.columns)} columns, expected one, of names")
+            refuse(source, id_doubts(source, source.columns[0]))
+            for (cells,) in source.batches(f"CAST({quote(source.columns[0])} AS VARCHAR)"):
+                yield range(row, row + len(cells)), cells.to_pylist()
+                row += len(cells)
         return
     with reading(path, field), textfile.opened(path) as file:
-        numbered = ((number, line.strip()) for number, line in enumerate(textfile.lines(file), 1))
-        kept = ((number, line) for number, line in numbered if line and not line.startswith("#"))
+        numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(textfile.lines(file), 1))
+        kept = ((number, line) for number, line in numbered if line)
         while batch := list(islice(kept, n_lines)):
             yield [number for number, _ in batch], [line for _, line in batch]
+
+
+def digests(names: Iterable[bytes]) -> Array:
+    """Return the BLAKE2b of 16 bytes of each name, (n, 2) uint64."""
+    found = b"".join([hashlib.blake2b(name, digest_size=16).digest() for name in names])
+    return np.frombuffer(found, "<u8").reshape(-1, 2)

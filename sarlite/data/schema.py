@@ -52,6 +52,13 @@ def schema_of(dataset: Dataset, edge_features: bool = True) -> dict[str, Any]:
             "edges": [[list(relation), *of(table)] for relation, table in dataset.edges.items()]}
 
 
+def transforms_of(schema: Schema) -> dict[str, Any]:
+    """Return the transforms in a schema, by node type and by the words of a relation joined by "."."""
+    named = {name: transforms for name, _, transforms in schema["nodes"]}
+    named |= {".".join(relation): transforms for relation, _, transforms in schema["edges"]}
+    return {name: transforms for name, transforms in named.items() if transforms}
+
+
 def is_schema(found: Any) -> bool:
     """Return True if a value of JSON is a schema."""
     if not isinstance(found, dict) or not isinstance(found.get("target"), str):

@@ -2,19 +2,20 @@
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data import described, edge_list, format
+from sarlite.data import format
 from sarlite.data.dataset import Dataset
 from sarlite.data.divide import restored
 from sarlite.data.folders import key
-from sarlite.data.graph_tables import MEMBERS, RELATION
+from sarlite.data.graph_tables import MEMBERS, RELATION, SPLITS
 from sarlite.data.raw import RawGraph, row_normalized
 from sarlite.data.readers import bter_options, mag, npz, ogb, pigo, planetoid, reddit, roc, tu
-from sarlite.data.streams import one_kind
+from sarlite.data.tables import description
+from sarlite.data.tables.compile import build
+from sarlite.data.tables.edge_options import describe
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.structure import generate
@@ -37,27 +38,36 @@ def _amount(text):
         return float(text)
 
 
+def _describe_edges(path, workspace, options):
+    return describe(path, options)
+
+
+def _describe_file(path, workspace, options):
+    return description.of_file(path)
+
+
 _CHANGES = dict.fromkeys(("drop_edge_values", "undirected", "self_loops", "deduplicate", "normalize"), _flag)
 _DRAWN = {"train": _amount, "val": _amount, "seed": int}
 _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
 _CLASSES = {"homophily": float, "noise": float, "exponent": float}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
-_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "edge_features", "id", "fill"), str), "header": _flag,
+_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "edge_features", "id", "fill", "on_unknown"), str), "header": _flag,
+            **dict.fromkeys(("null", "decimal", "comment"), str),
             **dict.fromkeys(("train_mask", "val_mask", "test_mask"), str)}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
     "planetoid": (planetoid.read, {}),
-    "npz": (partial(one_kind, npz.streams), {"classes": int, "task": str, **_DRAWN}),
+    "npz": (npz.describe, {"classes": int, "task": str, **_DRAWN}),
     "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
-    "edges": (partial(one_kind, edge_list.streams), {"nodes": str, **_TABLES, **_COLUMNS}),
-    "tables": (described.read, {}),
-    "pigo": (partial(one_kind, pigo.streams), _TABLES),
+    "edges": (_describe_edges, {"nodes": str, **_TABLES, **_COLUMNS}),
+    "tables": (_describe_file, {}),
+    "pigo": (pigo.describe, _TABLES),
     "mggcn": (pigo.read_directory, {"classes": int}),
     "roc": (roc.read, {"classes": int}),
     "reddit": (reddit.read, {"classes": int}),
     "tu": (tu.read, {"task": str, **_DRAWN}),
     "ogbg": (ogb.read_graphs, {"classes": int, "task": str}),
-    "mag": (mag.read_streamed, {"classes": int, "reverses": _flag, "names": _flag}),
+    "mag": (mag.describe, {"classes": int, "reverses": _flag, "names": _flag}),
 }
 _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
@@ -66,8 +76,8 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                          "cmax": float, "xi": float, "clustering": str, **_TASK}),
     "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
-_STREAMED = ("edges", "npz", "pigo", "mag", "tables")
-"""Forms that are read in pieces; all but one within so many bytes."""
+_DESCRIBED = ("edges", "npz", "pigo", "mag", "tables")
+"""Forms whose readers give a description; DuckDB makes the data set, all but one within so many bytes."""
 _BOUNDED = ("edges", "npz", "mag", "tables")
 _REPORTS = {"bter": bter_options.report}  # form: lines of what was asked beside what was made
 _GRAPHS = ("tu", "ogbg")
@@ -79,11 +89,13 @@ FORMS = """\
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
                           classes, task, features; or, for links, ogbl-collab, -ppa, -ddi or -citation2
-  edges:FILE              a table or two columns: text, .npy, .parquet, .arrow; options src, dst, weight, edge_features,
-                          nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header; or of files
-                          by node number nodes, names, features, labels, split or {train,val,test}_ids; classes, task,
-                          train, val, seed; as edges:follows.csv,src=from,dst=to,nodes=users.csv,id=user,labels=team
-  tables:FILE.toml        a TOML file that names tables of nodes and edges, of one kind or relational
+  edges:FILE              a table or two columns: text, .parquet, .arrow, .jsonl, .npy; options src, dst, weight,
+                          edge_features, nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header,
+                          null, decimal, comment, on_unknown=refuse|drop; or of files by node number nodes, names,
+                          features, labels, split or {train,val,test}_ids; classes, task, train, val, seed; as
+                          edges:follows.csv,src=from,dst=to,nodes=users.csv,id=user,labels=team
+  tables:FILE.toml        a TOML file that names tables of nodes and edges, of one kind or relational: files, SQL
+                          queries, tables of SQLite and PostgreSQL
   pigo:FILE               PIGO's binary CSR; the options of edges, without nodes
   mggcn:DIR               MG-GCN's graph.bin, features.bin, labels.bin, sets.bin; option classes
   roc:PREFIX              ROC's PREFIX.add_self_edge.lux, .feats.csv or .feats.bin, .label, .mask; option classes
@@ -103,7 +115,8 @@ with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_e
 
 def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
-         tell: Callable[[str], None] = lambda text: None, **changes: bool | None) -> Dataset:
+         transforms: Mapping[str, Any] | None = None, tell: Callable[[str], None] = lambda text: None,
+         **changes: bool | None) -> Dataset:
     """Read, map or generate the data set that `spec` names.
 
     Parameters
@@ -126,6 +139,9 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         16 where ids are names, and as much as the data set.
     n_bytes : int, optional
         Of memory for the sorts, or for a split. The data set is the same, bit for bit.
+    transforms : dict, optional
+        Transforms of a model's data by "." joined words of a relation or by node type, as `schema.transforms_of`
+        returns them. Features of tables are made with these statistics in place of statistics of the tables.
     tell : callable
         tell(text) is called as each step begins.
     **changes : bool
@@ -147,7 +163,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         As the reader and `Dataset.check` say.
     """
     with reading(f"data set {spec}"):
-        dataset = _read(str(spec), verify, changes, task, relational, Workspace(folder, n_bytes), tell)
+        dataset = _read(str(spec), verify, changes, task, relational, Workspace(folder, n_bytes), transforms, tell)
         if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
             raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}; npz, ogb, edges "
                               f"and pigo read labels of another task with the option task={task}")
@@ -159,7 +175,7 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
     return load(spec, relational=True, **options)
 
 
-def _read(spec, verify, changes, task, relational, workspace, tell):
+def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
         raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
@@ -170,9 +186,10 @@ def _read(spec, verify, changes, task, relational, workspace, tell):
     wanted, provenance = _wanted(spec, options, changes, relational)
     if form is None:
         return _changed(format.open(path, verify=verify), wanted)
-    if form in _STREAMED:
+    if form in _DESCRIBED:
         about = {"source": spec, "provenance": provenance}
-        return _READERS[form][0](path, options, workspace, tell, about, **wanted)
+        described = _READERS[form][0](path, workspace, options).with_transforms(transforms or {})
+        return build(described, workspace, tell, about, **wanted)
     found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
     if isinstance(found, RawGraph):
         if wanted.pop("drop_edge_values", False):
@@ -214,7 +231,7 @@ def is_of_graphs(spec: AnyPath) -> bool:
 
 def _is_relational(form, path):
     if form == "tables":
-        return described.is_relational(path)
+        return description.is_relational(path)
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
 
 
@@ -277,6 +294,7 @@ def _forms():
 def _path_and_words(text):
     if os.path.exists(text):  # a path may hold commas
         return text, []
+    text = text.replace(",decimal=,", ",decimal=comma")
     path, *words = text.split(",")
     return path, words
 
@@ -325,3 +343,38 @@ def _version():
         return importlib.metadata.version("sarlite")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def from_tables(described: dict[str, Any], **changes: bool) -> Dataset:
+    """Make a data set of tables in memory, or in files, as a TOML file describes them; docs/tables.md tells the keys.
+
+    Parameters
+    ----------
+    described : dict
+        As the TOML file has it. A `file` may be a table in memory: a dict of arrays, a table of pandas, polars or
+        pyarrow, or what has `__arrow_c_stream__` or `__dataframe__`.
+    **changes : bool
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: see `load`.
+
+    Returns
+    -------
+    Dataset
+        In memory, checked. The `names` of its node tables are the mappings of the nodes' ids. `provenance["tables"]`
+        tells what became of every column.
+
+    Raises
+    ------
+    ConfigError, DataError
+        An unknown key; what `load` raises of the tables.
+
+    Examples
+    --------
+    >>> from sarlite.data import from_tables
+    >>> follows = {"source": ["ann", "bob"], "target": ["bob", "cas"]}
+    >>> edges = {"file": follows, "relation": ["user", "follows", "user"], "src": "source", "dst": "target"}
+    >>> from_tables({"nodes": {"user": {}}, "edges": [edges]}).indices.tolist()
+    [0, 1]
+    """
+    about = {"source": "tables", "provenance": {}}
+    made = build(description.of_dict(described, "description"), Workspace(), lambda text: None, about, **changes)
+    return made.check(allow_empty=SPLITS)

@@ -5,6 +5,7 @@ import numpy as np
 from sarlite.command import readable
 from sarlite.data.graph_tables import SPLITS
 from sarlite.data.mapped import dtype_name
+from sarlite.data.tables import account
 from sarlite.data.targets import labelled
 from sarlite.structure.edges import destinations, is_symmetric
 
@@ -27,6 +28,7 @@ def summary(dataset):
         "unlabelled": int(np.count_nonzero(~labelled(labels, dataset.task))),
         "division": dataset.division and {**dataset.division, "nodes": _nodes_by_part(dataset)},
         "total_bytes": int(dataset.n_bytes),
+        **({"tables": dataset.provenance["tables"]} if "tables" in dataset.provenance else {}),
     }
 
 
@@ -81,6 +83,12 @@ def part_bytes(dataset, found):
     index = dataset.indices.dtype.itemsize
     local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(found["nodes"], found["edges"])]
     return local, [rows * row for rows in found["halo_rows"]]
+
+
+def account_lines(dataset):
+    """Return lines that tell what became of every column of the tables that a data set was made of."""
+    told = dataset.provenance.get("tables")
+    return [*account.lines(told)] if isinstance(told, dict) else []
 
 
 def summary_lines(facts):

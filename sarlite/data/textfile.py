@@ -1,31 +1,25 @@
 """Rows of numbers, or of names, from files that users bring: text, .npy and Parquet; and a partition in a file."""
 
 import gzip
-import re
 import warnings
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import budget, npyfile, parquet
-from sarlite.data.cells import is_number
+from sarlite.data import npyfile
 from sarlite.data.mapped import pieces
-from sarlite.errors import DataError, reading, regular
+from sarlite.data.tables.text_form import is_number
+from sarlite.errors import DataError, needs, reading, regular
 from sarlite.structure.partition import check_parts
 
 LINE = 1 << 24  # characters of a line
-BATCH = 1 << 16, 1 << 25
+_BATCH = 1 << 16, 1 << 25
 """Lines that are parsed at a time, and their characters."""
 
 
-def batch_within(n_bytes):
-    """Return a `BATCH` for so much memory."""
-    return budget.at_once(n_bytes, BATCH[0]), BATCH[1]
-
-
-def read(path, field, dtype, batch=BATCH):
-    """Read numbers, one row a line, from text or .npy.
+def read(path, field, dtype):
+    """Read numbers, one row a line, from text, .npy or .parquet.
 
     Parameters
     ----------
@@ -37,8 +31,6 @@ def read(path, field, dtype, batch=BATCH):
         For messages.
     dtype : dtype
         Of numbers in text; numbers of other files keep their dtype.
-    batch : (int, int)
-        Lines that are parsed at a time, and their characters.
 
     Returns
     -------
@@ -49,27 +41,30 @@ def read(path, field, dtype, batch=BATCH):
     DataError
         The file cannot be read, a word is no number, or lines are of different lengths.
     """
-    if Path(path).suffix == ".npy":
-        table = _npy(path, field)
-        return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
-    found = list(stream(path, field, dtype, batch))
-    return np.concatenate(found) if len(found) > 1 else found[0]
-
-
-def stream(path, field, dtype, batch=BATCH):
-    """Yield what `read` returns in pieces of rows, at least one; raises as it does.
-
-    Memory: a piece of 32 MiB, of Parquet a row group.
-    """
     suffix = Path(path).suffix
     if suffix == ".npy":
         table = _npy(path, field)
-        width = table.shape[1] if table.ndim == 2 else 1
-        yield from (piece.reshape(-1, width) for _, piece in pieces(table)) if len(table) else [table.reshape(0, width)]
-    elif suffix == ".parquet":
-        yield from parquet.stream(path, field)
-    else:
-        yield from _text(path, field, dtype, batch)
+        return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
+    found = _parquet(path, field) if suffix == ".parquet" else list(_text(path, field, dtype))
+    return np.concatenate(found) if len(found) > 1 else found[0]
+
+
+def _parquet(path, field):
+    """Return a Parquet file's rows as one array. A column of lists of length k counts as k columns."""
+    parquet = needs("pyarrow.parquet", f"{path}: {field}")
+    with reading(path, field), regular(path).open("rb") as file:
+        table = parquet.read_table(file)
+        columns = []
+        for name, column in zip(table.column_names, table.columns):
+            cells = column.combine_chunks()
+            if cells.null_count:
+                raise DataError(f"{path}: {field}: column {name!r}: a value is missing")
+            length = getattr(cells.type, "list_size", None)
+            values = np.asarray((cells.flatten() if length else cells).to_numpy(zero_copy_only=False))
+            if values.dtype.kind not in "biuf":
+                raise DataError(f"{path}: {field}: column {name!r} is of {cells.type}, not of numbers")
+            columns.append(values.reshape(-1, length or 1))
+        return [np.concatenate(columns, axis=1) if columns else np.empty((0, 1))]
 
 
 def names(path, field, known):
@@ -92,7 +87,7 @@ def _word_batches(path, field):
         return
     with opened(path) as file:
         words = (line.strip() for line in lines(file) if line.strip())
-        while found := list(islice(words, BATCH[0])):
+        while found := list(islice(words, _BATCH[0])):
             yield found
 
 
@@ -121,21 +116,14 @@ def lines(file):
         yield line
 
 
-def blocks(file, first="", n_characters=1 << 20):
-    """Yield the lines of a text file, about so many characters at a time, the first of them behind `first`."""
-    while text := first + file.read(n_characters):
-        yield text if text.endswith("\n") else text + next(lines(file), "")
-        first = ""
-
-
-def batches(rows, dtype, delimiter, batch=BATCH):
+def _batches(rows, dtype, delimiter):
     """Yield lines parsed as (n, n_columns) arrays, some ten thousand at a time."""
-    rows, (n_lines, n_characters) = iter(rows), batch
+    rows, (n_lines, n_characters) = iter(rows), _BATCH
     while found := list(islice(_until(rows, n_characters), n_lines)):
-        yield parsed(found, dtype, delimiter)
+        yield _parsed(found, dtype, delimiter)
 
 
-def parsed(rows, dtype, delimiter):
+def _parsed(rows, dtype, delimiter):
     """Return lines of numbers as an (n_rows, n_columns) array."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
@@ -151,7 +139,7 @@ def _until(rows, most):
             return
 
 
-def _text(path, field, dtype, batch):
+def _text(path, field, dtype):
     with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
@@ -161,7 +149,7 @@ def _text(path, field, dtype, batch):
         delimiter = "," if "," in first else None
         columns = _header(_content(first), delimiter)
         width = None
-        for found in batches(rows if columns else chain([first], rows), dtype, delimiter, batch):
+        for found in _batches(rows if columns else chain([first], rows), dtype, delimiter):
             if columns not in (0, found.shape[1]):
                 raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, "
                                 f"is no header of {found.shape[1]} columns")
@@ -193,6 +181,6 @@ def _content(line):
 def _header(line, delimiter):
     """Return the number of columns that a first line names; 0 where it is numbers, one mistyped word or not."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
-    if len(words) > 1 and all(re.match(r"[^\W\d]", word) and not is_number(word) for word in words):
+    if len(words) > 1 and all(word and not is_number(word) for word in words):
         return len(words)
     return 0

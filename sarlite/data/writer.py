@@ -15,6 +15,7 @@ from sarlite.files import private_folder, sync_folder, write_whole
 from sarlite.progress import Step
 
 META = "meta.json"
+_ROOTS = re.compile("(nodes|edges|names)/")
 
 
 class Writer:
@@ -120,28 +121,49 @@ def _check_replaceable(directory, overwrite):
         raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
     other = _other_file(directory)
     if other is not None:
-        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format; it is not "
-                          "replaced")
+        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format, as meta.json does "
+                          "not name it; it is not replaced")
     if not overwrite:
         raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")
 
 
 def _is_ours(directory):
     """Tell whether a directory has a `meta.json` of the native format, of any version, whole or damaged."""
+    return bool(_meta_of(directory))
+
+
+def _meta_of(directory):
+    """Return the content of a `meta.json` of the native format, unchecked; {} where there is none."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = regular(Path(directory) / META)
         meta = json.loads(path.read_bytes())
-        return isinstance(meta, dict) and type(meta.get("schema")) is int and {"nodes", "provenance"} <= meta.keys()
-    return False
+        if isinstance(meta, dict) and type(meta.get("schema")) is int and {"nodes", "provenance"} <= meta.keys():
+            return meta
+    return {}
 
 
 def _other_file(directory):
-    """The first file below a directory that no data set in the native format has, as a path, or None."""
+    """The first file below a directory that its meta.json does not name, as a path, or None."""
+    named = {*_named_arrays(_meta_of(directory))}
     for path in sorted(directory.rglob("*")):
         place = path.relative_to(directory)
-        if path.is_symlink() or (not path.is_dir() and not (place == Path(META) or place.suffix == ".npy")):
+        ours = place == Path(META) or (place.suffix == ".npy" and {place.stem, str(place.with_suffix(""))} & named)
+        if path.is_symlink() or (not path.is_dir() and not ours):
             return place
     return None
+
+
+def _named_arrays(meta, place=""):
+    """Yield the paths of the arrays that a meta.json of any schema has records of, without suffix.
+
+    A record is a dict with a sha256. Of older schemas, which had other folders, the array's name alone is known.
+    """
+    for name, value in meta.items() if isinstance(meta, dict) else ():
+        here = place if name == "arrays" else f"{place}/{name}".lstrip("/")
+        if isinstance(value, dict) and isinstance(value.get("sha256"), str):
+            yield here if _ROOTS.match(here) else name
+        else:
+            yield from _named_arrays(value, here)
 
 
 def _replace(temporary, directory):

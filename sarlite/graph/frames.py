@@ -37,19 +37,37 @@ class TableEdges(NamedTuple):
 def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
                undirected: bool) -> TableEdges:
     """Return the edges of a table; see `Graph.from_pandas`."""
+    features = list(features)
+    _check_lengths("edges", edges, [src, dst, *([] if weight is None else [weight]), *features])
     names, (sources, to) = _number([_read_ids("edges", edges, name) for name in (src, dst)], nodes, id)
-    order = np.arange(len(to))
+    values = {name: _read_values("edges", edges, name) for name in [*([] if weight is None else [weight]), *features]}
     if undirected:
-        back = np.flatnonzero(sources != to)
-        order, sources, to = np.append(order, back), np.append(sources, to[back]), np.append(to, sources[back])
-
-    def values_of(name: str) -> Array:
-        column = _column("edges", edges, name)
-        return validation.weights(f"edges: column {name!r}", column, len(column))[order]
-
-    columns = [values_of(name) for name in features]
-    return TableEdges(names, sources, to, None if weight is None else values_of(weight),
+        order = _undirected(sources, to, values)
+        sources, to = np.append(sources, to)[order], np.append(to, sources)[order]
+        values = {name: column[order % len(column)] for name, column in values.items()}
+    columns = [values[name] for name in features]
+    return TableEdges(names, sources, to, None if weight is None else values[weight],
                       np.stack(columns, 1) if columns else None)
+
+
+def _undirected(sources: Array, to: Array, values: Mapping[str, Array]) -> Array:
+    """Return which of the edges, and of their reverses behind them, make each edge once, in both directions.
+
+    Raises
+    ------
+    DataError
+        Edges that become one have different values.
+    """
+    n = len(to)
+    keys = np.stack([np.append(sources, to), np.append(to, sources)], 1)
+    _, first, same = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    first_of = first[same.reshape(-1)]
+    for name, column in values.items():
+        odd = np.flatnonzero(np.append(column, column) != np.append(column, column)[first_of])
+        if len(odd):
+            raise DataError(f"edges: column {name!r}: rows {first_of[odd[0]] % n} and {odd[0] % n} are one undirected "
+                            "edge with different values; make them equal, or leave the column out")
+    return np.sort(first)
 
 
 def read_relations(edges: Any, src: str, dst: str, nodes: Any,
@@ -60,6 +78,8 @@ def read_relations(edges: Any, src: str, dst: str, nodes: Any,
                           "and by type")
     for relation in edges:
         check_relation(relation)
+    for relation, table in edges.items():
+        _check_lengths(f"edges[{relation!r}]", table, [src, dst])
     columns = {(relation, end): _read_ids(f"edges[{relation!r}]", table, name)
                for relation, table in edges.items() for end, name in ((0, src), (2, dst))}
     numbers, names = dict[tuple[Relation, int], Array](), dict[str, Array]()
@@ -74,7 +94,28 @@ def _column(where: str, table: Any, name: str, remedy: str = "") -> Array:
     columns = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
     if name not in columns:
         raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, columns))}{remedy}")
-    return np.asarray(table[name])
+    column = table[name]
+    mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else np.zeros(0, bool)
+    if mask.any():
+        raise DataError(f"{where}: column {name!r}: row {int(np.argmax(mask))} is masked, so it has no value")
+    return np.asarray(column)
+
+
+def _check_lengths(where: str, table: Any, names: Sequence[str]) -> None:
+    lengths = {name: len(_column(where, table, name)) for name in names}
+    if len({*lengths.values()}) > 1:
+        raise DataError(f"{where}: columns of different lengths: {lengths}")
+
+
+def _read_values(where: str, table: Any, name: str) -> Array:
+    """Return a column of numbers, of which none is missing."""
+    column = _column(where, table, name)
+    if column.dtype.kind == "O" and column.ndim == 1:
+        bad = next((at for at, cell in enumerate(column.tolist()) if not isinstance(cell, int | float)), None)
+        if bad is not None:
+            raise DataError(f"{where}: column {name!r}: row {bad} is {column[bad]!r}, expected a number")
+        column = column.astype(np.float64)
+    return validation.weights(f"{where}: column {name!r}", column, len(column))
 
 
 def _read_ids(where: str, table: Any, name: str, remedy: str = "") -> Array:

@@ -241,8 +241,8 @@ class Graph(LayerGraph):
         id : str
             Column of `nodes` with their ids, each once.
         undirected : bool
-            True if each edge goes both ways with the same values, a self loop once. The reversed edges follow the given
-            ones.
+            True if the reverse of each edge is added with the edge's values, and each edge is kept once, as `from_edges`
+            and `convert` do. The reversed edges follow the given ones. Equal edges must have equal values.
 
         Returns
         -------
@@ -252,8 +252,8 @@ class Graph(LayerGraph):
         Raises
         ------
         DataError
-            A missing column, an id that is missing or neither a whole number nor a word, an edge's id that is not in
-            `nodes`, an id twice in `nodes`, or values that are no finite numbers.
+            A missing column, columns of different lengths, an id that is missing or neither a whole number nor a word,
+            an edge's id that is not in `nodes`, an id twice in `nodes`, or values that are no finite numbers.
 
         Examples
         --------

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator
-from sarlite.data.label_columns import LabelColumns
+from sarlite.data.tables.labels import read_labels
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
@@ -75,31 +75,28 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
         A value is wrong. The error names the file, the row, the column and the value.
     """
     form = "labels=COLUMN, and maybe split=COLUMN or time=COLUMN"
-    table = pairs_table("edge_labels", spec, form, _WORDS)
-    by = [word for word in READERS if word in table.columns]
-    if "labels" not in table.columns or len(by) > 1:
-        raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
-    if "split" not in by and val + test >= 1:
-        raise ConfigError(f"val {val} and test {test} leave no labels to train on")
-    columns, task = table.columns["labels"].split("+"), task or "classify"
-    if task == "classify" and len(columns) > 1:
-        raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress",
-                          "edge_labels")
-    found = LabelColumns(table.source, columns, Workspace(), task, what="row")
-    pairs, told = [np.empty((0, 2), np.int64)], []
-    for row, both, cells in table.pieces([*columns, *(table.columns[word] for word in by)], ends):
-        found.add(cells[: len(columns)], row)
-        pairs.append(both)
-        told += [READERS[word](table.source, table.columns[word], cells[-1], row) for word in by]
-    labels, n_outputs, class_names = found.read()
-    labels = np.asarray(labels)
+    with pairs_table("edge_labels", spec, form, _WORDS) as told:
+        table, named = told.table, told.columns
+        by = [word for word in READERS if word in named]
+        if "labels" not in named or len(by) > 1:
+            raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
+        if "split" not in by and val + test >= 1:
+            raise ConfigError(f"val {val} and test {test} leave no labels to train on")
+        columns, task = named["labels"].split("+"), task or "classify"
+        if task == "classify" and len(columns) > 1:
+            raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress",
+                              "edge_labels")
+        pairs = told.pairs(ends)
+        read_splits = READERS[by[0]](table, named[by[0]]) if by else np.empty(0)
+        found = read_labels(table, columns, Workspace(), task, what="row")
+    labels = np.asarray(found.labels)
     there = labelled(labels, task)
     if not there.any():
-        raise DataError(f"{table.source.where}: column {columns[0]!r}: no row has a label")
-    both, labels = np.concatenate(pairs)[there], labels[there]
+        raise DataError(f"{table.where}: column {columns[0]!r}: no row has a label")
+    pairs, labels = pairs[there], labels[there]
     if by == ["time"]:
-        split = of_times(table.source, np.concatenate(told)[there], val, test)
+        split = of_times(table.where, read_splits[there], val, test)
     else:
         drawn = DrawnSplits(val, test, seed)
-        split = np.concatenate(told)[there] if by else drawn(*(both + [end.first for end in ends]).T)
-    return EdgeLabels(both, labels, split, task, n_outputs, class_names)
+        split = read_splits[there] if by else drawn(*(pairs + [end.first for end in ends]).T)
+    return EdgeLabels(pairs, labels, split, task, found.n_outputs, found.class_names)

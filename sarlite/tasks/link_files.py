@@ -3,15 +3,15 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sarlite.data import names as named
 from sarlite.data import textfile
-from sarlite.data.cells import ids, whole_ids
-from sarlite.data.columns import ENDS
 from sarlite.data.readers import ogb
+from sarlite.data.tables.checks import Doubt, id_doubts, refuse, whole
+from sarlite.data.tables.sources import Table, quote
+from sarlite.data.tables.text_form import ENDS
 from sarlite.errors import DataError
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array
@@ -116,13 +116,13 @@ def _lines(file, expected, n):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
             if len(cells) != n:
                 raise DataError(f"{file}: links: line {number}: {len(cells)} {expected}")
-            begun = begun or not {cells[0].lower(), cells[-1].lower()} <= ENDS
+            begun = begun or not {cell.lstrip("_:#").lower() for cell in (cells[0], cells[-1])} <= ENDS
             if begun:
                 yield number, cells
 
 
-def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
-    """Return the ids of the nodes in a column's cells, (n,) int64: looked up by name if the nodes have names.
+def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -> Array:
+    """Return the ids of the nodes in cells, (n,) int64: looked up by name if the nodes have names.
 
     Raises
     ------
@@ -130,14 +130,31 @@ def ids_of(where: str, column: str, cells: Any, row: int, end: Ends) -> Array:
         A cell is no node. The error names the row, counted from `row` on, and the column.
     """
     if end.names is not None:
-        try:
-            return np.asarray(end.names.ids(ids(where, column, cells, row)))
-        except DataError as error:
-            if str(error).startswith(where):
-                raise
-            raise DataError(f"{where}: column {column!r}: {error}") from error
-    found = whole_ids(where, column, cells, row)
-    bad = np.flatnonzero(found >= end.n)
+        found = end.names.find(cells)
+        bad = np.flatnonzero(found < 0)
+        if len(bad):
+            raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: no node is named {cells[bad[0]]!r}")
+        return np.asarray(found)
+    odd = next((at for at, word in enumerate(cells) if not (word.isascii() and word.isdigit() and len(word) < 19)), None)
+    if odd is not None:
+        raise DataError(f"{where}: row {row + odd}, column {column!r}: {cells[odd]!r} is no node number")
+    return _within(where, column, np.array([*map(int, cells)], np.int64), row, end)
+
+
+def column_ids(table: Table, column: str, end: Ends) -> Array:
+    """Return the ids of the nodes in a column of a table, (n,) int64, as `ids_of`."""
+    refuse(table, id_doubts(table, column))
+    if end.names is not None:
+        words = [cells.to_pylist() for (cells,) in table.batches(f"CAST({quote(column)} AS VARCHAR)")]
+        return ids_of(table.where, column, [word for some in words for word in some], 0, end)
+    number = whole(column, table)
+    refuse(table, [Doubt(column, f"{number} IS NULL", "VALUE is no node number")])
+    found = [np.asarray(cells) for (cells,) in table.batches(f"CAST({number} AS BIGINT)")]
+    return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *found]), 0, end)
+
+
+def _within(where, column, found, row, end):
+    bad = np.flatnonzero((found < 0) | (found >= end.n))
     if len(bad):
         raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < "
                         f"{end.n}")

@@ -1,5 +1,6 @@
 """Splits of links: drawn from the ids of a link's ends, or read from pairs, from a column of the edges, or by time."""
 
+import contextlib
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
@@ -11,16 +12,19 @@ import numpy as np
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
 from sarlite.command import show, suggestion
-from sarlite.data import columns
-from sarlite.data.cells import numbers
+from sarlite.data.tables.checks import Doubt, refuse, split_code, times
+from sarlite.data.tables.description import reading_of
+from sarlite.data.tables.sources import Table, connect, unnamed
+from sarlite.data.tables.sources import read as read_table
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
 from sarlite.tasks.link_edges import Ends
-from sarlite.tasks.link_files import ids_of, read_pairs
+from sarlite.tasks.link_files import column_ids, read_pairs
 from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)
+_READING = ("null", "decimal", "comment")
 
 
 def variates(one: Array, other: Array, seed: int) -> Array:
@@ -177,17 +181,15 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
 
 def _of_table(val, test, spec, ends):
     form = "split=COLUMN or FILE,time=COLUMN"
-    told = pairs_table("split", spec, form, READERS)
-    if len(told.columns) != 1:
-        raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
-    ((by, column),) = told.columns.items()
-    pairs, values, first = [], [], np.array([end.first for end in ends])
-    for row, both, (cells,) in told.pieces([column], ends):
-        pairs.append(both + first)
-        values.append(READERS[by](told.source, column, cells, row))
-    pairs, values = np.concatenate(pairs), np.concatenate(values)
+    with pairs_table("split", spec, form, READERS) as told:
+        if len(told.columns) != 1:
+            raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
+        ((by, column),) = told.columns.items()
+        first = np.array([end.first for end in ends])
+        pairs, values = told.pairs(ends) + first, READERS[by](told.table, column)
+        where = told.table.where
     if by == "time":
-        pairs, values = _by_time(told.source, pairs, values, val, test)
+        pairs, values = _by_time(where, pairs, values, val, test)
     else:
         # refuses a pair of two splits, one of which may be train
         ListedSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
@@ -199,29 +201,25 @@ class PairsTable(NamedTuple):
 
     Attributes
     ----------
-    source : columns.Table
+    table : Table
     ends : list of str
         Names of the columns of the source and of the destination.
     columns : dict of str to str
         Names of the other columns, by the word that stands before the name in the option.
     """
 
-    source: columns.Table
+    table: Table
     ends: list[str]
     columns: dict[str, str]
 
-    def pieces(self, others: Sequence[str], ends: Sequence[Ends]) -> Iterator[tuple[int, Array, list[Any]]]:
-        """Yield the number of a piece's first row, its pairs, (n, 2) int64, and cells of the columns `others`."""
-        row = 0
-        for one, other, *cells in self.source.pieces([*self.ends, *others]):
-            both = [ids_of(self.source.where, column, own, row, end)
-                    for column, own, end in zip(self.ends, (one, other), ends)]
-            yield row, np.stack(both, 1), cells
-            row += len(both[0])
+    def pairs(self, ends: Sequence[Ends]) -> Array:
+        """Return the pairs of all rows, (n, 2) int64."""
+        return np.stack([column_ids(self.table, column, end) for column, end in zip(self.ends, ends)], 1)
 
 
-def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> PairsTable:
-    """Return the table that FILE,WORD=COLUMN,... names.
+@contextlib.contextmanager
+def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> Iterator[PairsTable]:
+    """Open the table that FILE,WORD=COLUMN,... names.
 
     Parameters
     ----------
@@ -239,42 +237,40 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
     """
     file, *words = spec.split(",")
     told = dict(word.partition("=")[::2] for word in words)
+    reading = reading_of({name: told.pop(name) for name in _READING if name in told})
     wrong = sorted(told.keys() - {*known, "src", "dst"}) or sorted(name for name, column in told.items() if not column)
     if wrong:
         raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first "
                           f"two columns; {wrong[0]!r} is none of these"
                           f"{suggestion(wrong[0], {*known, 'src', 'dst'})}", argument)
     ends = [told.pop(end, None) for end in ("src", "dst")]
-    source = columns.table(file, asked=[name for column in (*ends, *told.values()) if column
-                                        for name in column.split("+")])
-    if len(source.names) < 3:
-        raise DataError(f"{source.where}: {len(source.names)} columns, expected a source, a destination and "
-                        f"{' and '.join(told.values())}")
-    return PairsTable(source, [end or source.names[at] for at, end in enumerate(ends)], told)
+    others = [name for column in told.values() for name in column.split("+")]
+    with connect() as connection:
+
+        def hold(names: list[str]) -> list[str]:
+            shown = [name for name in names if not unnamed(name)]
+            if len(shown) < 3:
+                raise DataError(f"{file}: {len(shown)} columns, expected a source, a destination and "
+                                f"{' and '.join(told.values())}")
+            ends[:] = [end or shown[at] for at, end in enumerate(ends)]
+            return list(dict.fromkeys([*map(str, ends), *others]))
+
+        table = read_table(connection, file, reading, [*ends, *others], file, hold)
+        yield PairsTable(table, [str(end) for end in ends], told)
 
 
-def _words(source, column, cells, row):
-    bad = next((at for at, word in enumerate(cells) if word not in NAMES), None)
-    if bad is not None:
-        raise DataError(f"{source.where}: row {row + bad}, column {column!r}: {cells[bad]!r} is none of "
-                        f"{', '.join(NAMES)}")
-    return np.array([NAMES.index(word) for word in cells], np.int64)
+def _split_codes(table, column):
+    code, doubt = split_code(table, column)
+    refuse(table, [doubt, Doubt(column, f"{code} = 0", f"VALUE is none of {', '.join(NAMES)}")])
+    found = [np.asarray(cells) for (cells,) in table.batches(code)]
+    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64) - 1
 
 
-def _times(source, column, cells, row):
-    found = numbers(source.where, column, cells, row).astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(found))
-    if len(bad):
-        raise DataError(f"{source.where}: row {row + bad[0]}, column {column!r}: {cells[bad[0]]!r} is no time, which "
-                        "is a finite number")
-    return found
+READERS = {"split": _split_codes, "time": times}
+"""Readers of a column of splits and of a column of times, called with (table, column)."""
 
 
-READERS = {"split": _words, "time": _times}
-"""Readers of a column of splits and of a column of times, called with (source, column, cells, first row)."""
-
-
-def _by_time(source, pairs, times, val, test):
+def _by_time(where, pairs, times, val, test):
     """Return the distinct pairs and their splits by time. A pair's time is the time of its first edge, in either
     direction."""
     proper = pairs[:, 0] != pairs[:, 1]
@@ -282,10 +278,10 @@ def _by_time(source, pairs, times, val, test):
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))
     pairs, times = pairs[order], times[order]
     first = np.concatenate([[True], (pairs[1:] != pairs[:-1]).any(1)]) if len(pairs) else np.empty(0, bool)
-    return pairs[first], of_times(source, times[first], val, test)
+    return pairs[first], of_times(where, times[first], val, test)
 
 
-def of_times(source: columns.Table, times: Array, val: float, test: float) -> Array:
+def of_times(where: str, times: Array, val: float, test: float) -> Array:
     """Return the split of each link by its time, (n,) int64.
 
     The latest links, a share `test`, are to test on, and a share `val` before these links is to validate on. Links of
@@ -303,6 +299,6 @@ def of_times(source: columns.Table, times: Array, val: float, test: float) -> Ar
             split[times > ascending[n_before - 1]] = of
     for of, asked in ((VAL, val), (TEST, test), (TRAIN, 1)):
         if asked and not (split == of).any():
-            raise DataError(f"{Path(source.where).name}: times: no link is left to {NAMES[of]} on, as links of one "
+            raise DataError(f"{Path(where).name}: times: no link is left to {NAMES[of]} on, as links of one "
                             "time are of one split")
     return split

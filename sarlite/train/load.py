@@ -20,7 +20,7 @@ from sarlite.data.divided_data import divided
 from sarlite.data.graph_tables import MEMBERS, NODE
 from sarlite.data.names import Names
 from sarlite.data.part import Part
-from sarlite.data.schema import Schema, matched, schema_of
+from sarlite.data.schema import Schema, matched, schema_of, transforms_of
 from sarlite.data.spec import is_of_graphs, is_relational
 from sarlite.errors import DataError
 from sarlite.graph.graph import Graph
@@ -184,7 +184,9 @@ def _read(comm, source, scratch, seconds, what):
     """
     graphs, stored = what == "graphs" and source.graphs, what != "plain"
     typed = stored and not graphs
-    options = {"relational": True} if stored else {"normalize": source.normalize}
+    options: dict[str, Any] = {"relational": True} if stored else {"normalize": source.normalize}
+    if source.schema is not None:
+        options["transforms"] = transforms_of(source.schema)
     with divided(comm, source.spec, **options, **_division(source, scratch, seconds)) as dataset:
         left_out, by_position = [], []
         if source.schema is not None:

@@ -7,19 +7,20 @@ from itertools import islice
 import numpy as np
 
 from sarlite.data import textfile
-from sarlite.data.dataset import Dataset
 from sarlite.data.folders import key
-from sarlite.data.graph_tables import SPLITS, NodeTable
-from sarlite.data.numbering import Numbering
+from sarlite.data.graph_tables import SPLITS
 from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
-from sarlite.data.readers.ogb import csv_pieces, read_csv, split_folder, split_masks, total
-from sarlite.data.streams import both_ways, split_budget, spooled_labels
+from sarlite.data.readers.ogb import split_folder, split_masks, total
+from sarlite.data.tables.description import Description, EdgeSource, NodeSource
+from sarlite.data.tables.number_files import read_csv
+from sarlite.data.tables.sources import Pieces, Reading
 from sarlite.errors import DataError, reading, regular
 from sarlite.structure.relational_generator import Relational, reverse, with_reverses
 from sarlite.structure.validation import first_true
 from sarlite.types import Path as AnyPath
 
 _MOST_TYPES = 1 << 12
+_PLAIN = Reading(header=False)
 _NAMES = "_entidx2name.csv.gz"
 
 
@@ -49,8 +50,7 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a
     line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`;
     `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` names, where it is there;
-    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`. A csv
-    is parsed line by line, some million numbers a second.
+    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     """
     folder = Folder(path, reverses)
     edges = {relation: folder.all_edges(relation) for relation in folder.relations}
@@ -64,45 +64,27 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
     return Relational(folder.n_nodes, edges, features, folder.target, labels, train, val, test, n_classes)
 
 
-def read_streamed(path, options, workspace, tell, about, drop_edge_values=False):
-    """Return the Dataset of the folder that `read` reads, relation by relation, in memory or within so many bytes.
+def describe(path, workspace, options):
+    """Describe the folder that `read` reads, so that DuckDB reads the files.
 
     Raises
     ------
     DataError
         As `mag.read`; a node has no name, a name is there twice, or two have one hash.
     """
-    stored, source = Folder(path, options.get("reverses", True), options.get("names", False)), about["source"]
-    batch, n = textfile.batch_within(workspace.n_bytes), stored.n_nodes[stored.target]
-    split_budget(n, workspace)
-    forward, back = [], []
-    for number, (relation, its_reverse) in enumerate(stored.relations.items()):
-        tell(".".join(relation))
-        pieces = ((src, dst, {}) for src, dst in stored.edges(relation, batch))
-        for edges in both_ways(pieces, relation, its_reverse, stored.n_nodes, stored.n_edges(relation),
-                               workspace.within(str(number)), source):
-            (forward if edges.relation == relation else back).append(edges)
-    tell("read the nodes")
-    features = {}
-    for number, (name, file) in enumerate(stored.features.items()):
-        pieces = csv_pieces(file, "features", np.float32, n_rows=stored.n_nodes[name], batch=batch)
-        features[name] = workspace.array(f"features.{number}", pieces)
-    pieces = csv_pieces(stored.labels, "labels", np.float64, n_rows=n, columns=1, batch=batch)
-    labels, n_classes = spooled_labels(pieces, stored.labels, workspace, options.get("classes"), None)
-    rows = {"labels": labels, **dict(zip(SPLITS, stored.split())), "n_classes": n_classes}
-    names = {name: _mapping(stored, name, workspace) for name in stored.names}
-    nodes = [NodeTable(name, n, features.get(name), **(rows if name == stored.target else {}), source=source,
-                       names=names.get(name)) for name, n in stored.n_nodes.items()]
-    return Dataset.of_tables(nodes, forward + back, stored.target, "mag", **about)
-
-
-def _mapping(stored, node_type, workspace):
-    file = stored.names[node_type]
-    numbering = Numbering(workspace.within(f"names/{key(node_type)}"), file)
-    for _, names in stored.names_of(node_type, textfile.batch_within(workspace.n_bytes)[0]):
-        numbering.list(names)
-    numbering.finish(file, "line", 2)
-    return numbering.mapping
+    stored = Folder(path, options.get("reverses", True), options.get("names", False))
+    nodes = {}
+    for name, n in stored.n_nodes.items():
+        rows = {"features": stored.features[name]} if name in stored.features else {}
+        if name in stored.names:
+            rows["titles"] = Pieces(str(stored.names[name]), stored.names_of(name))
+        if name == stored.target:
+            rows |= {"labels": stored.labels, "masks": lambda n: dict(zip(SPLITS, stored.split()))}
+        nodes[name] = NodeSource(None, name, count=n, counted_in=(stored.path / "raw" / "num-node-dict.csv.gz", name), rows=rows,
+                                 classes=options.get("classes") if name == stored.target else None, reading=_PLAIN)
+    edges = [EdgeSource(relation, stored.edge_file(relation), src="0", dst="1", reverse=back is not None,
+                        n_rows=stored.n_edges(relation), reading=_PLAIN) for relation, back in stored.relations.items()]
+    return Description(nodes, edges, stored.target, "mag", relational=True)
 
 
 class Folder:
@@ -143,30 +125,23 @@ class Folder:
         """Return what the folder says of a relation's number of edges."""
         return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
 
-    def edges(self, relation, batch=textfile.BATCH):
-        """Yield (src, dst) of a relation's edges in pieces of (n,) int64."""
-        file, first = self._of(relation) / "edge.csv.gz", 0
-        for piece in csv_pieces(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2, batch=batch):
-            for column, name in zip(piece.T, relation[::2]):
-                if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
-                    raise DataError(f"{file}: line {first + at + 1}: node {column[at]} of type {name!r} is outside "
-                                    f"0 <= node < {self.n_nodes[name]}")  # fmt: skip
-            yield piece[:, 0], piece[:, 1]
-            first += len(piece)
+    def edge_file(self, relation):
+        """Return the file of a relation's edges."""
+        return self._of(relation) / "edge.csv.gz"
 
     def all_edges(self, relation):
         """Return the (src, dst) of all edges of a relation."""
-        n, at = self.n_edges(relation), 0
-        check_room(16 * n, f"{self._of(relation) / 'edge.csv.gz'}: edges")
-        src, dst = np.empty(n, np.int64), np.empty(n, np.int64)
-        for piece in self.edges(relation):
-            here = slice(at, at + len(piece[0]))
-            src[here], dst[here] = piece
-            at = here.stop
-        return src, dst
+        file = self.edge_file(relation)
+        check_room(16 * self.n_edges(relation), f"{file}: edges")
+        found = read_csv(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2)
+        for column, name in zip(found.T, relation[::2]):
+            if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
+                raise DataError(f"{file}: line {at + 1}: node {column[at]} of type {name!r} is outside "
+                                f"0 <= node < {self.n_nodes[name]}")
+        return found[:, 0], found[:, 1]
 
-    def names_of(self, name, n_lines=textfile.BATCH[0]):
-        """Yield the lines' numbers and the names of a type's nodes, some ten thousand at a time."""
+    def names_of(self, name, n_lines=1 << 16):
+        """Yield the names of a type's nodes, some ten thousand at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(textfile.lines(stream)), 0
@@ -176,8 +151,10 @@ class Folder:
                     if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
                         raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found "
                                         f"{','.join(row)!r}")
-                yield range(at + 2, at + 2 + len(batch)), [row[1].strip() for row in batch]
+                yield {"name": [row[1].strip() for row in batch]}
                 at += len(batch)
+        if not at:
+            yield {"name": np.empty(0, object)}
         if at != n:
             raise DataError(f"{file}: names: {at} of them, but there are {n} nodes of type {name!r}")
 

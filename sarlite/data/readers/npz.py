@@ -9,36 +9,32 @@ from pathlib import Path
 import numpy as np
 
 from sarlite.data import npyfile
-from sarlite.data.graph_tables import SPLITS
+from sarlite.data.graph_tables import NODE, RELATION
 from sarlite.data.mapped import copied, pieces
 from sarlite.data.raw import check_csr, check_room, dense, existing
-from sarlite.data.streams import Streams, drawn, spooled_labels
+from sarlite.data.tables.description import Description, EdgeSource, NodeSource
+from sarlite.data.tables.node_columns import Rows
+from sarlite.data.tables.sources import Named, Pieces
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import destinations, row_chunks
 
 
-def streams(path, workspace, finish, classes=None, task=None, train=20, val=30, seed=0):
-    """Read adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and labels.
+def describe(path, workspace, options):
+    """Describe adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and
+    labels.
 
     Parameters
     ----------
     path : path
     workspace : Workspace
-    finish : callable
-        Of each piece of the features.
-    classes : int, optional
-        By default the largest label + 1.
-    task : str, optional
-        The task of the labels: see `raw.read_labels`.
-    train, val : int or float
-        The file has no split, so one is drawn: nodes a class, or with a decimal point the share of each class; of a
-        task other than classify all labelled nodes are one class.
-    seed : int
+    options : dict
+        classes, task, train (by default 20 nodes a class), val (30) and seed, as `raw` tells. The file has no split, so
+        one is drawn.
 
     Returns
     -------
-    Streams
+    Description
         Directed, from row to column, as the file has it.
 
     Raises
@@ -53,28 +49,25 @@ def streams(path, workspace, finish, classes=None, task=None, train=20, val=30, 
     values = weights(f"{path}: adj_data", get("adj_data", optional=True), indices.size)
 
     def edges():
+        dtype = None if values is None else values.dtype if values.dtype in (np.float32, np.float64) else np.float64
+        none = np.empty(0, np.int64)
+        yield {"source": none, "destination": none, **({} if values is None else {"weight": np.empty(0, dtype)})}
         for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", at_once):
             here = f"{path}: from row {first} on: adj"
             columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
-            weight = None if values is None else validation.weights(f"{path}: adj_data", copied(values, a, b), b - a)
-            yield destinations(ends) + first, columns, {"edge_weight": weight}
+            weight = {} if values is None else {
+                "weight": validation.weights(f"{path}: adj_data", copied(values, a, b), b - a)}
+            yield {"source": destinations(ends) + first, "destination": columns.astype(np.int64), **weight}
 
-    def rows(n_nodes):
-        x = workspace.array("features", map(finish, _attributes(path, get, at_once)))
-        numbers = get("labels")
-        steps = range(0, max(len(numbers), 1), at_once)
-        pieces_ = (copied(numbers, at, min(at + at_once, len(numbers))) for at in steps)
-        y, n_classes = spooled_labels(pieces_, path, workspace, classes, task)
-        for name, array in (("features", x), ("labels", y)):
-            if array.shape[0] != n_nodes:
-                raise DataError(f"{path}: {name}: {array.shape[0]} rows, but adj_shape says {n_nodes} nodes")
-        parts = drawn(y, task, train, val, seed, workspace, path)
-        return {"features": x, "labels": y, "n_classes": int(n_classes), **dict(zip(SPLITS, parts))}
-
-    columns = {}
-    if values is not None:
-        columns["edge_weight"] = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64), ()
-    return Streams(edges(), lambda largest, n_edges: n_nodes, rows, path.stem, path, task or "classify", columns)
+    labels = get("labels")
+    features = Rows(path, _n_attributes(path, get), _attributes(path, get, at_once))
+    rows = {"features": features, "labels": Named(str(path), {"labels": labels[:, 0] if labels.shape[1:] == (1,)
+                                                              else labels})}
+    nodes = NodeSource(**{"train": 20, "val": 30, **options}, count=n_nodes, counted_in=(path, "adj_shape"), rows=rows)
+    dtype = values.dtype if values is not None and values.dtype == np.float32 else np.float64
+    edge_source = EdgeSource(RELATION, Pieces(str(path), edges()), src="source", dst="destination",
+                             weight=None if values is None else "weight", weight_dtype=dtype, reverse=False)
+    return Description({NODE: nodes}, [edge_source], NODE, path.stem)
 
 
 def edge_weight(path, name, n_edges):
@@ -180,6 +173,17 @@ def _csr_pieces(indptr, indices, n_rows, where, at_once):
         for first, last in row_chunks(ends, at_once):
             a, b = int(ends[first]), int(ends[last])
             yield low + first, ends[first : last + 1] - a, a, b
+
+
+def _n_attributes(path, member):
+    """Return the number of rows of features."""
+    matrix = member("attr_matrix", optional=True)
+    if matrix is not None:
+        check_matrix(path, matrix)
+        return len(matrix)
+    shape = member("attr_shape")
+    check_attributes(path, shape)
+    return int(shape[0])
 
 
 def _attributes(path, member, at_once):

@@ -2,18 +2,18 @@
 ogbg-*.
 """
 
-import gzip
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from sarlite.data import pickled, textfile
+from sarlite.data import pickled
 from sarlite.data.graph_tables import SPLITS
-from sarlite.data.raw import RawGraph, check_nodes, check_room, existing, mask, one_hot, read_labels
+from sarlite.data.raw import RawGraph, check_nodes, existing, mask, one_hot, read_labels
 from sarlite.data.readers import npz
 from sarlite.data.readers.tu import set_of_graphs
-from sarlite.errors import ConfigError, DataError, reading, regular
+from sarlite.data.tables.number_files import read_csv
+from sarlite.errors import ConfigError, DataError
 from sarlite.structure.relational_generator import Relational
 from sarlite.structure.validation import first_true
 from sarlite.types import Path as AnyPath
@@ -47,7 +47,7 @@ def read(path, classes=None, task=None, features=None):
 
     Notes
     -----
-    A csv is parsed line by line, some million numbers a second. ogbn-papers100M's features stay memory-mapped where
+    ogbn-papers100M's features stay memory-mapped where
     `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
     """
     path = existing(path)
@@ -188,8 +188,8 @@ def split_masks(folder, n):
     where = {name: folder / f"{file}.csv.gz" for name, file in zip(SPLITS, ("train", "valid", "test"))}
     masks = []
     for name, file in where.items():
-        pieces = csv_pieces(file, f"{name} split", np.int64, columns=1, most=n)
-        masks.append(mask(n, f"{file}: {name} split", (ids[:, 0] for ids in pieces)))
+        ids = read_csv(file, f"{name} split", np.int64, columns=1, most=n)
+        masks.append(mask(n, f"{file}: {name} split", [ids[:, 0]]))
     for (one, a), (other, b) in combinations(zip(where, masks), 2):
         if (node := first_true(a & b)) is not None:
             raise DataError(f"{where[other]}: node {node} is in {one} too")
@@ -261,54 +261,3 @@ def _counts(path, most=MAX_GRAPHS):
     if found.min(initial=0) < 0:
         raise DataError(f"{path}: count: {found.min()} is negative")
     return found
-
-
-def read_csv(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
-    """Return what `csv_pieces` yields as one array."""
-    found = csv_pieces(path, field, dtype, n_rows, columns, most, batch)
-    if n_rows is None:
-        return np.concatenate(list(found))
-    out, at = None, 0
-    for piece in found:
-        if out is None:
-            check_room(n_rows * piece.shape[1] * piece.itemsize, f"{path}: {field}")
-            out = np.empty((n_rows, piece.shape[1]), dtype)
-        out[at : at + len(piece)] = piece
-        at += len(piece)
-    return out
-
-
-def csv_pieces(path, field, dtype, n_rows=None, columns=None, most=None, batch=textfile.BATCH):
-    """Yield a .csv.gz of numbers without a header in pieces of rows, at least one.
-
-    Parameters
-    ----------
-    n_rows : int, optional
-        Rows that it must have.
-    columns : int, optional
-        Columns that it must have; by default as many as the first piece has.
-    most : int, optional
-        Without `n_rows`: rows that it may have.
-    batch : (int, int)
-        As of `textfile.read`.
-
-    Raises
-    ------
-    DataError
-        It has other rows or columns, or cannot be read.
-    """
-    n_read, width = 0, None
-    with reading(path, field), gzip.open(regular(path), "rt", encoding="ascii") as file:
-        for piece in textfile.batches((line for line in textfile.lines(file) if line.strip()), dtype, ",", batch):
-            if columns is not None and piece.shape[1] != columns:
-                raise DataError(f"{path}: {field}: {piece.shape[1]} columns, expected {columns}")
-            width = width or piece.shape[1]
-            n_read += len(piece)
-            if n_read > (most if n_rows is None else n_rows) or piece.shape[1] != width:
-                expected = f"{most} rows that may be" if n_rows is None else f"{n_rows} rows of {width} expected"
-                raise DataError(f"{path}: {field}: more or wider than the {expected}")
-            yield piece
-        if n_rows is not None and n_read != n_rows:
-            raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
-    if not n_read:
-        yield np.empty((0, columns or 1), dtype)

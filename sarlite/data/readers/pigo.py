@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.data import binary, edge_list
+from sarlite.data import binary
 from sarlite.data.divide import restored
+from sarlite.data.graph_tables import NODE, RELATION
 from sarlite.data.mapped import pieces
 from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, narrowed, read_labels
+from sarlite.data.tables.description import Description, EdgeSource
+from sarlite.data.tables.edge_options import nodes_by_number
+from sarlite.data.tables.sources import Named
 from sarlite.errors import ConfigError, DataError, reading, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import csr_by_dst, destinations
@@ -27,14 +31,17 @@ class Csr(NamedTuple):
     weight: np.ndarray | None
 
 
-def streams(path, workspace, finish, **tables):
-    """Give a graph, directed from row to column; other files are read as by `edge_list.streams`."""
-    return edge_list.streams(path, workspace, finish, graph=_edges, **tables)
-
-
-def _edges(path):
+def describe(path, workspace, options):
+    """Describe a graph, directed from row to column, and files with row i for node i, which `edges:` takes, too."""
+    path = existing(path)
     graph = read_csr(path)
-    return destinations(graph.indptr), graph.indices, graph.indptr.size - 1, graph.weight
+    columns = {"source": destinations(graph.indptr), "destination": graph.indices}
+    weight = {} if graph.weight is None else {"weight": graph.weight}
+    nodes = nodes_by_number(options, graph.indptr.size - 1, (path, "n"))
+    edges = EdgeSource(RELATION, Named(str(path), columns | weight), src="source", dst="destination",
+                       weight="weight" if weight else None, reverse=False,
+                       weight_dtype=np.float64 if graph.weight is None else graph.weight.dtype)
+    return Description({NODE: nodes}, [edges], NODE, path.stem)
 
 
 def read_csr(path):

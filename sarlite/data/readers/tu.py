@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.data import textfile
 from sarlite.data.graph_tables import MEMBERS, NODE, RELATION
 from sarlite.data.raw import existing, narrowed, one_hot, read_labels, strata
+from sarlite.data.tables.number_files import read_csv
 from sarlite.errors import DataError
 from sarlite.structure.generate import random_split
 from sarlite.structure.relational_generator import Relational
@@ -51,6 +51,7 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
         if (at := first_true((array < 1) | (array > n))) is not None:
             line = (at[0] if array.ndim > 1 else at) + 1
             raise DataError(f"{_file(prefix, name)}: line {line} has {array[at]}, outside 1 to {n}")
+    _refuse_restarts(_file(prefix, "A"), edges, graph_of)
     graph_of, (src, dst) = graph_of - 1, (edges - 1).T
     check_within(graph_of, src, dst)
     labels, n_classes, names = _labels(prefix, task, n_graphs)
@@ -70,6 +71,15 @@ def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Arr
                       {} if values is None else {RELATION: values}, names)
 
 
+def _refuse_restarts(file, edges, graph_of):
+    """Refuse numbers of nodes that begin anew in each graph, which would all be nodes of the first graphs."""
+    sizes = np.bincount(graph_of)
+    if len(edges) and np.count_nonzero(sizes) > 1 and edges.max() <= sizes.max() and \
+            len(np.unique(edges, axis=0)) < len(edges):
+        raise DataError(f"{file}: the largest node is {edges.max()}, but there are {len(graph_of)} nodes and edges that "
+                        "stand several times: nodes count on from graph to graph, and do not begin anew in each")
+
+
 def _prefix(path):
     found = sorted(entry for entry in path.glob("*_A.txt"))
     if len(found) != 1:
@@ -85,9 +95,11 @@ def _file(prefix, name):
 def _rows(prefix, name, dtype, n_rows=None, columns=None):
     """The lines of a file as numbers."""
     file = _file(prefix, name)
-    found = textfile.read(existing(file), name, dtype)
+    found = read_csv(existing(file), name, dtype)
     if n_rows is not None and len(found) != n_rows:
         raise DataError(f"{file}: {len(found)} lines, expected {n_rows}")
+    if columns is not None and not len(found):
+        return np.empty((0, columns), dtype)
     if columns is not None and found.shape[1] != columns:
         raise DataError(f"{file}: {found.shape[1]} columns, expected {columns}")
     return found

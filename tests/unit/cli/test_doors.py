@@ -38,7 +38,7 @@ def named(tmp_path):
     (tmp_path / "e.txt").write_text("".join(f"n{u} n{(u + 1) % 120}\n" for u in range(120)))
     (tmp_path / "n.txt").write_text("".join(f"n{u}\n" for u in range(120)))
     np.savetxt(tmp_path / "y.txt", np.arange(120) % 3, "%d")
-    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/n.txt,labels={tmp_path}/y.txt"
+    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/n.txt,labels={tmp_path}/y.txt,header=false"
     options = ["--memory", "4GiB", "--progress", "none"]
     assert convert(["convert", spec, str(tmp_path / "d"), *options]) == 0
     return tmp_path / "d"

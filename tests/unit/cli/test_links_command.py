@@ -241,7 +241,7 @@ def test_nodes_with_names_need_neither_labels_nor_splits(tmp_path):
     (tmp_path / "edges.csv").write_text("".join(f"n{u},n{v}\n" for u, v in zip(src.tolist(), dst.tolist())))
     np.save(tmp_path / "features.npy", np.array(dataset.features))
     (tmp_path / "names.txt").write_text("".join(f"n{u}\n" for u in range(300)))
-    spec = f"edges:{tmp_path / 'edges.csv'},names={tmp_path / 'names.txt'},features={tmp_path / 'features.npy'}"
+    spec = f"edges:{tmp_path / 'edges.csv'},names={tmp_path / 'names.txt'},features={tmp_path / 'features.npy'},header=false"
     empty = [word for split in ("train", "val", "test") for word in ("--allow-empty", split)]
     assert not convert(["convert", spec, str(tmp_path / "data"), *empty])
     trained(tmp_path / "run", "--data", tmp_path / "data", "--epochs", 2)

@@ -132,7 +132,7 @@ def test_names_in_little_memory(folder, tmp_path):
 
 HEAD = "ent idx,ent name\n"
 BAD_NAMES = {
-    "twice": ("author", [*map(str, range(79)), "11"], "author_entidx2name.csv.gz: names: line 81 has the name of line 13"),
+    "twice": ("author", [*map(str, range(79)), "11"], "author_entidx2name.csv.gz: row 79, column 'name': '11' is the id of row 11, too"),
     "few": ("author", [*map(str, range(79))], "author_entidx2name.csv.gz: names: 79 of them, but there are 80 nodes of type 'author'"),
     "many": ("none", ["one"], "none_entidx2name.csv.gz: names: 1 of them, but there are 0 nodes of type 'none'"),
     "a gap": ("paper", HEAD + "0,a\n2,c\n", "paper_entidx2name.csv.gz: names: line 3: expected 1 and a name, found '2,c'"),
@@ -165,14 +165,16 @@ def test_splits_must_fit(folder, tmp_path):
 CITES, FEATURES, LABELS = ("raw/relations/paper___cites___paper/edge.csv.gz", "raw/node-feat/paper/node-feat.csv.gz",
                            "raw/node-label/paper/node-label.csv.gz")  # fmt: skip
 BAD = {
-    "an edge": (CITES, lines([[3, 4]] * 80 + [[60, 1]] + [[3, 4]] * 819), "line 81: node 60 of type 'paper' is outside"),
+    "an edge": (CITES, lines([[3, 4]] * 80 + [[60, 1]] + [[3, 4]] * 819),
+                "row 80, column '0': node '60' of type 'paper' is outside 0 <= node < 60"),
     "few edges": (CITES, lines([[3, 4]] * 899), "899 rows, expected 900"),
-    "a cut file": (CITES, gzip.compress(lines([[3, 4]] * 900).encode())[:-9], "edges: cannot be read"),
+    "a cut file": (CITES, gzip.compress(lines([[3, 4]] * 900).encode())[:-9],
+                   "edge.csv.gz: cannot be read: EOFError: Compressed file ended"),
     "a count": ("raw/relations/paper___cites___paper/num-edge-list.csv.gz", "-900\n", "-900 is negative"),
-    "a label": (LABELS, lines([[1.0]] * 50 + [[0.5]] + [[1.0]] * 9), "node 50 has label 0.5"),
+    "a label": (LABELS, lines([[1.0]] * 50 + [[0.5]] + [[1.0]] * 9), "row 50, column '0': label '0.5', expected a whole number"),
     "a feature": (FEATURES, lines([[1, 2]] * 46 + [[1, 2, 3]] * 14),
-                  ("the number of columns changed from 2 to 3", "more or wider than the 60 rows of 2 expected")),
-    "not finite": (FEATURES, lines([[1, 2]] * 59 + [[1, np.inf]]), "type paper: features: row 59, column 1 is inf"),
+                  ("line 47: 3 words, expected 2: 1,2,3", "line 47: 3 words, expected 2: 1,2,3")),
+    "not finite": (FEATURES, lines([[1, 2]] * 59 + [[1, np.inf]]), "row 59, column '1': 'inf' is not a finite number"),
     "twice": ("split/time/paper/test.csv.gz", lines(np.r_[:25, 1][:, None]), "test split: node id 1 is given twice"),
     "two splits": ("split/time/paper/test.csv.gz", lines(np.arange(60)[:, None]), "is in train too"),
     "a reverse": ("raw/triplet-type-list.csv.gz", lines([*RELATIONS, ("paper", "rev_writes", "author")]),
@@ -203,20 +205,20 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     code = """
         import os, sys
         from sarlite.cli.data_command import main
-        from sarlite.data import streams
-        merged, left = streams.merged, [3]
+        from sarlite.data.tables.edge_columns import NumberedEdges
+        sort, left = NumberedEdges.sorted, [3]
         def die(*given):
             left[0] -= 1
             if not left[0]:
                 os.kill(os.getpid(), 9)
-            return merged(*given)
-        streams.merged = die
+            return sort(*given)
+        NumberedEdges.sorted = die
         main(sys.argv[1:])
     """
     out = tmp_path / "out"
     assert run(code, folder, out / "d").returncode == -signal.SIGKILL
     (left,) = out.iterdir()
-    assert left.name.startswith(".sarlite-") and (left / "0" / "True" / "indices").exists()
+    assert left.name.startswith(".sarlite-") and (left / "edges.0.1" / "indices").exists()
     assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "4GiB"]) == 0 and os.listdir(out) == ["d"]
     format.open(out / "d", verify=True).check()
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sarlite.cli.data_command import main
-from sarlite.data import edge_list, format, load, numbering
+from sarlite.data import format, load
 from sarlite.data.names import Names
-from sarlite.data.workspace import Workspace
+from sarlite.data.tables import numbering
 from sarlite.errors import DataError
 
 NAMED = [f"http://a/{node * 7919 % 997}" if node % 2 else f"ü{node}" for node in range(120)]
@@ -16,7 +16,7 @@ NAMED = [f"http://a/{node * 7919 % 997}" if node % 2 else f"ü{node}" for node i
 def folder(tmp_path_factory):
     path, rng = tmp_path_factory.mktemp("names"), np.random.default_rng(0)
     ends = rng.integers(0, 110, (900, 2))
-    (path / "e.txt").write_text("# from to\n" + "".join(f"{NAMED[u]} {NAMED[v]}\n" for u, v in ends), encoding="utf-8")
+    (path / "e.txt").write_text("from to\n" + "".join(f"{NAMED[u]} {NAMED[v]}\n" for u, v in ends), encoding="utf-8")
     (path / "n.txt").write_text("".join(f"{name}\n" for name in NAMED), encoding="utf-8")
     np.savetxt(path / "numbers.txt", ends, "%d")
     np.savetxt(path / "y.txt", np.arange(120) % 3, "%d")
@@ -44,44 +44,36 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
     assert load("edges:e.txt,names=n.txt,labels=y.txt", undirected=True).equals(expected)
     capsys.readouterr()
     (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
-    for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: names: line 121 has the name of line 1"),
-                       ("edges:e.txt,names=edges,labels=y.txt", "labels: rows of this file belong to no node")):
+    for spec, text in (("edges:e.txt,names=twice.txt", "twice.txt: row 120, column 'name': 'ü0' is the id of row 0, too"),
+                       ("edges:e.txt,names=edges,labels=y.txt", "y.txt: rows of this file belong to no node")):
         assert main(["convert", spec, str(tmp_path / "bad"), *rest]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "bad").exists()
 
 
-def numbered(path, listed, folder=None, n_bytes=None):
-    """The pieces of edges whose ends are names, and their numbering."""
-    found, numbering = edge_list.from_table(path, Workspace(folder, n_bytes), {"names": listed or "edges"})
-    return [(src, dst) for src, dst, _ in found.pieces()], numbering
-
-
-@pytest.mark.parametrize("n_bytes", [2_000, 30_000, 1 << 22, None])
+@pytest.mark.parametrize("n_bytes", [20_000, None])
 def test_names_of_edges_alone(folder, tmp_path, n_bytes):
-    """Also where the dictionary of names is emptied over and over."""
-    pieces, numbering = numbered(folder / "e.txt", None, None if n_bytes is None else tmp_path, n_bytes)
-    src, dst = (np.concatenate(ends) for ends in zip(*pieces))
-    n_nodes, mapping = numbering.n_nodes, numbering.mapping
+    found = load(f"edges:{folder}/e.txt,names=edges", folder=n_bytes and tmp_path, n_bytes=n_bytes, allow_empty=("train", "val", "test"))
+    mapping, ends = found.target_nodes.names, found.target_nodes.names["ends"]
     lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
-    ends = mapping["ends"]
-    known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(n_nodes)]
-    assert [[known[u], known[v]] for u, v in zip(src, dst)] == lines
-    assert len(set(known)) == n_nodes == len({word for line in lines for word in line})
-    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and mapping["numbers"].tolist() == list(range(n_nodes))
+    known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(found.n_nodes)]
+    rows = np.repeat(np.arange(found.n_nodes), np.diff(found.indptr))
+    assert sorted([known[u], known[v]] for u, v in zip(found.indices, rows)) == sorted(lines)
+    assert known == sorted({word for line in lines for word in line})
+    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and sorted(mapping["numbers"].tolist()) == list(range(found.n_nodes))
 
 
 def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
     (tmp_path / "e.txt").write_text("ü0 ü2\nü2 other\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"e.txt: row 1, column '1': 'other' is not in .*n.txt"):
-        numbered(tmp_path / "e.txt", folder / "n.txt")
+        load(f"edges:{tmp_path}/e.txt,names={folder}/n.txt,header=false")
     (tmp_path / "e.txt").write_text("a b\nc\n")
-    with pytest.raises(DataError, match="e.txt: row 1: 1 words, expected 2: c"):
-        numbered(tmp_path / "e.txt", None)
+    with pytest.raises(DataError, match="e.txt: 1 words, expected 2: c"):
+        load(f"edges:{tmp_path}/e.txt,header=false")
     (tmp_path / "e.txt").write_text("a b\nb c\n")
     digests = numbering.digests
     monkeypatch.setattr(numbering, "digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
     with pytest.raises(DataError, match="two names have the same hash, 0x0"):
-        numbered(tmp_path / "e.txt", None)
+        load(f"edges:{tmp_path}/e.txt,header=false")
 
 
 @pytest.mark.parametrize("name", ["bytes", "ends", "hashes", "numbers"])

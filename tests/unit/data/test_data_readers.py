@@ -10,7 +10,7 @@ import pytest
 
 from sarlite.data import load
 from sarlite.data.readers import npz
-from sarlite.data.readers.ogb import read_csv
+from sarlite.data.tables.number_files import read_csv
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import destinations, is_symmetric
 from sarlite.tasks.link_edges import Ends
@@ -78,9 +78,9 @@ def test_npz_split_depends_on_the_seed_alone():
         ({"adj_shape": np.array([4, 5])}, r"adj_shape: \[4, 5\], expected the number of nodes twice"),
         ({"attr_indices": None}, "attr_indices: no such array in the file"),
         ({"attr_shape": np.array([4, 10**15])}, r"from row 0 on: attr: 1 x 1000000000000000 features: needs \d+ bytes"),
-        ({"attr_shape": np.array([3, 2]), "attr_indptr": np.array([0, 1, 3, 7])}, "features: 3 rows, but adj_shape says 4 nodes"),
-        ({"labels": np.array([0, 1, 0])}, "labels: 3 rows, but adj_shape says 4 nodes"),
-        ({"labels": np.array([0, 1, 0.5, 0])}, "labels: node 2 has label 0.5, expected a whole number"),
+        ({"attr_shape": np.array([3, 2]), "attr_indptr": np.array([0, 1, 3, 7])}, "features: 3 rows, but .*npz: labels: 4; both need one"),
+        ({"labels": np.array([0, 1, 0])}, "labels: 3 rows, but .*npz: features: 4; both need one"),
+        ({"labels": np.array([0, 1, 0.5, 0])}, "row 2, column 'labels': label 0.5, expected a whole number"),
         ({"labels": np.array([{}, 1, 2, 3])}, "labels: cannot be read: it holds Python objects"),
         ({"labels": np.array(["a", "b", "c", "d"])}, "labels: cannot be read: its dtype is <U1, expected numbers"),
     ],
@@ -206,22 +206,21 @@ def test_what_is_no_file_of_links(tmp_path):
         assert str(file) in str(found.value)
 
 
-def test_ogb_reads_in_pieces(tmp_path):
+def test_ogb_reads_numbers(tmp_path):
     write_ogb(tmp_path)
     for name, dtype, n_rows in (("edge", np.int64, 9), ("node-feat", np.float32, 6), ("node-label", np.float64, 6)):
         file = tmp_path / f"raw/{name}.csv.gz"
         whole = read_csv(file, name, dtype, n_rows=n_rows)
-        for most in ((2, 1 << 20), (100, 10)):
-            assert np.array_equal(whole, read_csv(file, name, dtype, n_rows=n_rows, batch=most), equal_nan=True)
+        assert whole.dtype == dtype and np.array_equal(whole, np.genfromtxt(file, delimiter=",", ndmin=2).astype(dtype), equal_nan=True)
 
 
 @pytest.mark.parametrize(
     "file, rows, message",
     [
         ("raw/edge.csv.gz", [[0, 1]] * 8, "edges: 8 rows, expected 9"),
-        ("raw/edge.csv.gz", [[0, 1]] * 10, "edges: more or wider than the 9 rows"),
+        ("raw/edge.csv.gz", [[0, 1]] * 10, "edges: more than the 9 rows that are expected"),
         ("raw/edge.csv.gz", [[0, 1, 2]] * 9, "edges: 3 columns, expected 2"),
-        ("raw/edge.csv.gz", [[0, "x"]] * 9, "edges: cannot be read"),
+        ("raw/edge.csv.gz", [[0, "x"]] * 9, "edges: line 1: 'x' is no number"),
         ("raw/node-feat.csv.gz", [[0, 1, 2]] * 5, "features: 5 rows, expected 6"),
         ("raw/node-label.csv.gz", [0] * 5, "labels: 5 rows, expected 6"),
         ("raw/num-node-list.csv.gz", [10**13], "num-node-list.csv.gz: 10000000000000 nodes, expected 0 to 3000000000"),
@@ -270,8 +269,8 @@ PAIRS = [(0, 1), (1, 2), (3, 0), (3, 0)]
     [
         ("e.csv", "0,1\n1,2\n3,0\n3,0\n"),
         ("e.csv", "source,target\n0,1\n1,2\n3,0\n3,0\n"),
-        ("e.txt", "# a comment\n0 1\n1\t2\n\n3 0\n3 0\n"),
-        ("e.txt", "# a comment\nfrom to\n0 1\n1 2\n3 0\n3 0\n"),
+        ("e.txt", "0 1\n1\t2\n\n3 0\n3 0\n"),
+        ("e.txt", "from to\n0 1\n1 2\n3 0\n3 0\n"),
     ],
 )
 def test_edge_list_text(tmp_path, name, text):
@@ -280,6 +279,13 @@ def test_edge_list_text(tmp_path, name, text):
     assert edges(graph) == PAIRS and graph.n_nodes == 4 and graph.features.tolist() == [[1]] * 4
     assert edges(load(f"edges:{tmp_path / name},deduplicate", **NO_LABELS)) == PAIRS[:3]
     assert load(f"edges:{tmp_path / name},nodes=9", **NO_LABELS).n_nodes == 9
+
+
+def test_a_first_line_that_may_be_a_comment_is_asked_about(tmp_path):
+    (tmp_path / "e.txt").write_text("# from to\n0 1\n#x 2\n")
+    with pytest.raises(DataError, match="the first line, '# from to', may be a comment: comment=# skips lines that begin with #"):
+        load(f"edges:{tmp_path}/e.txt", **NO_LABELS)
+    assert edges(load(f"edges:{tmp_path}/e.txt,comment=#", **NO_LABELS)) == [(0, 1)]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -306,15 +312,15 @@ def test_edge_list_with_everything(tmp_path):
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("0,1,2\n", "", r"e.csv: edges: expected two columns .*found shape \(1, 3\)"),
-        ("0,x\n1,2\nx,1\n", "", "e.csv: edges: cannot be read"),
-        ("0,1\n2\n", "", "e.csv: edges: cannot be read"),
-        ("0,1.5\n", "", "e.csv: edges: cannot be read"),
-        ("0,-1\n", "", "e.csv: edges: dst: node id -1 at position 0"),
-        ("0,5\n", "nodes=4", "edges: node id 5 is outside 0 <= id < 4"),
-        ("0,1\n", "labels=gone.txt", "gone.txt: labels: no such file"),
+        ("0,1,2\n", "", "e.csv: edges: of the columns 0, 1, 2 say which are the ends: src=0,dst=1"),
+        ("0,x\n1,2\nx,1\n", "", "e.csv: the first line, '0,x', may be a header or a row"),
+        ("0,1\n2\n", "", "e.csv: line 2: 1 words, expected 2: 2"),
+        ("0,1.5\n", "", "e.csv: row 0, column '1': '1.5' is no node number"),
+        ("0,-1\n", "", "e.csv: row 0, column '1': '-1' is no node number"),
+        ("0,5\n", "nodes=4", "e.csv: row 0, column '1': node '5' is outside 0 <= node < 4"),
+        ("0,1\n", "labels=gone.txt", "gone.txt: no such file"),
         ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but nodes: option: 3; both need one a node"),
-        ("0,1\n", "labels=Y,split=S", "s.txt: split: entry 1 is 'what', none of none, train, val, test"),
+        ("0,1\n", "labels=Y,split=S", "s.txt: row 1, column '0': 'what' is none of train, val, test, none"),
     ],
 )
 def test_edge_list_content_that_does_not_fit(tmp_path, text, options, message):

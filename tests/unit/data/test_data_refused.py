@@ -49,7 +49,8 @@ def test_more_nodes_than_memory_holds(folder, monkeypatch):
 
 def test_a_huge_id_is_no_number_of_nodes(folder):
     (folder / "e.csv").write_text("0,1\n1,2000000000\n")
-    with pytest.raises(DataError, match="e.csv: edges: node id 2000000000 would make 2000000001 nodes of 2 edges; say nodes=2000000001"):
+    with pytest.raises(DataError, match="e.csv: edges: node id 2000000000 would make 2000000001 nodes of 2 edges; names=edges says "
+                                        "that ids are names of nodes, and nodes=2000000001"):  # fmt: skip
         edges(folder)
     (folder / "e.csv").write_text(f"0,1\n1,{2**63 - 1}\n")
     with pytest.raises(DataError, match="e.csv: edges: node id 9223372036854775807"):
@@ -62,7 +63,7 @@ def test_ids_of_every_integer_dtype(folder, dtype):
     assert edges(folder, file="e.npy").n_nodes == 5
     if dtype is np.uint64:
         np.save(folder / "e.npy", np.array([[0, 1], [1, 2], [3, 2**64 - 1]], dtype))
-        with pytest.raises(DataError, match="e.npy: edges: dst: node id 18446744073709551615 at position 2"):
+        with pytest.raises(DataError, match="e.npy: row 2, column 'destination': node 18446744073709551615 is outside|names=edges"):
             edges(folder, file="e.npy")
 
 
@@ -95,13 +96,13 @@ def test_files_that_disagree_are_both_named(folder, options, message):
 # Labels and classes
 
 
-def test_labels_with_large_gaps_need_the_number_of_classes(folder):
+def test_labels_are_values_unless_their_number_is_said(folder):
     (folder / "y.txt").write_text("1000000\n1000001\n1000004\n1000002\n-1\n")
-    with pytest.raises(DataError, match="y.txt: labels: no node has one of 0 to 999999, but one has 1000004, which would make 1000005 "
-                                        "classes: number them from 0 on, or say classes=1000005"):  # fmt: skip
-        edges(folder, "labels=DIR/y.txt")
+    codes = edges(folder, "labels=DIR/y.txt")
+    assert codes.class_names == ["-1", "1000000", "1000001", "1000002", "1000004"] and codes.labels.tolist() == [1, 2, 4, 3, 0]
     assert edges(folder, "labels=DIR/y.txt,classes=1000005").n_classes == 1_000_005
-    with pytest.raises(ConfigError, match="classes: 5 cannot work, expected 1000005 to 16777216: .*y.txt has labels up to 1000004"):
+    with pytest.raises(ConfigError,
+                       match="classes: 5 cannot work, expected 1000005 to 16777216: .* has labels from 1000000 to 1000004"):
         edges(folder, "labels=DIR/y.txt,classes=5")
     with pytest.raises(ConfigError, match="classes: 1000000000000 cannot work"):
         edges(folder, "labels=DIR/y.txt,classes=1000000000000")
@@ -117,8 +118,7 @@ def test_how_large_a_gap_may_be():
 
 def test_npz_and_ogb_know_classes_too(tmp_path):
     np.savez(tmp_path / "toy.npz", **toy_npz(labels=np.array([0, 500, 0, 500])))
-    with pytest.raises(DataError, match="toy.npz: labels: no node has one of 1 to 499"):
-        load(f"npz:{tmp_path}/toy.npz,{TOY}", **EMPTY)
+    assert load(f"npz:{tmp_path}/toy.npz,{TOY}", **EMPTY).class_names == ["0", "500"]
     assert load(f"npz:{tmp_path}/toy.npz,{TOY},classes=501", **EMPTY).n_classes == 501
     write_ogb(tmp_path)
     write_gz(tmp_path / "raw/node-label.csv.gz", [0, 2, 500, 0, 2, 1])
@@ -127,10 +127,10 @@ def test_npz_and_ogb_know_classes_too(tmp_path):
     assert load(f"ogb:{tmp_path},classes=600").n_classes == 600
 
 
-@pytest.mark.parametrize("label", ["4611686018427387904", "1e300", "inf", "-2", "0.5"])
+@pytest.mark.parametrize("label", ["46116860184273879041", "1e300", "0.5"])
 def test_labels_that_are_none(folder, label):
     (folder / "y.txt").write_text(f"0\n1\n{label}\n0\n0\n")
-    with pytest.raises(DataError, match="y.txt: labels: node 2 has label .*, expected a whole number"):
+    with pytest.raises(DataError, match="y.txt: row 2, column '0': label .*, expected a whole number"):
         edges(folder, "labels=DIR/y.txt")
 
 
@@ -157,10 +157,10 @@ def test_a_native_data_set_of_many_classes(tmp_path):
 
 def test_split_codes_are_refused(folder):
     np.save(folder / "s.npy", np.array([0, 1, 2, 2, 3]))
-    with pytest.raises(DataError, match="s.npy: split: cannot be read: its dtype is int64, expected text"):
+    with pytest.raises(DataError, match="s.npy: row 0, column '0': 0 is none of train, val, test, none"):
         edges(folder, "labels=DIR/y.txt,split=DIR/s.npy")
     (folder / "s.txt").write_text("0\n1\n2\n2\n3\n")
-    with pytest.raises(DataError, match="s.txt: split: entry 0 is '0', none of none, train, val, test"):
+    with pytest.raises(DataError, match="s.txt: row 0, column '0': '0' is none of train, val, test, none"):
         edges(folder, "labels=DIR/y.txt,split=DIR/s.txt")
 
 
@@ -248,9 +248,8 @@ def test_counts_of_ogb_that_cancel(tmp_path):
     write_gz(tmp_path / "raw/num-node-list.csv.gz", [7, -1])
     with pytest.raises(DataError, match="num-node-list.csv.gz: count: -1 is negative"):
         load(f"ogb:{tmp_path}")
-    (tmp_path / "raw/num-node-list.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf6\n"))
-    with pytest.raises(DataError, match="num-node-list.csv.gz: count: cannot be read: 'ascii' codec"):
-        load(f"ogb:{tmp_path}")
+    (tmp_path / "raw/num-node-list.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf6\n"))  # a byte order mark
+    assert load(f"ogb:{tmp_path}").n_nodes == 6
 
 
 # Arrays and options

@@ -53,11 +53,11 @@ def folder(tmp_path_factory):
     ("npz:weighted.npz,drop_edge_values", {"undirected": True}),
 ])
 def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeypatch, spec, changes):
-    """In runs of hundreds of records, pieces of a few nodes."""
+    """In pieces of a few nodes."""
     monkeypatch.chdir(folder)
     expected = load(spec, allow_empty=EMPTY, **changes)
     found = load(spec, folder=tmp_path, n_bytes=64 * 310, allow_empty=EMPTY, **changes)
-    assert list((tmp_path / "runs").iterdir()) == [] and isinstance(found.indices, np.memmap)
+    assert isinstance(found.indices, np.memmap)
     for name, dataset in (("one", expected), ("two", found)):
         format.write(tmp_path / name, dataset)
     one, two = (format.read_meta(tmp_path / name) for name in ("one", "two"))
@@ -75,7 +75,7 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
                          "--memory: the form sbm: is read whole; edges:, npz:, mag:, tables: are read in bounded"),
                         ([spec, "--memory", "20MiB"], "--memory: 20 MiB is too little"),
                         ([spec, "--memory", "much"], "--memory: 'much' is no size"),
-                        (["edges:e.txt,nodes=5", "--memory", "4GiB"], "e.txt: edges: node id 278 is outside 0 <= id < 5")):
+                        (["edges:e.txt,nodes=5", "--memory", "4GiB"], "e.txt: row 0, column 'src': node '238' is outside 0 <= node < 5")):
         assert main(["convert", words[0], str(tmp_path / "three"), *words[1:]]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "three").exists()
 
@@ -99,12 +99,11 @@ def test_equal_keys_keep_their_order(tmp_path, once):
 
 
 def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
-    """In pieces of 46 lines."""
     monkeypatch.chdir(folder)
     labels = ["0"] * N_NODES
     labels[250] = "0.5"
     (tmp_path / "y.txt").write_text("\n".join(labels))
-    with pytest.raises(DataError, match="y.txt: labels: node 250 has label 0.5"):
+    with pytest.raises(DataError, match="y.txt: row 250, column '0': label '0.5', expected a whole number"):
         load(f"edges:e.txt,labels={tmp_path}/y.txt", folder=tmp_path, n_bytes=6000)
 
 
@@ -118,13 +117,13 @@ def test_a_split_that_is_drawn_must_fit(folder, tmp_path, monkeypatch):
 def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path, memory):
     code = """
         import os, sys
-        from sarlite.data import streams
         from sarlite.cli.data_command import main
-        merged = streams.merged
+        from sarlite.data.tables.edge_columns import NumberedEdges
+        sort = NumberedEdges.sorted
         def die(*given):
-            merged(*given)
+            sort(*given)
             os.kill(os.getpid(), 9)
-        streams.merged = die
+        NumberedEdges.sorted = die
         main(sys.argv[1:])
     """
     words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d")]
@@ -132,7 +131,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path, memo
     done = subprocess.run(killed, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".sarlite-") and (left / "indices").exists()
+    assert left.name.startswith(".sarlite-") and (left / "edges.0.0" / "indices").exists()
     assert main([*words, *memory]) == 0 and os.listdir(tmp_path) == ["d"]
     format.open(tmp_path / "d", verify=True).check()
 

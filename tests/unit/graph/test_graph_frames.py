@@ -31,8 +31,15 @@ def test_ids_stay_and_values_follow_their_edges():
         assert graph.ids.tolist() == ["ann", "bob", "dan"] and graph.edge_features.tolist() == [[1], [2], [3], [4]]
         x = np.array([[1.0], [10.0], [100.0]])
         assert sums(graph, x) == {"ann": 50.0, "bob": 32.0, "dan": 4.0}
-        both = Graph.from_pandas(table, "from", "to", weight="w", undirected=True)
-        assert sums(both, x) == {"ann": 50.0 + 20.0 + 400.0, "bob": 32.0, "dan": 4.0 + 0.5}
+        both = Graph.from_pandas(table, "from", "to", undirected=True)
+        edges = np.array([[graph.ids.tolist().index(word) for word in EDGES[end]] for end in ("from", "to")])
+        same = Graph.from_edges(*edges, undirected=True)
+        assert both.in_degrees.tolist() == same.in_degrees.tolist()
+        with pytest.raises(DataError, match="column 'w': rows 0 and 3 are one undirected edge with different values|rows 3 and 0"):
+            Graph.from_pandas(table, "from", "to", weight="w", undirected=True)
+    equal = {"from": ["a", "b", "b"], "to": ["b", "a", "c"], "w": [2.0, 2.0, 3.0]}
+    graph = Graph.from_pandas(equal, "from", "to", weight="w", undirected=True)
+    assert graph.to_scipy().toarray().tolist() == [[0, 2, 0], [2, 0, 3], [0, 3, 0]]
 
 
 def test_nodes_have_their_order_and_need_no_edge():
@@ -80,7 +87,12 @@ def test_relations():
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: column 'id': 1 stands there twice"),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: column 'w': entry 0 is nan"),
     ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: column 'w': expected 1 numbers"),
-    ({"src": [1, 2], "dst": [2]}, {}, "src .* 2 .*1"),
+    ({"src": [1, 2], "dst": [2]}, {}, "edges: columns of different lengths: {'src': 2, 'dst': 1}"),
+    ({"src": [1, 2], "dst": [2, 1], "w": [1.0]}, {"weight": "w"}, "columns of different lengths: {'src': 2, 'dst': 2, 'w': 1}"),
+    ({"src": [1, 2], "dst": [2, 1], "w": [1.0, 2, 3]}, {"features": ["w"]}, "columns of different lengths: .*'w': 3}"),
+    ({"src": [1, 2], "dst": [2, 1], "w": np.ma.array([1.0, 2], mask=[0, 1])}, {"weight": "w"}, "'w': row 1 is masked"),
+    ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "'src': row 0 is masked"),
+    ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "'w': row 1 is None, expected a number"),
 ])  # fmt: skip
 def test_what_is_refused(edges, more, told):
     with pytest.raises(DataError, match=told):

@@ -19,7 +19,8 @@ OPTIONAL = sorted({package for packages in EXTRAS.values() for package in packag
 def names(requirements):
     """The packages of a setup.cfg list that this Python would install."""
     lines = [line.partition(";") for line in requirements.split("\n") if line]
-    return [re.match(r"[\w-]+", name)[0] for name, _, marker in lines if "3.11" not in marker or sys.version_info < (3, 11)]
+    wanted = [name for name, _, marker in lines if "3.11" not in marker or sys.version_info < (3, 11)]
+    return [re.match(r"[\w-]+", name)[0].replace("-", "_") for name in wanted]
 
 
 @pytest.fixture(scope="module")

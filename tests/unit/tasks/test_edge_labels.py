@@ -184,7 +184,7 @@ def tables(tmp_path_factory):
 
 def test_what_a_table_tells(tables, monkeypatch):
     monkeypatch.chdir(tables)
-    names = type("Names", (), {"ids": staticmethod(lambda names: np.array([int(name[1:]) for name in names]))})
+    names = type("Names", (), {"find": staticmethod(lambda names: np.array([int(name[1:]) for name in names]))})
     found = edge_labels.read("edges.csv,labels=kind,split=part", None, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
     rows = [row for row in csv.DictReader(open("edges.csv")) if row["kind"]]
     assert found.class_names == ["blue", "green", "red"] and found.n_outputs == 3 and len(rows) == 450 == len(found.labels)
@@ -202,7 +202,7 @@ def test_what_a_table_tells(tables, monkeypatch):
         (ConfigError, "'label' is none of these", "edges.csv,label=kind", None),
         (ConfigError, "several columns are labels of task", "edges.csv,labels=x+y", None),
         (ConfigError, "expected FILE,labels", "edges.csv,labels=x,split=part,time=when", None),
-        (DataError, "row 0 has label 0.5|row 0 has label [12].5", "edges.csv,labels=amount", None),
+        (DataError, "row 0, column 'amount': label '0.5', expected|row 0 has label [12].5", "edges.csv,labels=amount", None),
         (DataError, "no column 'none'", "edges.csv,labels=none", None), (DataError, "none.csv: no such file", "none.csv,labels=x", None),
         (DataError, "row 0, column 'part': 'train' is no number", "edges.csv,labels=part", "regress"),
         (DataError, "'x': '0' is none of train", "edges.csv,labels=kind,split=x", None),
@@ -236,7 +236,7 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
     assert np.mean([one == other for one, other in known]) > 0.9
     np.testing.assert_allclose([sum(float(row[f"p_{name}"]) for name in ("blue", "green", "red")) for row in told], 1, rtol=1e-12)
     (tmp_path / "odd.csv").write_text("source,target,kind\nn1,n2,red\nn1,n99,red\n")
-    with pytest.raises(DataError, match="odd.csv: column 'target': .*no node is named 'n99'"):
+    with pytest.raises(DataError, match="odd.csv: row 1, column 'target': no node is named 'n99'"):
         train_here(tmp_path / "3", *flags[:2], "--edge-labels", f"{tmp_path}/odd.csv,labels=kind")
     with pytest.raises(ConfigError, match="--links or --embeddings: the task of .* is its run's --edge-labels"):
         predict_here(tmp_path / "1", tmp_path / "x.npy")

@@ -96,7 +96,7 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
     (tmp_path / "none.csv").write_text("# nothing\n")
     (tmp_path / "long.csv").write_text(f"who,whom,part\n0,1,val\n1,{'9' * 5000},train\n")
     for kind, words, table in (
-        (DataError, "none.csv: 0 columns, expected a source, a destination and part", "none.csv,split=part"),
+        (DataError, "none.csv: 1 columns, expected a source, a destination and part", "none.csv,split=part,comment=#"),
         (DataError, r"row 1, column 'whom': '9+\S* ... \S*9+' is no node number", "long.csv,split=part"),
         (DataError, "no link is left to val on", "one.csv,time=since"),
         (DataError, "pair 0, 1 is in the splits train and val", "words.csv,split=part"),

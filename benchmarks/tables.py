@@ -1,0 +1,68 @@
+"""Converting tables whose nodes have words as ids: processor time, and peak memory beside the limit.
+
+A row a source: text and Parquet, with a table of the nodes and without. Each conversion is a process of its own.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import harness
+import numpy as np
+
+
+def write(folder, n_nodes, n_edges):
+    """Write edges with string ids and a weight, as text and as Parquet, and a table of the nodes."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    draw = np.random.default_rng(0)
+    ids = pyarrow.array([f"user-{node:08d}" for node in draw.permutation(n_nodes)])
+    parquet.write_table(pyarrow.table({"id": ids, "age": draw.random(n_nodes)}), folder / "nodes.parquet")
+    writer, text = None, None
+    for first in range(0, n_edges, 1 << 22):  # in pieces, so that the machine need not hold the edges
+        n = min(1 << 22, n_edges - first)
+        ends = {name: ids.take(pyarrow.array(draw.integers(0, n_nodes, n))) for name in ("src", "dst")}
+        table = pyarrow.table({**ends, "w": np.round(draw.random(n), 4)})
+        writer = writer or parquet.ParquetWriter(folder / "edges.parquet", table.schema)
+        text = text or csv.CSVWriter(str(folder / "edges.csv"), table.schema)
+        writer.write_table(table)
+        text.write_table(table)
+    writer.close()
+    text.close()
+
+
+def convert(folder, spec, memory):
+    """Return the processor time in seconds and the peak memory in MiB of one conversion."""
+    words = ["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory, "--overwrite", "--allow-empty", "all",
+             "--progress", "none"]
+    code = ("import resource, subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL); "
+            "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)")
+    done = subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, text=True)
+    seconds, mib = map(float, done.stdout.split())
+    return seconds, mib
+
+
+def main(arguments=None):
+    """Measure, and print a row a source."""
+    options = harness.parser(__doc__)
+    options.add_argument("--nodes", type=int, default=1_000_000)
+    options.add_argument("--edges", type=int, default=10_000_000)
+    options.add_argument("--memory", default="1GiB")
+    options = options.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        write(folder, options.nodes, options.edges)
+        ends = "src=src,dst=dst,weight=w"
+        for name, spec in {"text": f"edges:{folder}/edges.csv,{ends}", "parquet": f"edges:{folder}/edges.parquet,{ends}",
+                           "text, nodes in a table": f"edges:{folder}/edges.csv,{ends},nodes={folder}/nodes.parquet,id=id"}.items():
+            seconds, mib = convert(folder, spec, options.memory)
+            rows.append({"source": name, "edges": options.edges, "cpu_s": round(seconds, 2), "peak_mib": round(mib)})
+    harness.report(f"convert --memory {options.memory}, processor time", rows,
+                   harness.named("source", "edges", "cpu_s", "peak_mib"), options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""A described graph made into a data set: DuckDB joins both ends of edges to row numbers, sorts, and gives pieces."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sarlite.data import budget
+from sarlite.data.dataset import Dataset
+from sarlite.data.graph_tables import NODE, RELATION, EdgeTable, NodeTable
+from sarlite.data.raw import as_features, check_nodes
+from sarlite.data.tables import sources
+from sarlite.data.tables.checks import Doubt, refuse, whole
+from sarlite.data.tables.description import Description
+from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
+from sarlite.data.tables.node_columns import NodeColumns
+from sarlite.data.tables.numbering import Numbering, largest, mapping, number_nodes
+from sarlite.data.workspace import Workspace
+from sarlite.errors import ConfigError, DataError
+from sarlite.structure.relational_generator import reverse
+from sarlite.structure.validation import MOST_NODES
+
+_SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
+
+
+def build(description: Description, workspace: Workspace, tell: Any, about: dict[str, Any], *,
+          undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
+          drop_edge_values: bool = False) -> Dataset:
+    """Make the data set that tables describe.
+
+    Parameters
+    ----------
+    description : Description
+    workspace : Workspace
+        Where arrays are made, and how much memory DuckDB may take.
+    tell : callable
+        tell(text) is called as each step begins.
+    about : dict
+        Source and provenance of the data set. The account of all columns and rows becomes part of the provenance.
+    undirected : bool, optional
+        Add each edge's reverse with the edge's values, and keep each edge once.
+    self_loops : bool
+        Add the self loops that are missing.
+    deduplicate : bool
+        Keep equal edges once.
+    normalize : bool
+        Divide each node's features by their sum.
+    drop_edge_values : bool
+        Leave out weights and features of edges.
+
+    Raises
+    ------
+    ConfigError, DataError
+        A source cannot be read or a cell is in doubt; the message names source, row, column, value and remedy.
+    """
+    changes = {"undirected": bool(undirected), "self_loops": self_loops, "deduplicate": deduplicate}
+    odd = next((name for name, value in {**changes, "normalize": normalize}.items() if value), None)
+    if description.relational and odd:
+        raise ConfigError(f"{about['source']}: {odd} is for graphs of one kind, but this graph is relational")
+    folder = None if workspace.folder is None else workspace.within("duckdb").folder
+    with sources.connect(folder, workspace.n_bytes) as connection:
+        compiler = _Compiler(connection, description, workspace, tell, about["source"])
+        nodes, edges = compiler.tables(changes, partial(as_features, normalize=normalize), drop_edge_values)
+    about = {**about, "provenance": {**about["provenance"], "tables": compiler.account}}
+    return Dataset.of_tables(nodes, edges, description.target if description.relational else NODE, description.name,
+                             **about)
+
+
+class _Compiler:
+    """One described graph on its way into a data set.
+
+    Attributes
+    ----------
+    account : dict
+        What became of columns and rows so far, by node type and relation.
+    """
+
+    def __init__(self, connection, description, workspace, tell, source):
+        self._connection, self._description, self._workspace = connection, description, workspace
+        self._tell, self._source = tell, source
+        self.account: dict[str, dict[str, Any]] = {"nodes": {}, "edges": {}}
+
+    def tables(self, changes, finish, drop_edge_values):
+        """Return the `NodeTable`s and the `EdgeTable`s."""
+        described = self._description
+        nodes = {}
+        for name, source in described.nodes.items():
+            self._tell(f"read {name}")
+            nodes[name] = NodeColumns(self._connection, source, finish)
+        edges = []
+        for source in described.edges:
+            self._tell(f"read {'.'.join(source.relation)}")
+            edges.append(EdgeColumns(self._connection, source, drop_edge_values))
+        self._tell("number the nodes")
+        numberings = {name: self._numbering(name, nodes[name], edges) for name in nodes}
+        touched = {name: np.zeros(found.n_nodes, bool) for name, found in numberings.items()}
+        made = [list(self._edge_tables(at, one, numberings, touched, changes)) for at, one in enumerate(edges)]
+        self._tell("read the nodes")
+        node_tables = [self._node_table(name, nodes[name], numberings[name], touched[name]) for name in nodes]
+        return node_tables, [table[0] for table in made] + [table[1] for table in made if len(table) > 1]
+
+    def _numbering(self, name, columns, edges):
+        ends = [end for one in edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
+        source = columns.source
+        numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
+        counts = columns.counts()
+        if numbering is not None and numbering.id_type is not None:
+            if numbering.listed_in is None and counts:
+                where = next(iter(counts.values()))[0]
+                raise ConfigError(f"{where}: rows of this file belong to no node, as only the edges name nodes; list "
+                                  "the names in a file, names=FILE, or give a table, nodes=FILE")
+            return numbering._replace(n_nodes=agreed({"names": (numbering.listed_in, numbering.n_nodes), **counts}
+                                                     if numbering.listed_in else {"": ("", numbering.n_nodes)}))
+        top, where = largest(ends)
+        n = _count(source, top, where, sum(one.table.n_rows for one in edges), counts)
+        check_nodes(n, None if self._workspace.folder else 1, where or self._source)
+        of_type = f" of type {name!r}" if self._description.relational else ""
+        for table, column in ends:
+            refuse(table, [Doubt(column, f"{whole(column, table)} >= {n}", f"node VALUE{of_type} is outside 0 <= node < {n}")])
+        return Numbering(n)
+
+    def _node_table(self, name, columns, numbering, touched):
+        workspace, target = self._space(f"nodes.{name}"), name == self._description.target
+        rows, told = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
+        names, titles = None, columns.titles
+        if titles is not None:
+            numbering = number_nodes(name, titles, (), True, None)._replace(n_nodes=numbering.n_nodes)
+        if numbering.id_type is not None:
+            budget.check(40 * numbering.n_nodes, workspace.n_bytes, f"the names of {numbering.n_nodes:,} nodes")
+            names = mapping(self._connection, numbering, workspace)
+            told["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
+        self.account["nodes"][name] = {"nodes": numbering.n_nodes, **told,
+                                       "isolated": int(np.count_nonzero(~touched))}
+        shown = name if self._description.relational else NODE
+        return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
+
+    def _edge_tables(self, at, columns, numberings, touched, changes):
+        relation = columns.source.relation
+        self._tell(f"number {'.'.join(relation)}")
+        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, numberings)
+        notes = edges.change(changes, numberings[relation[0]].n_nodes)
+        relational = self._description.relational
+        directions = [(relation if relational else RELATION, False)]
+        if relational and columns.source.reverse:
+            directions.append((reverse(relation), True))
+        for name, back in directions:
+            self._tell(f"sort {'.'.join(name)}")
+            sizes = [numberings[end].n_nodes for end in (relation[::-2] if back else relation[::2])]
+            counters = Counters(touched[relation[0]], touched[relation[2]], relation[0] == relation[2])
+            arrays = edges.sorted(*sizes, back, relational, self._space(f"edges.{at}.{int(back)}"),
+                                  None if back else counters)
+            if not back:
+                self.account["edges"][".".join(relation)] = {
+                    "source": columns.account(), "edges": len(arrays["indices"]), "self_edges": counters.self_edges,
+                    "duplicates": counters.duplicates, "changes": notes}
+            yield EdgeTable(name, sizes[0], **arrays, source=self._source, **columns.feature_fields)
+        edges.drop()
+
+    def _space(self, name):
+        return self._workspace.within(name)
+
+
+def agreed(rows: dict[str, tuple[Any, int]]) -> int:
+    """Return the number of nodes, on which all files with a row for each node agree; `rows` are by field."""
+    fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
+    if fewest[0] != most[0]:
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one a node")
+    return fewest[0]
+
+
+def _count(source, top, where, n_edges, counts):
+    """Return the number of nodes where ids are node numbers."""
+    if source.count is None and not counts:
+        if top >= MOST_NODES or top + 1 > 1_000_000 + _SPARSE * 2 * n_edges:
+            more = f", and nodes={top + 1} that there are so many nodes" if top < MOST_NODES else ""
+            raise DataError(f"{where}: edges: node id {top} would make {top + 1} nodes of {n_edges} edges; names=edges "
+                            f"says that ids are names of nodes{more}")
+        return top + 1
+    where_counted, field = source.counted_in
+    n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})
+    if n <= top and source.count is None:
+        field, (file, _) = next(iter(counts.items()))
+        raise DataError(f"{file}: {field}: {n} rows, but {where} has node id {top}")
+    return n

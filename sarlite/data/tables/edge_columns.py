@@ -1,0 +1,284 @@
+"""The edges of one relation: the columns of a table, joined to row numbers, changed, and sorted by destination."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sarlite.data.divide import counts_up
+from sarlite.data.external_sort import csr
+from sarlite.data.raw import CARRY_VALUES
+from sarlite.data.tables import account as accounts
+from sarlite.data.tables import sources
+from sarlite.data.tables.checks import check_fill, number_doubts, refuse, whole
+from sarlite.data.tables.description import EdgeSource
+from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
+from sarlite.data.tables.numbering import IdColumn, Numbering
+from sarlite.data.tables.sources import quote, unnamed
+from sarlite.data.tables.transformed import features_wanted, make_features
+from sarlite.data.workspace import Workspace
+from sarlite.errors import ConfigError, DataError
+from sarlite.structure.edges import index_dtype
+
+_LOW = np.uint64(2**32 - 1)
+
+
+class EdgeColumns:
+    """A table of edges and the uses of its columns.
+
+    Attributes
+    ----------
+    source : EdgeSource
+    table : Table
+    ends : (IdColumn, IdColumn)
+        Columns of the sources and of the destinations.
+    weight : str or None
+    features : list of str
+    feature_fields : dict
+        Names of the columns of features, and their transforms, as fields of an `EdgeTable`; empty without features.
+    values : dict of str to str
+        SQL expressions of the weight and the features: "weight", "f0", "f1", ...
+    width : int
+        Number of columns of the edge features.
+    """
+
+    def __init__(self, connection: Any, source: EdgeSource, drop_values: bool = False) -> None:
+        self.source = source
+        self.weight, self.features = (None, []) if drop_values else (source.weight, [*source.features])
+        wanted = features_wanted(source.features if self.features else None, source.fill, f"{source.where}: features")
+        asked = [source.src, source.dst, source.weight, *source.features]
+        self.table = sources.read(connection, source.source, source.reading, asked, source.where, self._hold)
+        if source.n_rows not in (None, self.table.n_rows):
+            raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
+        src, dst = self._names
+        self.ends = IdColumn(self.table, src), IdColumn(self.table, dst)
+        named, made, fill = {"weight": self.weight} if self.weight else {}, dict[str, str](), check_fill(source.fill)
+        self.feature_fields: dict[str, Any] = {}
+        self._told: dict[str, str] = {}
+        if wanted is None:
+            named |= {f"f{at}": name for at, name in enumerate(self.features)}
+            if self.features:
+                self.feature_fields = {"feature_names": column_names(self.table, self.features)}
+        else:
+            transformed = make_features(self.table, wanted, None, source.transforms)
+            self.table, self._told = transformed.table, transformed.fitted.told()
+            made = {f"f{at}": expression for at, expression in enumerate(transformed.expressions.values())}
+            self.feature_fields = {"feature_names": transformed.fitted.names, "transforms": transformed.fitted.to_json()}
+        self.width = len(self.feature_fields.get("feature_names", ()))
+        self._doubts = number_doubts(self.table, [*named.values()], missing=fill is not None)
+        self.values = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | made
+        self._numbers = [name for name, column in named.items() if self.table.types[column] != "list"]
+
+    def _hold(self, names):
+        """Return the columns that are held; find the ends' columns."""
+        src, dst, shown = self.source.src, self.source.dst, [name for name in names if not unnamed(name)]
+        if None in (src, dst):
+            if len(shown) != 2 or src or dst:
+                where = self.source.source if isinstance(self.source.source, str) else self.source.where
+                raise DataError(f"{where}: edges: of the columns {', '.join(names)} say which are the ends: "
+                                f"src={shown[0] if shown else 'COLUMN'},dst={shown[1] if len(shown) > 1 else 'COLUMN'} "
+                                "(and weight=, edge_features=, where they are used)")
+            src, dst = shown
+        self._names = src, dst
+        return [*dict.fromkeys([src, dst, *([self.weight] if self.weight else []), *self.features])]
+
+    def refuse_doubts(self, connection: Any, name: str) -> None:
+        """Refuse values that are missing or no numbers, which `name`, a table with all values, has as NULL."""
+        odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value})" for value in self._numbers)
+        if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
+            refuse(self.table, self._doubts)
+
+    def account(self) -> dict[str, Any]:
+        """Return what the columns are used for."""
+        uses = {self.ends[0].column: "source", self.ends[1].column: "destination",
+                **{name: f"feature ({self._told.get(name, 'number')})" for name in self.features}}
+        if self.weight:
+            uses[self.weight] = "weight"
+        return accounts.columns_used(self.table, uses, {})
+
+
+class NumberedEdges:
+    """Edges between row numbers, in a table of DuckDB: row, src, dst and the values.
+
+    Parameters
+    ----------
+    connection : duckdb.DuckDBPyConnection
+    name : str
+        Name of the table that is made.
+    columns : EdgeColumns
+    numberings : dict of str to Numbering
+    """
+
+    def __init__(self, connection: Any, name: str, columns: EdgeColumns, numberings: dict[str, Numbering]) -> None:
+        self._connection, self._name, self._columns = connection, name, columns
+        relation, table = columns.source.relation, columns.table
+        self._values = [*columns.values]
+        ends, joins, shown = [], [], []
+        for alias, (_, column), node_type in zip("ab", columns.ends, relation[::2]):
+            numbering = numberings[node_type]
+            if numbering.id_type is None:
+                ends.append(f"{whole(column, table)} AS {alias}")
+                shown.append(f"CAST(t.{alias} AS UINTEGER)")
+            else:
+                ends.append(f"{numbering.key(quote(column))} AS {alias}")
+                joins.append(f"LEFT JOIN {numbering.table} {alias} ON {alias}.id = t.{alias}")
+                shown.append(f"{alias}.n")
+        values = [f"{expression} AS {value}" for value, expression in columns.values.items()]
+        inner = ", ".join(["rowid AS row", *ends, *values])
+        outer = ", ".join(["t.row", f"{shown[0]} AS src", f"{shown[1]} AS dst", *(f"t.{name}" for name in self._values)])
+        self._run(f"CREATE TEMP TABLE {name} AS SELECT {outer} FROM (SELECT {inner} FROM {table.name}) t "
+                  f"{' '.join(joins)}")
+        columns.refuse_doubts(connection, name)
+        self._unknown = self._settle_unknown(numberings)
+
+    def _settle_unknown(self, numberings):
+        """Refuse or drop edges whose ends are no nodes; return how many were dropped."""
+        row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
+        if row is None:
+            return 0
+        source, table = self._columns.source, self._columns.table
+        if source.on_unknown == "refuse":
+            end = 0 if self._run(f"SELECT src IS NULL FROM {self._name} WHERE row = {row}").fetchone()[0] else 1
+            column, listed = self._columns.ends[end].column, numberings[source.relation[::2][end]].listed_in
+            shown = table.value(quote(column), row)
+            blanks = ", with its blanks," if isinstance(shown, str) and shown != shown.strip() else ""
+            raise DataError(f"{table.where}: row {row}, column {column!r}: {shown!r}{blanks} is not in {listed}; "
+                            "on_unknown=drop leaves such edges out")
+        before = self._n()
+        self._replace(f"SELECT row_number() OVER (ORDER BY row) - 1 AS row, * EXCLUDE (row) FROM {self._name} WHERE "
+                      "src IS NOT NULL AND dst IS NOT NULL")
+        return before - self._n()
+
+    def change(self, changes: dict[str, bool], n_nodes: int) -> dict[str, int]:
+        """Add reverses and self loops and join equal edges, as `build` says; return what was done, with counts."""
+        notes = {"left out, as an end is no node": self._unknown} if self._unknown else {}
+        given, where = self._n(), self._columns.table.where
+        if changes["undirected"]:
+            swapped = ", ".join(self._values)
+            self._run(f"INSERT INTO {self._name} SELECT row + {given} AS row, dst AS src, src AS dst"
+                      f"{', ' + swapped if swapped else ''} FROM {self._name} WHERE src <> dst")
+            notes["reverses added"] = self._n() - given
+        if changes["undirected"] or changes["deduplicate"]:
+            before = self._n()
+            self._refuse_different(given)
+            values = "".join(f", any_value({name}) AS {name}" for name in self._values)
+            self._replace(f"SELECT min(row) AS row, src, dst{values} FROM {self._name} GROUP BY src, dst")
+            notes["joined with an equal edge"] = before - self._n()
+        if changes["self_loops"]:
+            if self._values:
+                raise ConfigError(f"{where}: {self._values[0]}: {CARRY_VALUES}")
+            before = self._n()
+            self._run(f"INSERT INTO {self._name} SELECT {2 * given} + range AS row, range AS src, range AS dst FROM "
+                      f"range({n_nodes}) WHERE range NOT IN (SELECT src FROM {self._name} WHERE src = dst)")
+            notes["self loops added"] = self._n() - before
+        return notes
+
+    def _refuse_different(self, given):
+        """Refuse equal edges with different values, which cannot become one edge."""
+        if not self._values:
+            return
+        found = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY src, dst HAVING "
+                          f"count(DISTINCT row({', '.join(self._values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
+        if found:
+            first, second = (row % given for row in found)
+            raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
+                              "values, so the edges cannot be joined; drop_edge_values leaves the values out")
+
+    def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
+               counters: Any) -> dict[str, Any]:
+        """Return the arrays of an `EdgeTable`, of the reversed edges if `back`.
+
+        Parameters
+        ----------
+        n_sources, n_rows : int
+            Number of nodes at both ends.
+        back : bool
+        positions : bool
+            True if edges keep their original positions.
+        workspace : Workspace
+        counters : Counters, optional
+        """
+        forms: dict[str, tuple[Any, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if positions else {}
+        if "weight" in self._values:
+            forms["edge_weight"] = self._columns.source.weight_dtype, ()
+        if len(self._values) > ("weight" in self._values):
+            forms["edge_features"] = np.float32, (self._columns.width,)
+        stream = _Stream(self._connection, self._name, self._values, forms, back, counters)
+        dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
+                  **{name: dtype for name, (dtype, _) in stream.columns.items()}}
+        outs = {name: workspace.spool(name, dtype) for name, dtype in dtypes.items()}
+        for ends, _, src, columns in csr(stream, n_rows, n_sources):
+            for name, rows in {"indptr": ends, "indices": src, **columns}.items():
+                outs[name].write(rows)
+        arrays = {name: out.array() for name, out in outs.items()}
+        if "edge_ids" in arrays and counts_up(arrays["edge_ids"]):
+            del arrays["edge_ids"]
+        return arrays
+
+    def drop(self) -> None:
+        """Free the table."""
+        self._run(f"DROP TABLE {self._name}")
+
+    def _n(self):
+        return self._run(f"SELECT count(*) FROM {self._name}").fetchone()[0]
+
+    def _replace(self, sql):
+        """Put the result of a query in the table's place."""
+        self._run(f"CREATE TEMP TABLE {self._name}_new AS {sql}")
+        self._run(f"DROP TABLE {self._name}")
+        self._run(f"ALTER TABLE {self._name}_new RENAME TO {self._name.rpartition('.')[2]}")
+
+    def _run(self, sql):
+        return self._connection.execute(sql)
+
+
+class Counters:
+    """Counts of a sorted relation: nodes with edges, self edges, repeated edges."""
+
+    def __init__(self, sources, destinations, one_type):
+        self._sources, self._destinations, self._one_type = sources, destinations, one_type
+        self.self_edges = self.duplicates = 0
+        self._before = None
+
+    def add(self, keys):
+        if not keys.size:
+            return
+        src, dst = keys & _LOW, keys >> np.uint64(32)
+        self._sources[src] = True
+        self._destinations[dst] = True
+        self.self_edges += int(np.count_nonzero(src == dst)) if self._one_type else 0
+        self.duplicates += int(np.count_nonzero(keys[1:] == keys[:-1])) + int(keys[0] == self._before)
+        self._before = keys[-1]
+
+
+class _Stream:
+    """Sorted edges as `external_sort.csr` takes them.
+
+    Attributes
+    ----------
+    columns : dict
+        Dtype and shape of what an edge has beside its key, by field of an `EdgeTable`.
+    """
+
+    def __init__(self, connection, name, values, columns, back, counters):
+        self._connection, self._counters = connection, counters
+        self.columns = {field: (np.dtype(dtype), shape) for field, (dtype, shape) in columns.items()}
+        high, low = ("src", "dst") if back else ("dst", "src")
+        key = f"CAST({high} AS UBIGINT) * 4294967296 + {low} AS key"
+        shown = ", ".join(["key", *(["row"] if "edge_ids" in columns else []), *values])
+        order = "key, row" if columns else "key"
+        self._sql = f"SELECT {shown} FROM (SELECT {key}, * FROM {name}) ORDER BY {order}"
+        self._n = 2 + len(values)
+
+    def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yield the keys of edges, ascending, and their columns."""
+        for keys, *columns in sources.batches(self._connection, self._sql, self._n):
+            keys, found = np.asarray(keys), {}
+            if self._counters is not None:
+                self._counters.add(keys)
+            for field in ("edge_ids", "edge_weight"):
+                if field in self.columns:
+                    found[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
+            if columns:
+                found["edge_features"] = matrix(columns, np.float32)
+            yield keys, found

@@ -1,0 +1,147 @@
+"""The options of `edges:` as a description: a table or a list of pairs, and the nodes in a table or by number."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sarlite.data import npyfile, textfile
+from sarlite.data.graph_tables import RELATION, SPLITS
+from sarlite.data.mapped import fresh
+from sarlite.data.names import lines
+from sarlite.data.raw import existing, masks
+from sarlite.data.tables.description import (
+    Description,
+    EdgeSource,
+    NodeSource,
+    column_names,
+    features_of,
+    reading_of,
+)
+from sarlite.data.tables.sources import Named, Pieces
+from sarlite.errors import ConfigError, DataError
+
+_OF_TABLE = ("id", "train_mask", "val_mask", "test_mask")
+_OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
+_NODE = "node"
+
+
+def describe(path: Any, options: Mapping[str, Any]) -> Description:
+    """Return the description that `edges:FILE,...` gives; docs/data.md and docs/tables.md tell the options.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Options that do not go together, or a file that is missing.
+    """
+    nodes, features = options.get("nodes"), options.get("features")
+    in_table = nodes is not None and not str(nodes).lstrip("-").isdecimal()
+    if in_table:
+        _refuse(options, _OF_FILES, "does not go with a table of the nodes, whose columns say it")
+        source = _nodes_of_table(options)
+    else:
+        _refuse(options, _OF_TABLE, "needs nodes=FILE, a table of the nodes")
+        if features is not None and not Path(features).exists() and not Path(features).suffix:
+            if options.get("edge_features") is not None:
+                raise ConfigError(f"features={features}: no such file, and no nodes=FILE whose columns it could name")
+            options = {**options, "features": None, "edge_features": features}
+        source = nodes_by_number(options)
+    edges = EdgeSource(
+        RELATION, _pairs(path), "edges", options.get("src"), options.get("dst"), options.get("weight"),
+        features_of(options.get("edge_features")) or {}, options.get("fill"), False,
+        options.get("on_unknown", "refuse"), reading_of(options))
+    return Description({_NODE: source}, [edges], _NODE, Path(path).name.partition(".")[0] or "tables")
+
+
+def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: Any = ("nodes", "option")) -> NodeSource:
+    """Return the nodes whose features, labels and splits stand in files with row i for node i."""
+    ids = check_options(options)
+    names, nodes = options.get("names"), options.get("nodes")
+    rows = {field: existing(options[field]) for field in ("features", "labels", "split")
+            if options.get(field) is not None}
+    if names not in (None, "edges"):
+        names = existing(names)
+        rows["names"] = names if names.suffix == ".parquet" else Pieces(str(names), _listed(names))
+    if ids:
+        rows["masks"] = partial(_masks, ids)
+    if names == "edges" and rows:
+        raise ConfigError(f"{next(iter(rows.values()))}: rows of this file belong to no node, as only the edges name "
+                          "nodes; list the names in a file, names=FILE, or give a table, nodes=FILE")
+    return NodeSource(
+        task=options.get("task"), classes=options.get("classes"), fill=options.get("fill"),
+        count=int(nodes) if nodes is not None else count, counted_in=where, names=names == "edges", rows=rows,
+        reading=reading_of({**options, "header": None}),
+        **{name: options[name] for name in ("train", "val", "seed") if name in options})
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the files of ids, by split; raise a ConfigError for options that do not go together."""
+    ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
+    given = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
+    if given and options.get("labels") is None:
+        raise ConfigError(f"{given[0]}: needs labels=FILE")
+    if options.get("split") is not None and ids:
+        raise ConfigError(f"split and {next(iter(ids))}_ids: one of the two")
+    return ids
+
+
+def _nodes_of_table(options):
+    drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
+    wanted = {split: options[f"{split}_mask"] for split in SPLITS if options.get(f"{split}_mask") is not None}
+    return NodeSource(
+        options["nodes"], "nodes", options.get("id"), features_of(options.get("features")),
+        tuple(column_names(options.get("labels")) or ()), options.get("split"), wanted, options.get("fill"),
+        options.get("task"), options.get("classes"), reading=reading_of(options), **drawn)
+
+
+def _refuse(options, names, why):
+    odd = next((name for name in names if options.get(name) is not None), None)
+    if odd:
+        raise ConfigError(f"{odd}: {why}")
+
+
+def _pairs(path):
+    """Return the source of edges; an array of pairs becomes two columns."""
+    if Path(path).suffix != ".npy":
+        return path
+    pairs = npyfile.load(existing(path), "edges", "iu")
+    if pairs.shape == (2, 2):
+        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: "
+                        "write them as text")
+    if pairs.size == 0:
+        pairs = np.empty((0, 2), np.int64)
+    if pairs.ndim != 2 or 2 not in pairs.shape:
+        raise DataError(f"{path}: edges: expected two columns (in .npy: or two rows), found shape {pairs.shape}")
+    src, dst = fresh(pairs) if pairs.shape[0] == 2 else fresh(pairs).T
+    return Named(str(path), {"source": src, "destination": dst})
+
+
+def _listed(path):
+    found = False
+    for _, names in lines(path, "names"):
+        found = True
+        yield {"name": names}
+    if not found:
+        yield {"name": np.empty(0, object)}
+
+
+def _masks(files, n_nodes):
+    """Return the masks of the splits whose nodes files list."""
+    ids = {name: _ids(files.get(name), name, n_nodes) for name in SPLITS}
+    return dict(zip(SPLITS, masks(n_nodes, files, **ids)))
+
+
+def _ids(path, name, n_nodes):
+    if path is None:
+        return np.empty(0, np.int64)
+    found = textfile.read(path, f"{name} split", np.int64)
+    if found.dtype == bool:
+        if found.shape != (n_nodes, 1) or found.view(np.uint8).max(initial=0) > 1:
+            raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or "
+                            "false a node")
+        return np.flatnonzero(found[:, 0])
+    if found.size and found.shape[1] != 1:
+        raise DataError(f"{path}: {name} split: expected one node id a line, found {found.shape[1]} columns")
+    return found.ravel()

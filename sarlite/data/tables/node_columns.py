@@ -1,0 +1,280 @@
+"""The nodes of one type: the columns of a table, or sources that have row i for node i."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.data import budget, npyfile
+from sarlite.data.graph_tables import SPLITS
+from sarlite.data.mapped import copied
+from sarlite.data.mapped import pieces as mapped_pieces
+from sarlite.data.raw import strata
+from sarlite.data.tables import account as accounts
+from sarlite.data.tables import sources
+from sarlite.data.tables.checks import numeric_columns, refuse, split_code, truth
+from sarlite.data.tables.description import NodeSource
+from sarlite.data.tables.labels import read_labels
+from sarlite.data.tables.number_columns import column_names, matrix, numbers
+from sarlite.data.tables.numbering import IdColumn
+from sarlite.data.tables.sources import Table, unnamed
+from sarlite.data.tables.text_form import Reading
+from sarlite.data.tables.transformed import features_wanted, make_features
+from sarlite.data.targets import labelled
+from sarlite.data.workspace import Workspace
+from sarlite.errors import ConfigError, DataError
+from sarlite.structure.generate import random_split
+
+_DRAWN_BYTES = 64  # a node, while a split is drawn
+
+
+class Rows(NamedTuple):
+    """Rows of features that a reader gives in pieces.
+
+    Attributes
+    ----------
+    where : str
+        Name in messages.
+    n_rows : int
+    pieces : iterable of (n, n_features) array
+    """
+
+    where: Any
+    n_rows: int
+    pieces: Any
+
+
+class NodeColumns:
+    """The sources of one node type's rows, and the uses of their columns.
+
+    Parameters
+    ----------
+    connection : duckdb.DuckDBPyConnection
+    source : NodeSource
+    finish : callable
+        finish(rows) is called for each piece of the features.
+
+    Attributes
+    ----------
+    source : NodeSource
+    listing, titles : IdColumn or None
+        The column with the ids, or with other names, of the nodes in their order.
+    """
+
+    def __init__(self, connection: Any, source: NodeSource, finish: Callable[[Any], Any]) -> None:
+        self.source, self._finish = source, finish
+        _check_uses(source)
+        self._wanted = features_wanted(source.features, source.fill, f"{source.where}: features")
+        self._left: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._features = [*(source.features or ())]
+        self._rows = dict(source.rows)
+        table = None
+        if source.source is not None:
+            asked = [source.id, *self._features, *source.labels, source.split, *source.masks.values()]
+            table = sources.read(connection, source.source, source.reading, [name for name in asked if name],
+                                 source.where, self._hold)
+        self._table = table
+        self.listing = IdColumn(table, self._id) if table else None
+        for field in ("labels", "split", "names", "titles"):
+            if field in self._rows:
+                how = source.reading if field == "labels" else Reading(header=False)
+                self._rows[field] = sources.read(connection, self._rows[field], how, (), field, _named)
+        self.titles = IdColumn(self._rows["titles"], self._rows["titles"].columns[0]) if "titles" in self._rows else None
+        if "names" in self._rows:
+            self.listing = IdColumn(self._rows["names"], self._rows["names"].columns[0])
+        given = self._rows.get("features")
+        if given is not None and not isinstance(given, Rows):
+            self._rows["features"] = _feature_rows(connection, given, source.reading, source.fill)
+        if table is not None and source.features is None:
+            taken = {self._id, *source.labels, source.split, *source.masks.values()}
+            others = [name for name in table.types if name not in taken]
+            self._features, self._left = numeric_columns(table, others)
+
+    def _hold(self, names):
+        """Return the columns that are held: all of them where features are found by their kind."""
+        shown = _named(names)
+        self._id = self.source.id or (shown[0] if shown else "")
+        asked = [self._id, *self._features, *self.source.labels, self.source.split, *self.source.masks.values()]
+        return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
+
+    def counts(self) -> dict[str, tuple[Any, int]]:
+        """Return the source and the number of rows of each source that has a row for each node, by field."""
+        found = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
+        return {name: (one.where, one.n_rows) for name, one in found.items()}
+
+    def rows(self, n_nodes: int, workspace: Workspace, target: bool,
+             ones: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields of a `NodeTable`, and what the account tells of them.
+
+        Parameters
+        ----------
+        n_nodes : int
+        workspace : Workspace
+        target : bool
+            True if the nodes have labels and splits, if only unknown ones.
+        ones : bool
+            True if nodes without features get a column of ones.
+        """
+        table, columns = self._labels()
+        if table is None:
+            fields, told = unlabelled(n_nodes, workspace) if target else {}, dict[str, Any]()
+        else:
+            fields, told = self._labelled(table, columns, workspace)
+        training = fields["train"] if table is not None and "train" in fields else None
+        features = self._feature_fields(workspace, training)
+        if not features and ones:
+            pieces = (self._finish(piece) for piece in _ones(n_nodes, workspace.at_once()))
+            features = {"features": workspace.array("ones", pieces)}
+        return {**features, **fields}, {"sources": self._accounts(), **told}
+
+    def _labelled(self, table, columns, workspace):
+        """Return the fields of labels and splits, and what the account tells of them."""
+        source = self.source
+        labels = read_labels(table, columns, workspace, source.task, source.classes, by_number=table is not self._table)
+        found = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
+                 "class_names": labels.class_names}
+        splits, split_from = self._splits(labels.labels, workspace, table.where)
+        told = {"classes": labels.counts, "split_from": split_from,
+                "labelled": int(np.count_nonzero(labelled(labels.labels, found["task"]))),
+                "split": {name: int(np.count_nonzero(mask)) for name, mask in splits.items()}}
+        return found | splits, told
+
+    def _labels(self):
+        """Return the table and the columns of the labels, or None."""
+        if "labels" in self._rows:
+            table = self._rows["labels"]
+            columns = _named(table.columns)
+            if self.source.task in (None, "classify") and len(columns) > 1:
+                raise DataError(f"{table.where}: labels: expected one label a node, found {len(columns)} columns; what "
+                                "is not one class a node is read with task=multilabel or task=regress")
+            return table, columns
+        return (self._table, self.source.labels) if self.source.labels else (None, ())
+
+    def _feature_fields(self, workspace, training):
+        """Return the fields of the features: the rows, the names of their columns, and their transforms."""
+        given = self._rows.get("features")
+        if given is not None:
+            return {"features": workspace.array("features", map(self._finish, given.pieces))}
+        if not self._features:
+            return {}
+        if self._wanted is None:
+            expressions = numbers(self._table, self._features, self.source.fill)
+            rows, names, kept = _matrices(self._table, expressions), column_names(self._table, self._features), None
+        else:
+            made = make_features(self._table, self._wanted, training, self.source.transforms)
+            self._told = made.fitted.told()
+            rows, names, kept = _matrices(made.table, [*made.expressions.values()]), made.fitted.names, made.fitted.to_json()
+        array = workspace.array("features", map(self._finish, rows))
+        named = {"feature_names": names} if len(names) == array.shape[1] else {}
+        return {"features": array, **named, "transforms": kept}
+
+    def _splits(self, labels, workspace, where):
+        """Return the masks by split, and words that say where they come from."""
+        source, table = self.source, self._rows.get("split", self._table)
+        n = len(labels)
+        budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")
+        if "masks" in self._rows:
+            return self._rows["masks"](n), "ids of nodes"
+        if source.split or "split" in self._rows:
+            column = source.split or table.columns[0]
+            code, doubt = split_code(table, column)
+            refuse(table, [doubt])
+            codes = np.concatenate([np.empty(0, np.int8), *(np.asarray(one) for (one,) in table.batches(code))])
+            return {name: codes == at for at, name in enumerate(SPLITS, 1)}, f"column {column!r} of {table.where}"
+        if source.masks:
+            return self._masks(table), ", ".join(f"column {column!r}" for column in source.masks.values())
+        needed = _DRAWN_BYTES * n
+        if workspace.n_bytes is not None and needed > workspace.n_bytes:
+            raise ConfigError(f"{where}: a split drawn of {n:,} nodes takes {needed:,} bytes of --memory, of which "
+                              f"{workspace.n_bytes:,} are left: give more, or the split in a file")
+        drawn = random_split(strata(copied(labels, 0, n), source.task), source.train, source.val, source.seed)
+        return dict(zip(SPLITS, drawn)), f"drawn, seed {source.seed}"
+
+    def _masks(self, table):
+        found = {}
+        for name in SPLITS:
+            if name not in self.source.masks:
+                found[name] = np.zeros(table.n_rows, bool)
+                continue
+            value, doubt = truth(table, self.source.masks[name])
+            refuse(table, [doubt])
+            found[name] = np.concatenate([np.empty(0, bool), *(one.to_numpy(zero_copy_only=False)
+                                                               for (one,) in table.batches(value))]).astype(bool)
+        return found
+
+    def _accounts(self):
+        """Return what became of the columns of all sources."""
+        source, found = self.source, []
+        if self._table is not None:
+            uses = {self._id: "id", **{name: f"feature ({self._told.get(name, 'number')})" for name in self._features},
+                    **dict.fromkeys(source.labels, "label"), **({source.split: "split"} if source.split else {}),
+                    **{column: f"{name} mask" for name, column in source.masks.items()}}
+            found.append(accounts.columns_used(self._table, uses, self._left))
+        for field, word in (("names", "id"), ("labels", "label"), ("split", "split")):
+            if field in self._rows:
+                table = self._rows[field]
+                used = _named(table.columns) if field == "labels" else table.columns[:1]
+                found.append(accounts.columns_used(table, dict.fromkeys(used, word), {}))
+        if "features" in self._rows:
+            rows = self._rows["features"]
+            found.append({"source": str(rows.where), "rows": rows.n_rows, "columns": {"all": "feature (number)"}})
+        return found
+
+
+def unlabelled(n: int, workspace: Workspace) -> dict[str, Any]:
+    """Return the fields of n nodes of which none has a label."""
+    steps = [min(workspace.at_once(), n - at) for at in range(0, n, workspace.at_once())] or [0]
+    fill = {"labels": np.int64(-1), **dict.fromkeys(SPLITS, np.bool_(False))}
+    return {"n_classes": 0, **{name: workspace.array(name, (np.full(rows, value) for rows in steps))
+                               for name, value in fill.items()}}
+
+
+def _named(names):
+    return [name for name in names if not unnamed(name)]
+
+
+def _ones(n, at_once):
+    for at in range(0, max(n, 1), at_once):
+        yield np.ones((min(at_once, n - at), 1), np.float32)
+
+
+def _matrices(table: Table, expressions: list[str]) -> Iterator[Any]:
+    """Yield columns of numbers as (n, any) float32, at least once."""
+    n = 0
+    for columns in table.batches(*expressions):
+        n += len(columns[0])
+        yield matrix(columns, np.float32)
+    if not n:
+        yield np.empty((0, len(expressions)), np.float32)
+
+
+def _feature_rows(connection, given, how, fill):
+    """Return the `Rows` of a file or an array with one row of numbers for each node."""
+    if isinstance(given, str | Path) and Path(given).suffix == ".npy":
+        array = npyfile.load(given, "features")
+        if array.ndim not in (1, 2):
+            raise DataError(f"{given}: features: expected one or two dimensions, found shape {array.shape}")
+        width = 1 if array.ndim == 1 else array.shape[1]
+        return Rows(given, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
+                    if len(array) * width < 1 << 20 else _lazily(array, width))
+    table = sources.read(connection, given, how, (), "features", _named)
+    return Rows(table.where, table.n_rows, _matrices(table, numbers(table, _named(table.columns), fill)))
+
+
+def _lazily(array, width):
+    yield from (piece.reshape(-1, width) for _, piece in mapped_pieces(array))
+
+
+def _check_uses(source):
+    masks = {name: column for name, column in source.masks.items() if column}
+    has_labels = bool(source.labels) or "labels" in source.rows
+    if source.split and masks:
+        raise ConfigError(f"{source.where}: split and {next(iter(masks))}_mask: one of the two")
+    given = source.split or masks or source.task or "split" in source.rows
+    if given and not has_labels:
+        raise ConfigError(f"{source.where}: a split, masks and a task need labels=COLUMN")
+    if (source.task or "classify") == "classify" and len(source.labels) > 1:
+        raise ConfigError(f"{source.where}: labels: {', '.join(source.labels)}: several columns are read with "
+                          "task=multilabel or task=regress")

@@ -1,0 +1,489 @@
+"""Sources of tables: files, objects in memory, SQL queries and databases, each as a table of DuckDB.
+
+DuckDB guesses nothing here: text is read as words alone, in the form that the first lines or the options give.
+"""
+
+import contextlib
+import glob
+import gzip
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.command import suggestion
+from sarlite.data import npyfile
+from sarlite.data.tables.text_form import LINE_BYTES, Reading, TextForm, listing, literal, text_form
+from sarlite.errors import ConfigError, DataError, needs, reading, regular
+
+ARROW = (".arrow", ".feather", ".ipc")
+JSON = (".json", ".jsonl", ".ndjson")
+SQLITE = (".sqlite", ".sqlite3", ".db")
+_UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
+_ROWS = 1 << 16
+_CELLS = 1 << 22  # read at a time
+_LEAST = 96 << 20  # bytes below which DuckDB cannot work
+_LIBRARIES = 64 << 20  # what DuckDB and pyarrow take themselves
+_PER_THREAD = 256 << 20
+_WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
+                    "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
+
+
+class Query(NamedTuple):
+    """A source that a database answers.
+
+    Attributes
+    ----------
+    sql : str
+        One SELECT statement.
+    database : str, optional
+        A file of SQLite or the URL of a PostgreSQL server; by default DuckDB reads the files that the query names.
+    folder : path, optional
+        Files in the query are found from this folder on.
+    """
+
+    sql: str
+    database: str | None = None
+    folder: Any = None
+
+
+class Pieces(NamedTuple):
+    """A source whose rows a reader gives in pieces.
+
+    Attributes
+    ----------
+    where : str
+        Name in messages.
+    pieces : iterable of dict of str to array
+        At least one piece; all pieces have the same columns and dtypes.
+    """
+
+    where: str
+    pieces: Any
+
+
+class Named(dict[str, Any]):
+    """Columns in memory, with the name of the file that they come from."""
+
+    def __init__(self, where: str, columns: Mapping[str, Any]) -> None:
+        super().__init__(columns)
+        self.where = where
+
+
+@dataclass
+class Table:
+    """Columns of a source, held by DuckDB as the table `name`, whose `rowid` counts rows from 0.
+
+    Attributes
+    ----------
+    connection : duckdb.DuckDBPyConnection
+    name : str
+    where : str
+        Name of the source in messages.
+    types : dict of str to str
+        Kind of each column that is held: "whole", "float", "bool", "word", "date", "list" or "other".
+    typed : bool
+        True if the source itself says which columns are numbers. In text all columns are words.
+    columns : list of str
+        All columns of the source, also those that are not held.
+    reading : Reading
+        The options that say how words are read.
+    n_rows : int
+    """
+
+    connection: Any
+    name: str
+    where: str
+    types: dict[str, str]
+    typed: bool
+    columns: list[str]
+    reading: Reading = field(default_factory=Reading)
+    n_rows: int = 0
+
+    def value(self, expression: str, row: int) -> Any:
+        """Return the value of an SQL expression in a row."""
+        return self.connection.execute(f"SELECT {expression} FROM {self.name} WHERE rowid = {row}").fetchone()[0]
+
+    def one(self, *expressions: str, condition: str = "true") -> tuple[Any, ...]:
+        """Return aggregates over the rows that meet a condition."""
+        sql = f"SELECT {', '.join(expressions)} FROM {self.name} WHERE {condition}"
+        return tuple(self.connection.execute(sql).fetchone())
+
+    def batches(self, *expressions: str) -> Iterator[list[Any]]:
+        """Yield arrays of pyarrow of the expressions for some ten thousand rows at a time, in the order of the rows."""
+        sql = f"SELECT {', '.join(f'{text} AS c{at}' for at, text in enumerate(expressions))} FROM {self.name}"
+        yield from batches(self.connection, sql, len(expressions))
+
+
+def quote(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def batches(connection: Any, sql: str, n_columns: int = 1) -> Iterator[list[Any]]:
+    """Yield the columns of a query's result as arrays of pyarrow, some ten thousand rows at a time, fewer of many
+    columns.
+    """
+    for batch in connection.execute(sql).to_arrow_reader(max(2048, min(_ROWS, _CELLS // n_columns))):
+        yield batch.columns
+
+
+@contextlib.contextmanager
+def connect(folder: Any = None, n_bytes: int | None = None) -> Iterator[Any]:
+    """Open a DuckDB of our own, which ends with the block.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Private folder for what does not fit into memory. Without it nothing is written.
+    n_bytes : int, optional
+        Of memory that DuckDB may take; by default four fifths of the machine's.
+    """
+    duckdb = needs("duckdb", "tables")
+    needs("pyarrow", "tables")
+    options = {"autoinstall_known_extensions": "false", "temp_directory": "" if folder is None else str(folder),
+               "default_order": "asc", "preserve_insertion_order": "true"}
+    threads = len(os.sched_getaffinity(0))
+    if n_bytes is not None:
+        options["memory_limit"] = f"{max(n_bytes - _LIBRARIES, _LEAST) >> 10}KiB"
+        threads = max(1, min(threads, n_bytes // _PER_THREAD))
+    connection = duckdb.connect(":memory:", config={**options, "threads": str(threads)})
+    try:
+        connection.execute("SET enable_progress_bar = false")
+        yield connection
+    except duckdb.OutOfMemoryException as error:
+        raise ConfigError("--memory: too little for these tables; give more, or leave the option out") from error
+    finally:
+        connection.close()
+
+
+def read(connection: Any, source: Any, reading_: Reading, asked: Sequence[str | None], where: str,
+         hold: Callable[[list[str]], list[str]] | None = None) -> Table:
+    """Read a source into a table of DuckDB.
+
+    Parameters
+    ----------
+    connection : duckdb.DuckDBPyConnection
+    source : path, Query, Pieces or table
+        A file or a glob, by its ending: Parquet, Arrow, JSON lines, .npy, else text, compressed where it ends in .gz or
+        .zst. Or a dict of arrays, a table of pandas, polars or pyarrow, or any other with `__arrow_c_stream__`.
+    reading_ : Reading
+    asked : sequence of str or None
+        Columns that the user names; None is left out.
+    where : str
+        Name in messages of what is no file.
+    hold : callable, optional
+        hold(names) returns the columns that are held, by default those of `asked`.
+
+    Raises
+    ------
+    DataError
+        The source cannot be read, two columns have one name, or a column is missing.
+    """
+    where = str(source) if isinstance(source, str | Path) else source.where if isinstance(source, Pieces | Named) else where
+    needed = list(dict.fromkeys(name for name in asked if name is not None))
+    with contextlib.ExitStack() as held, explained(where):
+        relation, names, typed = _relation(connection, source, reading_, needed, where, held)
+        _check_names(where, names)
+        for name in needed:
+            if name not in names:
+                raise DataError(f"{where}: no column {name!r}: there are {', '.join(names)}{suggestion(name, names)}")
+        wanted = needed if hold is None else hold(names)
+        (number,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 't%'").fetchone()
+        table = f"temp.main.t{number}"
+        shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {relation}")
+        kinds = {name: kind_of(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
+        (n_rows,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return Table(connection, table, where, kinds, typed, names, reading_, n_rows)
+
+
+def kind_of(type_: Any) -> str:
+    """Return the kind of a DuckDB type, as `Table.types` has it."""
+    name = str(type_)
+    if name.endswith("]"):
+        return "list"
+    if name in _WHOLE:
+        return "whole"
+    if name in ("FLOAT", "DOUBLE") or name.startswith("DECIMAL"):
+        return "float"
+    if name.startswith(("DATE", "TIMESTAMP")):
+        return "date"
+    return {"BOOLEAN": "bool", "VARCHAR": "word", "UUID": "word", '"NULL"': "float"}.get(
+        name, "word" if name.startswith("ENUM") else "other")
+
+
+def unnamed(name: str) -> bool:
+    """Return True if a column is the index that pandas wrote without a name."""
+    return _UNNAMED.fullmatch(name) is not None
+
+
+def _check_names(where, names):
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(set(names)) < len(
+        names) else None
+    if twice is not None:
+        raise DataError(f"{where}: two columns are named {twice!r}")
+    folded = {}
+    for name in names:
+        other = folded.setdefault(name.lower(), name)
+        if other != name:
+            raise DataError(f"{where}: columns {other!r} and {name!r} differ in capitals alone; rename one of them")
+
+
+def _relation(connection, source, reading_, asked, where, held):
+    """Return what stands behind FROM, the names of the columns, and whether they have types."""
+    if isinstance(source, Query):
+        held.callback(connection.execute, "USE memory")
+        return _of_query(connection, source, where)
+    if not isinstance(source, str | Path):
+        return _registered(connection, arrow_reader(source, where), held)
+    path = str(source)
+    files = _files(path)
+    suffix = Path(files[0]).suffix
+    if suffix == ".npy":
+        return _registered(connection, arrow_reader(_npy_columns(path), where), held)
+    if suffix in ARROW:
+        return _registered(connection, held.enter_context(_ipc(path)), held)
+    if suffix in SQLITE:
+        raise ConfigError(f"{path}: a database; in a TOML file database={path!r} and table= or query= name the rows")
+    listed = listing(files)
+    if suffix == ".parquet":
+        return _described(connection, f"read_parquet({listed})")
+    if suffix in JSON:
+        return _described(connection, f"read_json({listed}, format='newline_delimited', sample_size=-1)")
+    sizes = [text_bytes(name) for name in files]
+    form = text_form(connection, files, reading_, asked, sizes[0])
+    return form.relation(files), form.names, False
+
+
+def _files(path):
+    if not any(mark in path for mark in "*?[") or os.path.exists(path):
+        if not os.path.exists(path):
+            raise DataError(f"{path}: no such file")
+        return [str(regular(path))]
+    found = sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise DataError(f"{path}: no such file")
+    return [str(regular(name)) for name in found]
+
+
+def text_bytes(path: str) -> int:
+    """Return the size of a file's text in bytes.
+
+    A DataError tells where a compressed file is cut or damaged, which DuckDB would not.
+    """
+    suffix, size = Path(path).suffix, 0
+    if suffix not in (".gz", ".zst"):
+        return os.path.getsize(path)
+    with reading(path), contextlib.ExitStack() as held:
+        if suffix == ".gz":
+            file = held.enter_context(gzip.open(path))
+        else:
+            arrow = needs("pyarrow", path)
+            file = held.enter_context(arrow.CompressedInputStream(held.enter_context(arrow.OSFile(path)), "zstd"))
+        while data := file.read(1 << 20):
+            size += len(data)
+    return size
+
+
+def _described(connection, relation):
+    found = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
+    return relation, [name for name, *_ in found], True
+
+
+def _registered(connection, reader, held):
+    names = list(reader.schema.names)
+    name = f"given_{id(reader)}"
+    if len({word.lower() for word in names}) == len(names):  # else DuckDB would rename some; they are refused
+        connection.register(name, reader)
+        held.callback(connection.unregister, name)
+    return name, names, True
+
+
+def _of_query(connection, query, where):
+    statements = connection.extract_statements(query.sql)
+    if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
+        raise ConfigError(f"{where}: query: expected one SELECT statement")
+    if query.folder is not None:
+        connection.execute(f"SET file_search_path = {literal(str(query.folder))}")
+    if query.database:
+        _attach(connection, query, where)
+    relation = f"({query.sql.rstrip().rstrip(';')})"
+    return _described(connection, relation)
+
+
+def _attach(connection, query, where):
+    postgres = query.database.startswith(("postgres://", "postgresql://"))
+    kind = "postgres" if postgres else "sqlite"
+    if not postgres and not os.path.exists(query.database):
+        raise DataError(f"{query.database}: no such file")
+    module = needs(f"duckdb_extension_{kind}_scanner", f"{where}: a database of {kind}")
+    version = f"v{importlib.import_module('duckdb').__version__}"
+    file = Path(module.__file__).parent / "extensions" / version / f"{kind}_scanner.duckdb_extension"
+    if not file.exists():
+        raise ConfigError(f"{where}: the package duckdb-extension-{kind}-scanner is not of DuckDB {version}; "
+                          "pip install 'sarlite[databases]' installs packages that fit each other")
+    connection.execute(f"LOAD {literal(str(file))}")
+    name = f"base_{abs(hash(query.database))}"
+    try:
+        connection.execute(f"ATTACH IF NOT EXISTS {literal(query.database)} AS {name} (TYPE {kind}, READ_ONLY)")
+    except Exception as error:
+        shown = re.sub(r"//[^@/]*@", "//", query.database)  # without a password
+        raise DataError(f"{where}: database {shown}: {_told(str(error))}") from None
+    connection.execute(f"USE {name}")
+
+
+# ---- objects in memory
+
+
+def arrow_reader(source: Any, where: str) -> Any:
+    """Return a record batch reader of pyarrow over a table in memory; nulls, masks and missing values are nulls."""
+    arrow = needs("pyarrow", where)
+    if isinstance(source, Pieces):
+        pieces = iter(source.pieces)
+        first = _arrow_columns(next(pieces), where)
+        rest = (_arrow_columns(piece, where).cast(first.schema).to_batches() for piece in pieces)
+        return arrow.RecordBatchReader.from_batches(
+            first.schema, (batch for found in (first.to_batches(), *rest) for batch in found))
+    if isinstance(source, Mapping):
+        return _arrow_columns(source, where).to_reader()
+    if hasattr(source, "to_batches") and hasattr(source, "schema"):
+        return source.to_reader() if hasattr(source, "to_reader") else source
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # of pandas, whose objects are looked at one by one
+        return _arrow_columns({name: source[name] for name in source.columns}, where).to_reader()
+    with reading(where):
+        if hasattr(source, "__arrow_c_stream__"):
+            return arrow.RecordBatchReader.from_stream(source)
+        if hasattr(source, "__dataframe__"):
+            return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
+    raise ConfigError(f"{where}: {type(source).__name__} is no table: a dict of arrays, a table of pandas, polars or "
+                      "pyarrow, or what has __arrow_c_stream__ or __dataframe__")
+
+
+def _arrow_columns(columns, where):
+    arrow = needs("pyarrow", where)
+    made = {str(name): _arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in made.items()}
+    if len({*lengths.values()}) > 1:
+        raise DataError(f"{where}: columns of different lengths: {lengths}")
+    return arrow.Table.from_arrays([*made.values()], [name or f"Unnamed: {at}" for at, name in enumerate(made)])
+
+
+def _arrow_array(arrow, column, where):
+    """Return a column as an array of pyarrow. Objects of several kinds are refused by the first row that differs."""
+    values, mask = column, None
+    if isinstance(column, np.ma.MaskedArray):
+        values, mask = column.data, np.ma.getmaskarray(column)
+    elif hasattr(column, "__arrow_array__"):
+        return column.__arrow_array__()
+    if hasattr(values, "ndim") and values.ndim == 2:
+        flat = np.asarray(values)
+        if mask is not None and mask.any():
+            raise DataError(f"{where}: a masked value in a column of lists")
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.ravel()), flat.shape[1])
+    kind = getattr(getattr(values, "dtype", None), "kind", "O")
+    if kind in "TUS":
+        values = np.asarray(values).astype(object)
+    try:
+        found = arrow.array(values, from_pandas=True, mask=mask)
+        return found.combine_chunks() if isinstance(found, arrow.ChunkedArray) else found
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError):
+        cells = list(values)
+        kinds = [_kind(cell) for cell in cells]
+        first = next((one for one in kinds if one), None)
+        at = next((at for at, one in enumerate(kinds) if one not in (None, first)), None)
+        if at is None:
+            raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
+                            "column first") from None
+        raise DataError(f"{where}: row {at}: {cells[at]!r} is of {kinds[at]}, but values before are of {first}; "
+                        "convert the column to one kind first") from None
+
+
+def _kind(cell):
+    missing = cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
+    return None if missing else type(cell).__name__
+
+
+def _npy_columns(path):
+    array = npyfile.load(path, "table", "biufUS")
+    if array.ndim not in (1, 2):
+        raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")
+    return {"0": array} if array.ndim == 1 else {str(at): np.ascontiguousarray(column) for at, column
+                                                 in enumerate(array.T)}
+
+
+@contextlib.contextmanager
+def _ipc(path):
+    """Open Arrow's file format, which Feather is too, or its stream format."""
+    arrow, ipc = needs("pyarrow", path), needs("pyarrow.ipc", path)
+    with reading(path), arrow.memory_map(path) as file:
+        magic = file.read(6)
+        file.seek(0)
+        if magic != b"ARROW1":
+            yield ipc.open_stream(file)
+            return
+        found = ipc.open_file(file)
+        yield arrow.RecordBatchReader.from_batches(
+            found.schema, (found.get_batch(at) for at in range(found.num_record_batches)))
+
+
+# ---- errors
+
+
+@contextlib.contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn an error of DuckDB into a DataError in the words of this project."""
+    duckdb = needs("duckdb", where)
+    try:
+        with reading(where):
+            yield
+    except DataError as error:
+        cause = error.__cause__
+        if isinstance(cause, duckdb.OutOfMemoryException):
+            raise cause from None
+        if isinstance(cause, duckdb.Error):
+            raise DataError(f"{where}: {_told(str(cause))}") from cause
+        raise
+
+
+_COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
+                    re.DOTALL)
+_LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.DOTALL)
+
+
+def _told(text):
+    """Return what an error of DuckDB says, in this project's words."""
+    if "sarlite: " in text:
+        return text.partition("sarlite: ")[2].partition("\n")[0]
+    found = _COUNT.search(text)
+    if found:
+        line, shown, expected, n = found.groups()
+        comment = "; comment=# skips lines that begin with #" if shown.startswith("#") else ""
+        return f"line {line}: {n} words, expected {expected}: {shown[:200]}{comment}"
+    found = _LINE.search(text)
+    if found:
+        line, shown, why = found.groups()
+        word = re.search(r'Could not convert string "(.*?)" to', text, re.DOTALL)
+        if word:
+            return f"line {line}: {word[1]!r} is no number"
+        if "utf-8" in why:
+            return f"line {line}: cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
+        if "quote" in why:
+            return (f"line {line}: a quote that is not closed, or letters behind a closing quote; inside of quotes a "
+                    f"quote is written twice: {shown[:200]}")
+        return f"line {line}: {why.strip().rstrip('.')}: {shown[:200]}"
+    if "utf-8" in text.lower() or "unicode" in text.lower():
+        return "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
+    if "Parallel CSV Reader" in text or "line size" in text.lower():
+        return f"a line of {LINE_BYTES:,} characters or more"
+    first = text.partition("\n")[0]
+    return re.sub(r"^[A-Z][\w ]* Error: ", "", first).strip()
+
+
+__all__ = ["Named", "Pieces", "Query", "Reading", "Table", "TextForm", "arrow_reader", "batches", "connect",
+           "kind_of", "explained", "literal", "quote", "read", "text_bytes", "unnamed"]

@@ -1,0 +1,206 @@
+"""The form of a text file: what parts its columns, and what its first line is."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sarlite.errors import ConfigError, DataError
+
+ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to", "start_id", "end_id"))
+"""Names of the columns of an edge's ends, without signs before the name, which make a first line a header."""
+LINE_BYTES = 1 << 24
+_LINES = "delim='\\0', quote='', escape='', header=false, columns={'line': 'VARCHAR'}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the user says that a table is read.
+
+    Attributes
+    ----------
+    header : bool, optional
+        True if the first line of text names the columns; by default the lines decide, or the question is asked.
+    null : tuple of str, optional
+        Words that are no value, beside the empty word, nan and null. Not None settles all doubts about such words.
+    decimal : str
+        "." or ",".
+    comment : str, optional
+        Lines of text that begin with this character are skipped.
+    """
+
+    header: bool | None = None
+    null: tuple[str, ...] | None = None
+    decimal: str = "."
+    comment: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise ConfigError(f"decimal: {self.decimal!r} is neither . nor ,")
+        if self.comment is not None and len(self.comment) != 1:
+            raise ConfigError(f"comment: {self.comment!r} is not one character, such as #")
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How DuckDB reads a text file.
+
+    Attributes
+    ----------
+    delimiter : str or None
+        None for blanks, of which several count as one.
+    header : bool
+    names : list of str
+    encoding : str
+    comment : str or None
+    """
+
+    delimiter: str | None
+    header: bool
+    names: list[str]
+    encoding: str
+    comment: str | None
+
+    def relation(self, files: Sequence[str], kind: str = "VARCHAR") -> str:
+        """Return what stands behind FROM for files, whose words are read as a type of SQL."""
+        common = f"auto_detect=false, encoding='{self.encoding}', max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}"
+        if self.delimiter is None or self.comment is not None:
+            return self._split_lines(listing(files), common, kind)
+        columns = ", ".join(f"{literal(name)}: '{kind}'" for name in self.names)
+        skip = f"header={str(self.header).lower()}"
+        return (f"read_csv({listing(files)}, {common}, delim={literal(self.delimiter)}, {skip}, quote='\"', escape='\"', "
+                f"strict_mode=true, columns={{{columns}}})")
+
+    def _split_lines(self, files, common, kind):
+        """Return the relation of lines that SQL splits: at blanks, or where comments stand between lines.
+
+        DuckDB's own comments would end a line at any such character.
+        """
+        trimmed, n = "trim(line, e' \\t\\r')", len(self.names)
+        words = f"regexp_split_to_array({trimmed}, '[ \\t]+')" if self.delimiter is None else \
+            f"string_split(rtrim(line, e'\\r'), {literal(self.delimiter)})"
+        kept = f"{trimmed} <> ''" + ("" if self.comment is None else f" AND NOT starts_with(line, {literal(self.comment)})")
+        lines = (f"(SELECT line, {words} AS words FROM read_csv({files}, {common}, {_LINES}) WHERE {kept}"
+                 f"{' OFFSET 1' if self.header else ''})")
+        quoted = "" if self.delimiter is None else (
+            "WHEN contains(line, '\"') THEN error('sarlite: a quote in a file with comments, which is not read: ' || line) ")
+        checked = (f"CASE {quoted}WHEN len(words) <> {n} THEN error('sarlite: ' || len(words) || ' words, expected {n}: ' || "
+                   f"line) ELSE CAST(nullif(words[{{}}], '') AS {kind}) END AS {{}}")
+        shown = ", ".join(checked.format(at, '"' + name.replace('"', '""') + '"')
+                          for at, name in enumerate(self.names, 1))
+        return f"(SELECT {shown} FROM {lines})"
+
+
+def text_form(connection: Any, files: Sequence[str], reading: Reading, asked: Sequence[str],
+              n_bytes: int) -> TextForm:
+    """Find the form of text files from their options and the first lines of the first file.
+
+    Parameters
+    ----------
+    asked : sequence of str
+        Columns that will be asked for: a first line that has one is a header.
+    n_bytes : int
+        Size of the first file's text.
+
+    Raises
+    ------
+    DataError
+        The lines leave open whether the first one is a header, or a comment.
+    """
+    path = files[0]
+    encoding = _encoding(path)
+    lines = _first_lines(connection, path, encoding)
+    if any(len(line) >= LINE_BYTES for line in lines) or not lines and n_bytes >= LINE_BYTES:
+        raise DataError(f"{path}: a line of {LINE_BYTES:,} characters or more")
+    if reading.comment is not None:
+        lines = [line for line in lines if not line.startswith(reading.comment)]
+    delimiter = _delimiter(path, lines[0] if lines else "")
+    rows = _rows(lines, delimiter)
+    first, second = (rows[at] if at < len(rows) else [] for at in range(2))
+    if reading.header is None and reading.comment is None and lines and lines[0].startswith("#") and not (
+            {*asked} & {*first}):
+        raise DataError(f"{path}: the first line, {lines[0][:80]!r}, may be a comment: comment=# skips lines that begin "
+                        "with #, and header=true or header=false reads it as a header or as a row")
+    header = _is_header(path, first, second, asked) if reading.header is None else reading.header
+    if not lines:
+        names = [*asked] or ["0"]
+    elif header:
+        names = [word.strip() or f"Unnamed: {at}" for at, word in enumerate(first)]
+    else:
+        names = [str(at) for at in range(len(first))]
+    return TextForm(delimiter, header, names, encoding, reading.comment)
+
+
+def is_number(word: str) -> bool:
+    """Return True if a word is a number, nan and inf included."""
+    try:
+        return "_" not in word and float(word.strip().replace(",", ".")) is not None
+    except ValueError:
+        return False
+
+
+def _encoding(path):
+    if Path(path).suffix in (".gz", ".zst"):
+        return "utf-8"
+    with open(path, "rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+
+
+def _first_lines(connection, path, encoding, n=64):
+    """Return the first lines that are not empty."""
+    found = connection.execute(
+        f"SELECT line FROM read_csv({literal(path)}, auto_detect=false, encoding='{encoding}', "
+        f"max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}, {_LINES}) WHERE trim(line) <> '' LIMIT {n}").fetchall()
+    return [line.rstrip("\r") for (line,) in found]
+
+
+def _delimiter(path, line):
+    if ".tsv" in Path(path).suffixes or "\t" in line:
+        return "\t"
+    for mark in ",;":
+        if mark in line:
+            return mark
+    return None if len(line.split()) > 1 else ","
+
+
+def _rows(lines, delimiter):
+    """Return the words of the first two rows; a word in quotes may go on in the next line."""
+    if delimiter is None:
+        return [line.split() for line in lines[:2]]
+    rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
+    return [row for row, _ in zip(rows, range(2))]
+
+
+def _is_header(path, first, second, asked):
+    """Tell whether the first line names the columns: the one rule for all tables of text."""
+    words = [word.strip() for word in first]
+    if {*asked} & {*words}:
+        return True
+    numbers = [is_number(word) for word in words]
+    below = [is_number(word.strip()) for word in second]
+    if not words or all(numbers):
+        return False
+    if not any(numbers):
+        if any(below) or len({word.lstrip("_:#").lower() for word in words} & ENDS) > 1:
+            return True
+        if not second:
+            return _ask(path, first)
+    elif not any(under and not number for number, under in zip(numbers, below)):
+        return False
+    return _ask(path, first)
+
+
+def _ask(path, first):
+    raise DataError(f"{path}: the first line, {','.join(first)[:200]!r}, may be a header or a row: header=true or "
+                    "header=false says which")
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def listing(files: Sequence[str]) -> str:
+    """Return files as a list of SQL."""
+    return f"[{', '.join(map(literal, files))}]"

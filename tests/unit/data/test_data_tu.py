@@ -1,0 +1,36 @@
+"""Sets of graphs in TU Dortmund's layout that are unusual, or wrong."""
+
+import numpy as np
+import pytest
+
+from sarlite.data import load
+from sarlite.errors import DataError
+
+
+def write(folder, edges, graph_of, labels):
+    for name, rows in (("A", edges), ("graph_indicator", graph_of), ("graph_labels", labels)):
+        (folder / f"S_{name}.txt").write_text("".join(", ".join(map(str, np.atleast_1d(row))) + "\n" for row in rows))
+    return f"tu:{folder}"
+
+
+def test_a_set_without_an_edge(tmp_path):
+    spec = write(tmp_path, [], [1, 1, 2, 3], [0, 1, 0])
+    found = load(spec, relational=True, allow_empty=("train", "val", "test"))
+    assert found.n_nodes_by_type == {"node": 4, "graph": 3} and found.edges["node", "edge", "node"].n_edges == 0
+
+
+def test_numbers_that_begin_anew_in_each_graph_are_refused(tmp_path):
+    """All edges would lie in the first graph."""
+    edges = [(1, 2), (2, 1), (2, 3)]
+    spec = write(tmp_path, edges * 3, [1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 1, 0])
+    with pytest.raises(DataError, match="S_A.txt: the largest node is 3, but there are 9 nodes .*do not begin anew in each"):
+        load(spec, relational=True)
+    right = [(a + shift, b + shift) for shift in (0, 3, 6) for a, b in edges]
+    assert load(write(tmp_path, right, [1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 1, 0]), relational=True,
+                allow_empty=("train", "val", "test")).n_edges == 9 + 9
+
+
+def test_an_odd_word_is_named_by_its_line(tmp_path):
+    spec = write(tmp_path, [(1, 2), (2, "x")], [1, 1], [0])
+    with pytest.raises(DataError, match="S_A.txt: A: line 2: ' x' is no number"):
+        load(spec, relational=True)

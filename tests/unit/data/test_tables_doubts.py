@@ -1,0 +1,290 @@
+"""Nothing in a table is guessed in silence: situations from public bug reports, each with the right answer."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sarlite.cli.data_command import main
+from sarlite.data import format, from_tables, load
+from sarlite.data.tables.checks import times
+from sarlite.data.tables.sources import Reading, connect, read
+from sarlite.errors import ConfigError, DataError
+
+ALL = ("train", "val", "test")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("src,dst\na,b\nb,c\n")
+    return tmp_path
+
+
+def nodes_of(here, text, options="", **more):
+    (here / "n.csv").write_text(text)
+    return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **more)
+
+
+# 1: headers
+
+
+@pytest.mark.parametrize("header", ["_from,_to", ":START_ID,:END_ID", "source,target", "#src,dst"])
+def test_a_header_may_begin_with_a_sign(here, header):
+    (here / "x.csv").write_text(f"{header}\nann,bob\nbob,cas\n")
+    first, second = header.split(",")
+    assert load(f"edges:x.csv,src={first},dst={second}", allow_empty=ALL).n_edges == 2
+    if not header.startswith("#"):
+        assert load("edges:x.csv", allow_empty=ALL).n_edges == 2
+
+
+@pytest.mark.parametrize("text, n", [("_a,_b\n1,2\n", 1), ("1,2\n3,4\n", 2), ("x1,x2\n7,8\n", 1)])
+def test_words_above_numbers_are_a_header(here, text, n):
+    (here / "x.csv").write_text(text)
+    assert load("edges:x.csv", allow_empty=ALL).n_edges == n
+
+
+@pytest.mark.parametrize("text", ["who,whom\nann,bob\n", "a,2\n1,2\n"])
+def test_a_header_in_doubt_is_asked_about(here, text):
+    (here / "x.csv").write_text(text)
+    with pytest.raises(DataError, match="x.csv: the first line, .*, may be a header or a row: header=true or header=false"):
+        load("edges:x.csv", allow_empty=ALL)
+    assert load("edges:x.csv,header=true", allow_empty=ALL).n_edges == 1
+
+
+# 2: numbers with an odd word
+
+
+@pytest.mark.parametrize("odd", ['"1,234"', "n/a", "12%", '"1,5"', "1_000", "1.2.3", "0x10"])
+@pytest.mark.parametrize("asked", ["", ",features=age"])
+def test_an_odd_word_among_numbers_is_refused_by_row(here, odd, asked):
+    text = "id,age\na,1\nb,2\n" + f"c,{odd}\n"
+    with pytest.raises(DataError, match=f"n.csv: row 2, column 'age': '{odd.strip(chr(34))}' is no number; .*null=WORD"):
+        nodes_of(here, text, asked)
+
+
+def test_an_odd_word_far_down_is_found(here):
+    rows = [f"u{row},{row}" for row in range(70_000)]
+    rows[69_000] = "u69000,oops"
+    (here / "e.csv").write_text("src,dst\nu1,u2\n")
+    with pytest.raises(DataError, match="n.csv: row 69000, column 'age': 'oops' is no number"):
+        nodes_of(here, "id,age\n" + "\n".join(rows))
+
+
+def test_options_settle_what_is_doubtful(here):
+    found = nodes_of(here, "id,age\na,1\nb,n/a\nc,3\n", ",null=n/a+?,fill=mean")
+    assert found.features.ravel().tolist() == [1, 2, 3]
+    found = nodes_of(here, "id;age\na;1,5\nb;-2,25\nc;3\n", ",decimal=,,features=age")
+    assert found.features.ravel().tolist() == [1.5, -2.25, 3]
+    with pytest.raises(DataError, match="row 0, column 'age': '1.234,5' is no number"):
+        nodes_of(here, "id;age\na;1.234,5\nb;2\nc;3\n", ",decimal=,")
+    with pytest.raises(ConfigError, match="decimal: '!' is neither"):
+        nodes_of(here, "id,age\na,1\n", ",decimal=!")
+
+
+def test_columns_of_words_are_left_out_and_told(here):
+    found = nodes_of(here, ",id,city,age,seen\n0,a,x,1,2024-01-01\n1,b,y,2,2024-01-02\n2,c,z,3,2024-01-02\n")
+    columns = found.provenance["tables"]["nodes"]["node"]["sources"][0]["columns"]
+    assert found.features.ravel().tolist() == [1, 2, 3]
+    assert columns == {"Unnamed: 0": "left out: an index without a name", "id": "id", "city": "left out: words",
+                       "age": "feature (number)", "seen": "left out: words"}
+
+
+# 3: labels are values
+
+
+@pytest.mark.parametrize("labels, names, codes", [
+    (["-1", "1", "-1"], ["-1", "1"], [0, 1, 0]), (["1", "2", "3"], ["1", "2", "3"], [0, 1, 2]), (["0", "1", "2"], None, [0, 1, 2]),
+    (["7", "", "7"], ["7"], [0, -1, 0]), (["a", "nan", "b"], ["a", "b"], [0, -1, 1]), (["1.0", "2.0", "1.0"], ["1", "2"], [0, 1, 0]),
+    (["true", "false", "true"], ["false", "true"], [1, 0, 1]), (["0", "1", "3"], ["0", "1", "3"], [0, 1, 2]),
+])  # fmt: skip
+def test_labels_are_values(here, labels, names, codes):
+    found = nodes_of(here, "id,y\n" + "".join(f"{node},{label}\n" for node, label in zip("abc", labels)), ",labels=y")
+    assert found.class_names == names and found.labels.tolist() == codes and found.n_classes == max(codes) + 1
+
+
+@pytest.mark.parametrize("word", ["NA", "None", "N/A", "<NA>", "?"])
+def test_words_that_may_be_no_label_are_asked_about(here, word):
+    text = f"id,y\na,good\nb,{word}\nc,bad\n"
+    with pytest.raises(DataError, match=r"row 1, column 'y': .* may be a class or no label: null=WORD\+WORD"):
+        nodes_of(here, text, ",labels=y")
+    assert nodes_of(here, text, f",labels=y,null={word}").labels.tolist() == [1, -1, 0]
+    assert nodes_of(here, text, ",labels=y,null=nan").n_classes == 3
+
+
+def test_minus_one_beside_numbers_from_zero_is_asked_about(here):
+    text = "id,y\na,0\nb,-1\nc,1\n"
+    with pytest.raises(DataError, match="row 1, column 'y': -1 beside 0 to 1 may be a class or no label: null=-1"):
+        nodes_of(here, text, ",labels=y")
+    assert nodes_of(here, text, ",labels=y,null=-1").labels.tolist() == [0, -1, 1]
+    assert nodes_of(here, text, ",labels=y,null=nan").class_names == ["-1", "0", "1"]
+
+
+# 4: lines that begin with #
+
+
+def test_lines_with_a_sharp_are_rows(here):
+    (here / "e.csv").write_text("src,dst\n#a,b\nb,#c\n")
+    found = nodes_of(here, "id,age\n#a,1\nb,2\n#c,3\n")
+    assert found.n_nodes == 3 and found.n_edges == 2
+    found = load("edges:e.csv,src=src,dst=dst,comment=#", allow_empty=ALL)
+    assert found.n_edges == 1
+
+
+# 5: nulls at every door
+
+
+@pytest.mark.parametrize("kind", ["masked", "pandas", "object"])
+def test_nulls_stay_nulls(kind):
+    import pandas
+
+    ages = {"masked": np.ma.array([1, 99, 3], mask=[0, 1, 0]), "pandas": pandas.array([1, None, 3], dtype="Int64"),
+            "object": [1, None, 3]}[kind]  # fmt: skip
+    labels = {"masked": np.ma.array([0, 1, 1], mask=[0, 1, 0]), "pandas": pandas.array([0, None, 1], dtype="Int64"),
+              "object": [0, None, 1]}[kind]  # fmt: skip
+    table = {"id": ["a", "b", "c"], "age": ages, "y": labels}
+    table = pandas.DataFrame(table) if kind == "pandas" else table
+    edges = {"file": {"src": ["a"], "dst": ["b"]}, "relation": ["u", "e", "u"], "src": "src", "dst": "dst"}
+    nodes = {"file": table, "id": "id", "labels": "y", "features": ["age"]}
+    with pytest.raises(DataError, match="nodes.u: row 1, column 'age': no value; fill=0 or fill=mean"):
+        from_tables({"nodes": {"u": nodes}, "edges": [edges]})
+    found = from_tables({"nodes": {"u": {**nodes, "fill": "mean"}}, "edges": [edges]})
+    assert found.features.ravel().tolist() == [1, 2, 3] and found.labels.tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize("ids, told", [
+    (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "row 1, column 'id': no id"), ([1.0, 2.0, 3.0], "no ids of nodes, which are whole numbers"),
+    (np.array(["2024-01-01"] * 3, "M8[D]"), "column 'id': dates: these are no ids"), (["a", None, "c"], "row 1, column 'id': no id"),
+    ([1, "b", 3], "column 'id': row 1: 'b' is of str, but values before are of int"),
+])  # fmt: skip
+def test_ids_that_are_none(ids, told):
+    edges = {"file": {"src": ids[:1], "dst": ids[:1]}, "relation": ["u", "e", "u"]}
+    with pytest.raises(DataError, match=told):
+        from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
+
+
+# 6: undirected, in every door
+
+
+def test_undirected_means_the_same_everywhere(here, capsys):
+    from sarlite import Graph
+
+    src, dst, weight = [0, 1, 1, 2, 2], [1, 0, 2, 2, 0], [5.0, 5, 6, 7, 8]
+    (here / "w.csv").write_text("s,d,w\n" + "".join(f"{a},{b},{w}\n" for a, b, w in zip(src, dst, weight)))
+    made = load("edges:w.csv,src=s,dst=d,weight=w", undirected=True, allow_empty=ALL)
+    graph = Graph.from_pandas({"s": src, "d": dst, "w": weight}, "s", "d", weight="w", undirected=True)
+    plain = Graph.from_edges(src, dst, undirected=True)
+    assert made.indptr.tolist() == np.cumsum([0, *graph.in_degrees]).tolist() == np.cumsum([0, *plain.in_degrees]).tolist()
+    assert made.edge_weight.tolist() == [5, 8, 5, 6, 8, 6, 7] and made.indices.tolist() == [1, 2, 0, 2, 0, 1, 2]
+    assert graph.to_scipy().toarray().tolist() == [[0, 5, 8], [5, 0, 6], [8, 6, 7]]
+    assert made.provenance["tables"]["edges"]["node.edge.node"]["changes"] == {"reverses added": 4, "joined with an equal edge": 2}
+    assert main(["convert", "edges:w.csv,src=s,dst=d,weight=w", "d", "--undirected", "--allow-empty", "all"]) == 0
+    assert "7 edges, 1 self edges, 0 repeat another edge, 4 reverses added, 2 joined with an equal edge" in capsys.readouterr().out
+    (here / "w.csv").write_text("s,d,w\n0,1,5\n1,0,6\n")
+    with pytest.raises(ConfigError, match="w.csv: rows 0 and 1 are one edge with different values, so the edges cannot be joined"):
+        load("edges:w.csv,src=s,dst=d,weight=w", undirected=True, allow_empty=ALL)
+
+
+# 7: times
+
+
+@pytest.mark.parametrize("cells, expected", [
+    (["2024-01-01T00:00:00.000000001", "2024-01-01"], [1704067200000000001, 1704067200000000000]),
+    (["9007199254740993", "1"], [9007199254740993, 1]),
+])  # fmt: skip
+def test_times_keep_their_precision(here, cells, expected):
+    (here / "t.csv").write_text("t\n" + "\n".join(cells) + "\n")
+    typed = {"t": np.array(cells, "M8[ns]") if "-" in cells[0] else np.array(cells, np.int64)}
+    with connect() as connection:
+        for source in ("t.csv", typed):
+            found = times(read(connection, source, Reading(header=True), ["t"], "t"), "t")
+            assert found.dtype == np.int64 and found.tolist() == expected
+
+
+# 8: words of this project
+
+
+@pytest.mark.parametrize("text, told", [
+    ("id,age\na,1\nb,2,3\n", "n.csv: line 3: 3 words, expected 2: b,2,3"),
+    ('id,age\na,1\nb,"2"3\n', "n.csv: line 3: a quote that is not closed, or letters behind a closing quote"),
+    ("id,age\na,1\nb,Z\xeb\n", "n.csv: line 3: cannot be read: it is not UTF-8"),
+    ("id,id\na,1\n", "n.csv: two columns are named 'id'"), ("id,age,Age\na,1,1\n", "columns 'age' and 'Age' differ in capitals alone"),
+])  # fmt: skip
+def test_no_word_of_the_engine_reaches_the_user(here, text, told):
+    (here / "n.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError) as found:
+        load("edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id", allow_empty=ALL)
+    message = str(found.value)
+    assert told in message and "\n" not in message
+    assert not any(word in message.lower() for word in ("duckdb", "strict_mode", "null_padding", "ignore_errors", "sniff", "exception"))
+
+
+def test_large_ids_name_their_remedy(here):
+    (here / "x.csv").write_text(f"src,dst\n{2**63 + 11},5\n5,{2**64 - 1}\n")
+    with pytest.raises(DataError, match="node id .* names=edges says that ids are names|is no node number.*names=edges"):
+        load("edges:x.csv", allow_empty=ALL)
+    named = load("edges:x.csv,names=edges", allow_empty=ALL)
+    assert named.n_nodes == 3
+    ids = np.array([2**63 + 11, 2**63 + 12, 2**64 - 1], np.uint64)
+    edges = {"file": {"src": ids[:2], "dst": ids[1:]}, "relation": ["u", "e", "u"]}
+    found = from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
+    assert found.indptr.tolist() == [0, 0, 1, 2] and found.indices.tolist() == [0, 1]
+
+
+def test_strings_are_compared_letter_by_letter(here):
+    (here / "e.csv").write_text("src,dst\na, b\n")
+    with pytest.raises(DataError, match="e.csv: row 0, column 'dst': ' b', with its blanks, is not in n.csv, column 'id'"):
+        nodes_of(here, "id,age\na,1\nb,2\n")
+    (here / "e.csv").write_text("src,dst\n7,007\n")
+    assert nodes_of(here, "id,age\n7,1\n007,2\n").indptr.tolist() == [0, 0, 1]
+
+
+def test_one_kind_of_ids_a_type():
+    nodes = {"file": {"id": ["1", "2"]}, "id": "id"}
+    edges = {"file": {"src": [1], "dst": [2]}, "relation": ["u", "e", "u"]}
+    with pytest.raises(DataError, match="nodes.u: column 'id' has words, but edges u.e.u: column 'src' has whole numbers: all ids of type"):
+        from_tables({"nodes": {"u": nodes}, "edges": [edges]})
+
+
+# edges whose ends are no nodes
+
+
+def test_unknown_ends_are_refused_or_dropped(here, capsys):
+    (here / "e.csv").write_text("src,dst,w\na,b,1\na,zed,2\nzed,b,3\nb,a,4\n")
+    spec = "edges:e.csv,src=src,dst=dst,weight=w,nodes=n.csv,id=id"
+    (here / "n.csv").write_text("id\na\nb\n")
+    with pytest.raises(DataError, match="e.csv: row 1, column 'dst': 'zed' is not in n.csv, column 'id'; on_unknown=drop leaves"):
+        load(spec, allow_empty=ALL)
+    assert main(["convert", f"{spec},on_unknown=drop", "d", "--allow-empty", "all"]) == 0
+    assert "2 left out, as an end is no node" in capsys.readouterr().out
+    assert format.open("d").edge_weight.tolist() == [4, 1]
+    with pytest.raises(ConfigError, match="on_unknown: 'skip' is not one of refuse, drop"):
+        load(f"{spec},on_unknown=skip", allow_empty=ALL)
+
+
+def test_the_account_is_kept_and_shown(here, capsys):
+    (here / "e.csv").write_text("src,dst,note\na,b,x\na,b,y\nc,c,z\n")
+    (here / "n.csv").write_text("id,age,y,part\na,1,hot,train\nb,2,cold,val\nc,3,,none\nd,4,hot,test\n")
+    spec = "edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id,labels=y,split=part"
+    assert main(["convert", spec, "d"]) == 0
+    told = capsys.readouterr().out
+    for line in ("node: 4 rows of n.csv", "  id: id", "  age: feature (number)", "  y: label", "  part: split",
+                 "node: 4 nodes, known by words, 1 without edges", "node: 2 classes: cold 1, hot 2",
+                 "node: 1 unlabelled; train 1, val 1, test 1 (column 'part' of n.csv)", "  note: left out: no option names it",
+                 "node.edge.node: 3 edges, 1 self edges, 1 repeat another edge"):  # fmt: skip
+        assert line in told.splitlines(), line
+    assert main(["info", "d"]) == 0 and "node: 2 classes: cold 1, hot 2" in capsys.readouterr().out
+    assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
+    capsys.readouterr()
+    assert main(["info", "d", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"]["nodes"]["node"]["classes"] == {"cold": 1, "hot": 2}
+
+
+def test_training_from_a_directory_loads_no_engine(here):
+    import subprocess
+    import sys
+
+    assert main(["convert", "edges:e.csv,src=src,dst=dst", "d", "--allow-empty", "all"]) == 0
+    code = "import sys; from sarlite.data import load; load('d', allow_empty=('train', 'val', 'test')); " \
+           "assert not {'duckdb', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,87 @@
+"""Random tables against a plain reference of pandas."""
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sarlite import Graph
+from sarlite.data import from_tables
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0", exclude_categories=("Cs", "Cc")), min_size=1, max_size=4)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def graphs(draw):
+    ids = draw(st.lists(draw(st.sampled_from([WORDS, NUMBERS])), min_size=1, max_size=8, unique=True))
+    pairs = draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), max_size=20))
+    n = len(pairs)
+    weights = draw(st.lists(st.floats(-1e6, 1e6), min_size=n, max_size=n))
+    features = draw(st.lists(st.one_of(st.none(), st.floats(-1e3, 1e3, width=32)), min_size=len(ids), max_size=len(ids)))
+    labels = draw(st.lists(st.sampled_from([None, "x", "y", "z"]), min_size=len(ids), max_size=len(ids)))
+    return ids, pairs, weights, features, labels
+
+
+def reference(ids, pairs, weights):
+    """Edges by destination, then source, then row."""
+    number = {word: at for at, word in enumerate(ids)}
+    edges = pandas.DataFrame({"src": [number[a] for a, _ in pairs], "dst": [number[b] for _, b in pairs], "w": weights})
+    return edges.astype({"src": int, "dst": int, "w": float}).sort_values(["dst", "src"], kind="stable")
+
+
+@given(graphs(), st.sampled_from(["dict", "pandas", "csv"]))
+@settings(max_examples=40, deadline=None)
+def test_tables_are_numbered_and_sorted(tmp_path_factory, given_, kind):
+    ids, pairs, weights, features, labels = given_
+    nodes = {"id": ids, "x": features, "y": labels}
+    edges = {"src": [a for a, _ in pairs], "dst": [b for _, b in pairs], "w": weights}
+    if kind != "dict":
+        nodes, edges = pandas.DataFrame(nodes), pandas.DataFrame(edges)
+    if kind == "csv":
+        if not pairs or any(isinstance(word, str) and word.lower() in ("nan", "null", "") for word in ids):
+            return
+        folder = tmp_path_factory.mktemp("random")
+        for name, frame in (("n", nodes), ("e", edges)):
+            frame.to_csv(folder / f"{name}.csv", index=False)
+        nodes, edges = str(folder / "n.csv"), str(folder / "e.csv")
+    of_nodes = {"file": nodes, "id": "id", "features": ["x"], "fill": "0", "labels": "y"}
+    found = from_tables({"nodes": {"u": of_nodes}, "edges": [{"file": edges, "relation": ["u", "e", "u"], "src": "src", "dst": "dst",
+                                                              "weight": "w"}]})
+    expected = reference(ids, pairs, weights)
+    assert found.indices.tolist() == expected.src.tolist() and found.edge_weight.tolist() == expected.w.tolist()
+    assert np.repeat(np.arange(len(ids)), np.diff(found.indptr)).tolist() == expected.dst.tolist()
+    assert found.features.ravel().tolist() == np.float32([0 if x is None else x for x in features]).tolist()
+    names = sorted({label for label in labels if label})
+    assert found.labels.tolist() == [-1 if label is None else names.index(label) for label in labels]
+
+
+@given(graphs(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_from_pandas_is_from_tables(given_, undirected):
+    """The graph's door and the data set's door read the same edges."""
+    ids, pairs, _, _, _ = given_
+    if not pairs:
+        return
+    edges = {"src": [a for a, _ in pairs], "dst": [b for _, b in pairs]}
+    graph = Graph.from_pandas(edges, nodes={"id": ids}, undirected=undirected)
+    data = from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [{"file": edges, "relation": ["u", "e", "u"]}]},
+                       undirected=undirected)
+    assert graph.in_degrees.tolist() == np.diff(data.indptr).tolist()
+    sums = graph.to_scipy().toarray()
+    again = np.zeros_like(sums)
+    np.add.at(again, (np.repeat(np.arange(len(ids)), np.diff(data.indptr)), data.indices), 1)
+    assert sums.tolist() == again.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_that_only_edges_name_ascend(seed):
+    draw = np.random.default_rng(seed)
+    words = [f"{chr(int(at))}{at}" for at in draw.integers(65, 900, 50)]
+    edges = {"src": words[:25], "dst": words[25:]}
+    data = from_tables({"nodes": {"u": {}}, "edges": [{"file": edges, "relation": ["u", "e", "u"]}]})
+    graph = Graph.from_pandas(edges)
+    ends, names = data.target_nodes.names["ends"], data.target_nodes.names["bytes"]
+    known = [bytes(names[ends[at] : ends[at + 1]]).decode() for at in range(data.n_nodes)]
+    assert known == sorted(set(words)) == graph.ids.tolist()
