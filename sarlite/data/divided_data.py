@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.wire_arrays import digest

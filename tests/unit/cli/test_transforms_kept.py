@@ -1,0 +1,116 @@
+"""Transforms of tables' columns are fitted on training rows, kept with the data and the checkpoint, and applied by predict."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("duckdb", reason="tables are read with DuckDB")
+
+from sarlite import data
+from sarlite.cli.predict_command import main as predict
+from sarlite.cli.train_command import main as train
+
+TOML = """
+[nodes.user]
+file = "users.csv"
+id = "user"
+label = "churned"
+split = "split"
+[nodes.user.features]
+age = "standard"
+income = { transform = "quantile", missing = "median+indicator" }
+country = { transform = "onehot", at_least = 3 }
+signup = "date"
+[[edges]]
+relation = ["user", "knows", "user"]
+file = "knows.csv"
+src = "who"
+dst = "whom"
+reverse = false
+"""
+
+
+def write_tables(folder, users, header="user,age,income,country,signup,churned,split"):
+    folder.mkdir(exist_ok=True)
+    names = header.split(",")
+    rows = "".join(",".join(str(user[name]) for name in names) + "\n" for user in users)
+    (folder / "users.csv").write_text(f"{header}\n{rows}")
+    ends = [(users[at]["user"], users[(at * 7 + 1) % len(users)]["user"]) for at in range(len(users))]
+    (folder / "knows.csv").write_text("who,whom\n" + "".join(f"{a},{b}\n" for a, b in ends))
+    (folder / "graph.toml").write_text(TOML)
+    return f"tables:{folder / 'graph.toml'}"
+
+
+def people(n, seed=0):
+    random = np.random.default_rng(seed)
+    return [{"user": f"u{at}", "age": int(random.integers(18, 80)), "income": "" if at % 9 == 4 else round(random.lognormal(), 3),
+             "country": ["FR", "DE", "IT", "MT"][min(int(random.integers(0, 7)) // 2, 3)],
+             "signup": f"2026-{1 + at % 12:02}-03", "churned": ["no", "yes"][int(random.random() < 0.4)],
+             "split": ["train", "train", "val", "test"][at % 4]} for at in range(n)]
+
+
+def test_statistics_come_from_training_rows_alone(tmp_path):
+    users = people(80)
+    table = data.load(write_tables(tmp_path, users)).nodes["node"]
+    age = np.array([user["age"] for user in users], float)
+    of_training = age[[user["split"] == "train" for user in users]]
+    expected = (age - of_training.mean()) / of_training.std()
+    np.testing.assert_allclose(table.features[:, table.feature_names.index("age")], expected, rtol=1e-5)
+    common = {name for name in ("FR", "DE", "IT", "MT")
+              if sum(user["country"] == name and user["split"] == "train" for user in users) >= 3}
+    assert {name.removeprefix("country=") for name in table.feature_names if name.startswith("country=")} >= common
+    assert table.features[:, table.feature_names.index("income.missing")].sum() == sum(user["income"] == "" for user in users)
+
+
+def trained(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    spec = write_tables(folder / "old", people(80))
+    assert train(["--data", spec, "--model", "sage", "--hidden", "4", "--epochs", "5", "--run-dir", "run", "--threads", "1"]) == 0
+    return spec
+
+
+def probabilities(folder, name, spec, *more):
+    out = str(folder / f"{name}.csv")
+    assert predict(["--checkpoint", "run", "--data", spec, "--out", out, *more]) == 0
+    lines = open(out).read().splitlines()
+    return {line.split(",")[0]: [float(cell) for cell in line.split(",")[2:]] for line in lines[1:]}
+
+
+def test_predict_makes_features_with_the_statistics_of_training(tmp_path, monkeypatch):
+    """The same person has the same features among other people, with columns in another order and a column more."""
+    spec = trained(tmp_path, monkeypatch)
+    before = probabilities(tmp_path, "before", spec)
+    few = people(80)[:3]
+    for user in few:
+        user["age"], user["extra"] = user["age"], 7
+    ends = (tmp_path / "old" / "knows.csv").read_text()
+    new = write_tables(tmp_path / "new", few, "extra,split,signup,country,income,age,churned,user")
+    (tmp_path / "new" / "knows.csv").write_text("who,whom\n")
+    (tmp_path / "old" / "knows.csv").write_text("who,whom\n")  # without edges a prediction needs the features alone
+    alone = probabilities(tmp_path, "alone", spec)
+    after = probabilities(tmp_path, "after", new)
+    assert ends and before != alone
+    for user in few:
+        np.testing.assert_allclose(after[user["user"]], alone[user["user"]], rtol=1e-6)
+
+
+def test_an_unseen_category_is_no_error_and_a_missing_column_is_refused_by_name(tmp_path, monkeypatch, capsys):
+    trained(tmp_path, monkeypatch)
+    few = people(6, seed=3)
+    few[0]["country"] = "XX"
+    spec = write_tables(tmp_path / "new", few)
+    assert len(probabilities(tmp_path, "unseen", spec)) == 6
+    spec = write_tables(tmp_path / "less", few, "user,age,income,signup,churned,split")
+    capsys.readouterr()
+    assert predict(["--checkpoint", "run", "--data", spec, "--out", str(tmp_path / "x.csv")]) == 2
+    assert "'country'" in capsys.readouterr().err
+
+
+def test_the_account_tells_the_transform_of_each_column(tmp_path):
+    dataset = data.load(write_tables(tmp_path, people(40)))
+    columns = dataset.provenance["tables"]["nodes"]["user"]["sources"][0]["columns"]
+    assert columns["user"] == "id" and columns["churned"] == "label" and columns["split"] == "split"
+    assert columns["age"].startswith("feature (standard of training rows: mean")
+    assert "median" in columns["income"] and "onehot at_least=3" in columns["country"]
+    assert json.dumps(dataset.provenance)
