@@ -1,9 +1,9 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
 wrong?
 
-Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own; every drawn bug of
-tests/helpers/oracle/oracle_histories.py, and every reported one of reported_sums.py and reported_rows.py, at level ci; then right float32 results in random orders of
-their sums.
+Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own. Every drawn
+bug of tests/helpers/oracle/oracle_histories.py, and every reported one of reported_sums.py and reported_rows.py, at
+level ci. Then right float32 results in random orders of their sums.
 
 `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
