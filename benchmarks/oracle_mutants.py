@@ -1,8 +1,9 @@
 """Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
 wrong?
 
-Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own; every drawn bug of
-tests/helpers/oracle/oracle_histories.py at level ci; then right float32 results in random orders of their sums.
+Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own. Every drawn
+bug of tests/helpers/oracle/oracle_histories.py, and every reported one of reported_sums.py and reported_rows.py, at
+level ci. Then right float32 results in random orders of their sums.
 
 `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
@@ -19,11 +20,13 @@ from sarlite.oracle.corpus import corpus, entry
 from tests.helpers.oracle import oracle_kernels as right
 from tests.helpers.oracle import oracle_narrow as narrow
 from tests.helpers.oracle import planted_mutants as planted
+from tests.helpers.oracle import reported_rows, reported_sums
 from tests.helpers.oracle.oracle_histories import HISTORIES
 
 CORRECT = [(op, attributes, kernels.KERNELS[op], dtype)
            for kernels, dtype in ((right, "float32"), (narrow, "bfloat16-rows")) for op, attributes in kernels.CORRECT]
-FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC}
+FOUND = {oracle.Verdict.WRONG, oracle.Verdict.IMPRECISE, oracle.Verdict.NONDETERMINISTIC, oracle.Verdict.THREADS}
+REPORTED = [*reported_sums.REPORTED, *reported_rows.REPORTED]
 
 
 def caught(mutant, level, graphs):
@@ -64,9 +67,9 @@ def table(graphs):
                "caught": found[mutant.level]}
 
 
-def drawn(graphs):
-    """The drawn bugs that level ci does not see."""
-    for bug in HISTORIES:
+def drawn(bugs, graphs):
+    """Yield the names of the bugs that level ci does not see."""
+    for bug in bugs:
         with np.errstate(all="ignore"):
             report = oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, graphs=graphs, **bug.attributes)
         if report.verdict not in FOUND:
@@ -117,8 +120,9 @@ def main():
     print(f"\nprobe and certified together: {both} of {len(local)}")
     print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all "
           f"{sum(r['caught'] for r in rows)} of {len(rows)}")
-    missed = list(drawn(args.graphs))
-    print(f"drawn from kernels' histories: {len(HISTORIES) - len(missed)} of {len(HISTORIES)} at ci; missed: {missed}")
+    for text, bugs in (("drawn from kernels' histories", HISTORIES), ("reported", REPORTED)):
+        missed = list(drawn(bugs, args.graphs))
+        print(f"{text}: {len(bugs) - len(missed)} of {len(bugs)} at ci; missed: {missed}")
     count, alarms, most = false_alarms(args.results, 0)
     print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")
 

@@ -234,7 +234,7 @@ def test_a_batch_norm_of_one_product_and_one_sum_is_right():
             return x + 0 * state["beta"]
         mean = x.mean(0, dtype=np.float32)
         scale = state["gamma"] / np.sqrt(((x - mean) ** 2).mean(0, dtype=np.float32) + np.float32(case.eps))
-        return (x * scale + (state["beta"] - mean * scale)).astype(np.float32)
+        return (x.astype(np.float64) * scale + (state["beta"] - mean * scale)).astype(np.float32)  # by FMA
 
     report = check(run, "batch_norm", graphs=("repeated-*", "empty-*", "uniform-1*", "ring-3")).require()
     assert report.checked["certified"] > 20 and 0 < report.ratio < 1

@@ -81,7 +81,7 @@ def test_a_run_goes_on_elsewhere(stored, tmp_path):
     where = str(tmp_path / "a" / "checkpoint.safetensors")
     for flags, words in ((["--n-bases", "3"], "--n-bases 3: cannot change"), (["--embedding", "4"], "--embedding 4: cannot change"),
                          (["--data", SPEC.replace("seed=1", "seed=2")], "of the same size, but other values"),
-                         (["--data", SPEC.replace("features=4", "features=5")], "paper 4 features there and paper 5 here"),
+                         (["--data", SPEC.replace("features=4", "features=5")], "type paper: features: 5 columns, but the model takes 4"),
                          (["--data", "sbm:nodes=100"], "takes relational graphs, but --data sbm:nodes=100 is of one kind")):
         with pytest.raises(SarliteError, match=re.escape(words)):
             relational_run(tmp_path / "c", "--resume", where, "--epochs", "2", *flags, bare=True)
@@ -99,10 +99,10 @@ def test_predictions_have_the_runs_score(stored, tmp_path, capsys):
     (tmp_path / "nodes").write_text("5\n0\n5\n")
     some, _ = predict_here(tmp_path / "run", tmp_path / "some.npy", "--nodes", tmp_path / "nodes")
     np.testing.assert_allclose(some, one[[5, 0, 5]], rtol=1e-12)
-    for flags, words in ((["--data", SPEC.replace("features=4", "features=5")], "for paper 4 features, but --data"),
+    for flags, words in ((["--data", SPEC.replace("features=4", "features=5")], "type paper: features: 5 columns, but the model takes 4"),
                          (["--data", "sbm:nodes=90"], "takes relational graphs"),
-                         (["--embeddings", "1"], "--embeddings 1: does not go with relational graphs"),
-                         (["--data", SPEC.replace("nodes=300", "nodes=310")], "id 176 is missing from the checkpoint")):
+                         (["--embeddings", "1", "--type", "book"], "--type book: the node types are paper, "),
+                         (["--data", SPEC.replace("nodes=300", "nodes=310")], "rows in the checkpoint, and the checkpoint has no names of nodes to match them by")):
         with pytest.raises(SarliteError, match=re.escape(words)):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
     assert not (tmp_path / "no.npy").exists()
