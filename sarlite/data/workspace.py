@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from sarlite.data import budget
-from sarlite.data.external_sort import Sorter
 from sarlite.data.spool import Spool
 from sarlite.errors import writing
 
 
 class Workspace:
-    """Makes spools and sorters that are in memory, or in a folder and within a number of bytes.
+    """Makes spools that are in memory, or in a folder and within a number of bytes.
 
     Parameters
     ----------
@@ -32,11 +31,6 @@ class Workspace:
         for piece in pieces:
             spool.write(piece)
         return spool.array()
-
-    def sorter(self, name, *, once=False, share=1, **columns):
-        """Return a `Sorter` of one `share`-th of the bytes, whose runs are in the folder `name`."""
-        n_bytes = None if self.n_bytes is None else self.n_bytes // share
-        return Sorter(self.within(name).folder, n_bytes, once=once, **columns)
 
     def within(self, name, share=1):
         """Return a workspace in a folder of this one, of one `share`-th of the bytes."""

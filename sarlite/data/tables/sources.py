@@ -9,6 +9,7 @@ import gzip
 import importlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,7 +244,7 @@ def _relation(connection, source, reading_, asked, where, held):
     if not isinstance(source, str | Path):
         return _registered(connection, arrow_reader(source, where), held)
     path = str(source)
-    files = _files(path)
+    files = [_utf8_path(name, held) for name in _files(path)]
     suffix = Path(files[0]).suffix
     if suffix == ".npy":
         return _registered(connection, arrow_reader(_npy_columns(path), where), held)
@@ -270,6 +271,17 @@ def _files(path):
     if not found:
         raise DataError(f"{path}: no such file")
     return [str(regular(name)) for name in found]
+
+
+def _utf8_path(path, held):
+    """Return a path that DuckDB takes: where the file's own is no UTF-8, a link in a temporary folder."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        link = Path(held.enter_context(tempfile.TemporaryDirectory()), f"table{''.join(Path(path).suffixes)}")
+        link.symlink_to(os.path.abspath(path))
+        return str(link)
+    return path
 
 
 def text_bytes(path: str) -> int:

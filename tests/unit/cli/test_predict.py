@@ -16,10 +16,8 @@ from sarlite.cli import run as training
 from sarlite.cli.data_command import main as convert
 from sarlite.cli.option import options_of
 from sarlite.comm import Solo, threads
-from sarlite.data import format, load, node_rows
-from sarlite.data.numbering import Numbering
+from sarlite.data import format, from_tables, load, node_rows
 from sarlite.data.spec import load_relational
-from sarlite.data.workspace import Workspace
 from sarlite.errors import CheckpointError, ConfigError, SarliteError
 from sarlite.models import SAGE
 from sarlite.schedule import schedule
@@ -139,19 +137,19 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     ends = zip(data.indices, np.repeat(np.arange(300), np.diff(data.indptr)))
     (tmp_path / "e.txt").write_text("".join(f"{known[u]} {known[v]}\n" for u, v in ends))
     np.save(tmp_path / "x.npy", data.features)
-    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy"
+    spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy,header=false"
     empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
     assert convert(["convert", spec, str(tmp_path / "one"), "--memory", "4GiB", *empty]) == 0
     assert convert(["convert", str(tmp_path / "one"), str(tmp_path / "two"), *empty]) == 0
     assert convert(["partition", str(tmp_path / "two"), "--parts", "3", "--method", "random"]) == 0
     whole, _ = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 90)
-    (tmp_path / "n.txt").write_text("# of some\n\n" + "".join(f"{known[node]}\n" for node in nodes))
+    (tmp_path / "n.txt").write_text("\n" + "".join(f"{known[node]}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes)
     for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
         some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
-    (tmp_path / "n.txt").write_text("# of some\n" + 60 * f"{known[3]}\n" + "other\n")
+    (tmp_path / "n.txt").write_text("\n" + 60 * f"{known[3]}\n" + "other\n")
     with pytest.raises(SarliteError, match="n.txt: nodes: line 62: no node is named 'other'"):
         predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.txt", "--ranks", 2)
     pyarrow.parquet.write_table(pyarrow.table({"name": [known[5], "other"]}), tmp_path / "n.parquet")
@@ -166,10 +164,8 @@ def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
     counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
     words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
     for name, own in words.items():
-        numbering = Numbering(Workspace(), name)
-        numbering.list(own)
-        numbering.finish(name)
-        data.nodes[name].names = numbering.mapping
+        edges = {"file": {"src": own[:1], "dst": own[:1]}, "relation": [name, "to", name]}
+        data.nodes[name].names = from_tables({"nodes": {name: {"file": {"id": own}}}, "edges": [edges]}).target_nodes.names
     format.write(tmp_path / "data", data)
     assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
     relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)

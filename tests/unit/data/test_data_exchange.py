@@ -128,7 +128,7 @@ def test_pigo_widths(tmp_path, label, ordinal):
         ({"head": (3, 2, 3, 4)}, "columns: 4, expected at most n, 3"),
         ({"offsets": (0, 2, 1, 2)}, "offsets: entry 2 is 1, less than the entry before"),
         ({"offsets": (0, 1, 1, 3)}, "offsets: runs from 0 to 3, expected 0 to 2"),
-        ({"ids": (1, 3)}, " row 1, column 'destination': node 3 is outside 0 <= node < 3"),
+        ({"ids": (1, 3)}, "row 1, column 'destination': node 3 is outside 0 <= node < 3"),
         ({"more": b"x"}, "weights: 1 bytes are behind the node ids, expected none, 8 or 16 for 2 edges"),
         ({"more": np.array([1, np.inf], "<f4").tobytes()}, "weights: entry 1 is inf, expected a finite number"),
     ],
