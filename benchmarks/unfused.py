@@ -100,7 +100,7 @@ def scores(block, src, dst, slope):
 
 def attend(graph, z, src, dst, slope=0.2):
     """As `graph.aggregate(fn.attend(z, src, dst, slope), "sum")`."""
-    return aggregate(graph.schedule, TwoSteps(slope), [z, src, dst])
+    return aggregate(graph.schedule, TwoSteps(slope, 0.0, 0, graph.dst_ids, graph.n_nodes, graph.src_ids), [z, src, dst])
 
 
 class Conv(GATConv):

@@ -167,7 +167,7 @@ def _info(options):
     show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset), *account_lines(dataset))))
     if found:
         print()
-        _tell(dataset, found)
+        _tell(dataset, found, options.method, options.balance)
 
 
 def _partition(options):
@@ -196,7 +196,7 @@ def _partition(options):
         dataset = format.open(output)
         with progress.step(f"count {output}", dataset.n_edges) as step:
             found = quality(dataset, n_bytes, step, tiles=False)
-    _tell(dataset, found)
+    _tell(dataset, found, **_stored_division(dataset))
     if near is not None:
         print(near)
 
@@ -218,7 +218,7 @@ def _report(options):
     if options.json:
         print(json.dumps(found))
         return
-    _tell(dataset, found, quality_lines(found))
+    _tell(dataset, found, **_stored_division(dataset), more=quality_lines(found))
 
 
 def _memory(options):
@@ -239,14 +239,18 @@ def _near_shares(dataset, order):
     return f"edges between nodes less than {places}: {near:.1f} %, by node id {by_id:.1f} %"
 
 
-def _tell(dataset, found, more=()):
-    """Print what parts cost, and warn where they are uneven."""
+def _stored_division(dataset):
+    division = dataset.division or {}
+    return {"method": division.get("partition"), "balance": division.get("balance")}
+
+
+def _tell(dataset, found, method, balance, more=()):
+    """Print what parts that a method made cost, and warn where they are uneven."""
     own = () if dataset.relational else part_bytes(dataset, found)
     show("\n".join((*report_lines(found, *own), *more)))
     n_empty = list(found["nodes"]).count(0)
     empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
-    division = {"method": dataset.division["partition"], "balance": dataset.division.get("balance")}
-    for text in filter(None, (empty, balancing.warning(found, **division))):
+    for text in filter(None, (empty, balancing.warning(found, method, balance))):
         show(f"warning: {text}", sys.stderr)
 
 

@@ -12,10 +12,10 @@ from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import check_fill, number_doubts, refuse, whole
 from sarlite.data.tables.description import EdgeSource
+from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
 from sarlite.data.tables.numbering import IdColumn, Numbering
 from sarlite.data.tables.sources import quote, unnamed
-from sarlite.data.tables.transformed import features_wanted, make_features
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import index_dtype

@@ -15,12 +15,12 @@ from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import numeric_columns, refuse, split_code, truth
 from sarlite.data.tables.description import NodeSource
+from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.labels import read_labels
 from sarlite.data.tables.number_columns import column_names, matrix, numbers
 from sarlite.data.tables.numbering import IdColumn
 from sarlite.data.tables.sources import Table, unnamed
 from sarlite.data.tables.text_form import Reading
-from sarlite.data.tables.transformed import features_wanted, make_features
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError

@@ -29,7 +29,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _ROWS = 1 << 16
 _CELLS = 1 << 22  # read at a time
 _LEAST = 96 << 20  # bytes below which DuckDB cannot work
-_LIBRARIES = 64 << 20  # what DuckDB and pyarrow take themselves
+_LIBRARIES = 144 << 20  # what DuckDB and pyarrow take beside DuckDB's limit
 _PER_THREAD = 256 << 20
 _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
                     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))

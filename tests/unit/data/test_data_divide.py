@@ -220,15 +220,15 @@ def test_a_file_divides_by_original_id(stored, dataset, tmp_path):
 
 def test_scratch_is_never_made_in_the_data_set(stored, monkeypatch, tmp_path):
     made = []
-    real = divided_data.scratches.folder
+    real = divided_data.private_folder
 
     @contextlib.contextmanager
-    def folder(parent, prefix, *mode):
-        with real(parent, prefix, *mode) as path:
-            made.extend([path] if prefix == ".sarlite-data-" else [])
+    def folder(parent, *mode):
+        with real(parent, *mode) as path:
+            made.append(path)
             yield path
 
-    monkeypatch.setattr(divided_data.scratches, "folder", folder)
+    monkeypatch.setattr(divided_data, "private_folder", folder)
     for scratch in (stored, stored / "nodes", tmp_path):
         gathered(2, str(stored), scratch=scratch)
     assert [Path(folder).parent == tmp_path for folder in made] == [False, False, True]

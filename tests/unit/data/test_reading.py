@@ -61,7 +61,8 @@ def test_pipes_and_folders_are_refused_at_once(tmp_path):
                 load(spec)
         with pytest.raises(DataError, match=why):
             read_parts(path, 3, 2)
-        with pytest.raises(CheckpointError, match=why):
+        in_folder = "no such file" if name.startswith("folder") else why  # a folder is a run's, which has a checkpoint
+        with pytest.raises(CheckpointError, match=in_folder):
             checkpoint.load(path)
         with pytest.raises(ConfigError, match=why):
             config.read_toml(path)

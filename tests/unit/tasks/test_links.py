@@ -16,7 +16,7 @@ from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.link_data import TEST, TRAIN, VAL, split_links, without_links
 from sarlite.tasks.link_edges import linked
 from sarlite.tasks.link_task import LinkTask
-from sarlite.tasks.task_losses import LOSSES
+from sarlite.tasks.loss_table import LOSSES
 from tests.helpers.train.linked import DRAW, FEATURES, PAIRS, PARTS, N, part, trainer, whole
 
 EDGES = {tuple(pair) for pair in PAIRS.tolist() if pair[0] != pair[1]}

@@ -106,7 +106,7 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
             load(f"{spec},task=regress,classes=4")
     one = f"edges:{tmp_path}/e.txt,labels={tmp_path}/one.npy"
     assert load(f"{one},task=regress").labels.shape == (20,)
-    with pytest.raises(DataError, match="has label 0.5, expected a whole number, or -1 where it has none; what is not one class"):
+    with pytest.raises(DataError, match="label 0.5, expected a whole number; what is not one class"):
         load(one)
     with pytest.raises(DataError, match="has 0.5 in column 0, expected 0, 1, or NaN where unknown"):
         load(f"{one},task=multilabel")
