@@ -375,8 +375,9 @@ def _check_data(config, run, meta, part, n_train):
 
 
 def _check_named(comm, config, run, meta, here):
-    """Raise a CheckpointError if the data whose name the checkpoint has are not those of the training; `here` is their
-    identity. Else tell the name: a relative path may lead to other data here.
+    """Raise a CheckpointError if the path in the checkpoint leads to other data than the training data; else print the path.
+
+    A relative path may lead to other data here. `here` is the identity of the data at the path.
     """
     found = difference({name: meta["data"].get(name) for name in here}, here)
     if found and "digest" in meta["data"]:
@@ -455,7 +456,7 @@ class _Layers:
         self._entered += 1
 
     def rows(self, output, model, node_type=None):
-        """Return the layer's rows, of relational data those of one type; the last layer's rows are the output."""
+        """Return the layer's rows, for relational data the rows of one type; the last layer's rows are the output."""
         if self._layer > self._entered:
             has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
             raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")

@@ -1,4 +1,4 @@
-"""Which part each node of a data set goes to, and in which order the rows of a part stand."""
+"""Assignment of a data set's nodes to parts, and the order of the rows of each part."""
 
 import functools
 import time
@@ -234,7 +234,7 @@ def _block_bytes(dataset):
 
 
 def _as_numbered(dataset):
-    """Whether the rows of all types stand by original id."""
+    """Return True if the rows of all types are in the order of their original ids."""
     return all(table.ids is None for table in dataset.nodes.values())
 
 

@@ -148,12 +148,12 @@ class Dataset:
 
     @property
     def relational(self) -> bool:
-        """Whether types and relations have names of their own."""
+        """True if types and relations have names of their own."""
         return [*self.nodes] != [NODE] or [*self.edges] != [RELATION]
 
     @property
     def of_graphs(self) -> bool:
-        """Whether it is a set of graphs: nodes, edges between them, and one from each node to its graph, the target."""
+        """True for a set of graphs: nodes, edges between nodes, and an edge from each node to its graph, the target."""
         return self.target == MEMBERS[2] and set(self.edges) == {RELATION, MEMBERS} and len(self.nodes) == 2
 
     @property
@@ -166,7 +166,7 @@ class Dataset:
 
     @property
     def n_nodes(self) -> int:
-        """Of all types."""
+        """Number of nodes of all types."""
         return sum(table.n_nodes for table in self.nodes.values())
 
     @property
@@ -175,12 +175,12 @@ class Dataset:
 
     @property
     def n_edges(self) -> int:
-        """Of all relations."""
+        """Number of edges of all relations."""
         return sum(table.n_edges for table in self.edges.values())
 
     @property
     def n_bytes(self) -> int:
-        """Of all arrays."""
+        """Size of all arrays in bytes."""
         return sum(table.n_bytes for table in self.tables)
 
     def by_type(self, values: Array) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""A data set's rows and edges in the order in which parts own them, table by table from one data set into another."""
+"""Copy a data set table by table into another one whose rows and edges are ordered by part."""
 
 from dataclasses import replace
 
@@ -143,7 +143,7 @@ def record(n_parts, method, order, seed, balance="auto"):
 
 
 def stored_order(dataset):
-    """Return the name of the order in which a data set's rows stand in each part."""
+    """Return the name of the order of a data set's rows within each part."""
     return dataset.division["order"] if dataset.division else "none"
 
 
@@ -200,7 +200,7 @@ def _by_row(table, place, at_once):
 
 
 def _origin_needed(table, sources, destinations):
-    """Whether the original positions of edges must be remembered; sources and destinations are new row numbers."""
+    """Return True if the original positions of edges must be stored; sources and destinations are new row numbers."""
     kept = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
     return table.edge_ids is not None or not kept
 

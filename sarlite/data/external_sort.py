@@ -17,7 +17,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 class Sorter:
-    """Sorts records; records with equal keys keep the order in which they came.
+    """Sorter of records; records with equal keys keep their order of arrival.
 
     Parameters
     ----------

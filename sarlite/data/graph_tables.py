@@ -1,4 +1,4 @@
-"""What a data set is made of: the rows of one node type, and the edges of one relation, each with its checks."""
+"""Tables that make up a data set: the rows of one node type and the edges of one relation, each with its checks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class _Table:
 
     @property
     def label(self) -> str:
-        """What messages call the table, with a colon and a blank; empty for a graph that names no types."""
+        """Name of the table in messages, with a colon and a blank; empty for a graph that names no types."""
         raise NotImplementedError
 
     def n_rows(self, name: str) -> int:
@@ -70,7 +70,7 @@ class _Table:
 
     @property
     def n_bytes(self) -> int:
-        """Of all arrays."""
+        """Size of all arrays in bytes."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def equals(self, other: Any) -> bool:

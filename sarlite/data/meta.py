@@ -1,4 +1,4 @@
-"""What stands in a meta.json: made of a data set and the records of its files; read, and checked as a whole."""
+"""Contents of a meta.json: made from a data set and the records of its files, read, and checked as a whole."""
 
 import json
 from pathlib import Path

@@ -83,7 +83,7 @@ def write(comm, path, ids, rows, n_nodes):
 
 
 def _begin(held, path, shape, dtype, rank):
-    """Of rank 0: the private file's name, and where its rows begin."""
+    """Return on rank 0 the private file's name and the offset of its rows in bytes."""
     if rank:
         return None
     header = io.BytesIO()

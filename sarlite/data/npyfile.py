@@ -87,12 +87,12 @@ class Stream:
 
 
 def _told(dtype):
-    """What a record says of a dtype."""
+    """Return the name of a dtype in a record."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.str
 
 
 class _Writes:
-    """What NumPy writes a header to."""
+    """File object that NumPy writes a header to."""
 
     def __init__(self, write):
         self.write = write

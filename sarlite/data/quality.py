@@ -1,4 +1,4 @@
-"""What the parts of a divided data set cost: counted from its files, one piece of the edges after the other."""
+"""Costs of the parts of a divided data set, counted from its files, one piece of the edges after the other."""
 
 from dataclasses import replace
 

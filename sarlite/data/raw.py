@@ -1,4 +1,4 @@
-"""What readers hand over, and the checks and conversions that all of them share.
+"""Results of the readers, and the checks and conversions that all readers share.
 
 A reader takes the path of a file or a folder, and some of the options
 
@@ -297,7 +297,7 @@ def check_room(n_bytes, what):
 
 
 def check_nodes(n_nodes, n_features, what):
-    """Raise a DataError where so many nodes cannot be, or their arrays would not fit into memory.
+    """Raise a DataError if the number of nodes is too large, or if their arrays would not fit into memory.
 
     With None for `n_features` the arrays are not in memory.
     """

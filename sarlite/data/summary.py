@@ -1,4 +1,4 @@
-"""What `python -m sarlite.data info` and `partition` say of a data set."""
+"""Lines that `python -m sarlite.data info` and `partition` print about a data set."""
 
 import numpy as np
 

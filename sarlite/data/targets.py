@@ -1,4 +1,4 @@
-"""What a data set's labels are: one class a node, several labels of 0 or 1, or numbers."""
+"""Forms of a data set's labels: one class a node, several labels of 0 or 1, or numbers."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Where a data set is made: in memory, or in files of a folder within so many bytes. Readers do not ask which."""
+"""Place where a data set is made: in memory, or in files of a folder with a limit of memory in bytes."""
 
 from pathlib import Path
 

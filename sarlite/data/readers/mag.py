@@ -88,7 +88,7 @@ def describe(path, workspace, options):
 
 
 class Folder:
-    """What the small files of ogbn-mag's folder say, and the large ones in pieces.
+    """Contents of ogbn-mag's folder: of small files as a whole, of large files in pieces.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ def _rows(file, field):
 
 
 def _by_type(file, field):
-    """The one row below a header of node types, as a dict; and the row's line."""
+    """Return the single row below a header of node types as a dict, and the row's line."""
     rows = list(_rows(file, field))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
         raise DataError(f"{file}: {field}: expected a line of node types and one of as many values, found {len(rows)} "

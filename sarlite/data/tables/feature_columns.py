@@ -78,7 +78,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
-    """Return a view of a table in which columns of numbers are numbers and missing words are null."""
+    """Return a view of a table whose columns of numbers are numbers and whose missing words are null."""
     numeric = [name for name, feature in wanted.items()
                if feature.transform in ("number", "standard", "minmax", "log", "quantile") and table.types[name] != "list"]
     refuse(table, number_doubts(table, numeric, missing=True))
