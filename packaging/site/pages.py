@@ -23,7 +23,7 @@ CONTENTS = {  # heading: pages
     "Start": ["tutorial", "concepts", "install"],
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes", "edge-labels",
                                              "own-message", "own-mode", "own-model", "hosts", "memory", "resume",
-                                             "search-options", "notebooks", "from-pyg", "from-dgl")],
+                                             "search-options", "verify", "notebooks", "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
     "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "which-mode", "schedules", "cost",
                "numerics", "narrow", "oracle"],

@@ -13,6 +13,8 @@ from sarlite.train import caches, checkpoint
 
 FILES = ("config.toml", "metrics.jsonl", checkpoint.NAME, "summary.json")
 CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
+KEPT = "kept-{}.safetensors"
+"""Name of a checkpoint that stays, with the number of its epoch."""
 PREDICTIONS = "predictions.npy"
 """What Correct and Smooth leaves."""
 ARGUMENT = "run_dir"
@@ -105,12 +107,18 @@ class Folder:
 
     def _own_files(self):
         """Return the paths of the files that a run writes, and of the caches that are there."""
-        return [*(self.path / name for name in (*FILES, PREDICTIONS)), *caches.files(self.path)]
+        return [*(self.path / name for name in (*FILES, PREDICTIONS)), *caches.files(self.path),
+                *sorted(self.path.glob(KEPT.format("*")))]
+
+    def kept(self, epoch):
+        """Return the path of the checkpoint of an epoch that `--keep` keeps."""
+        return self.path / KEPT.format(f"{epoch:06}")
 
     def check_other(self, argument, path):
         """Raise a ConfigError if an output, the value of `argument`, is the folder or a file that the run writes."""
         absolute = Path(path).absolute()
-        own = absolute.name in (*FILES, PREDICTIONS) or caches.NAMES.fullmatch(absolute.name)
+        own = (absolute.name in (*FILES, PREDICTIONS) or caches.NAMES.fullmatch(absolute.name)
+               or absolute.match(KEPT.format("*")))
         if (own and _same(absolute.parent, self.path)) or _same(absolute, self.path):
             raise ConfigError(f"{argument} {path}: the run writes its own {absolute.name} there; name another path",
                               argument)

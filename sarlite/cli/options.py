@@ -327,6 +327,10 @@ class OutputOptions:
     resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all "
                                 "other options; give only what changes", metavar="RUN", common=True,
                                 on_resume="forget", see="#checkpoints-and-resuming")
+    keep: int = option(0, "keep so many checkpoints on the way, evenly over the epochs: sarlite-verify recomputes the epochs "
+                       "between two of them", metavar="N", least=0, see="how-to/verify.md")
+    stop_after: int | None = option(None, "end after this epoch, with a checkpoint; schedules still follow --epochs",
+                                    metavar="EPOCH", least=1, on_resume="forget")
     json: bool = option(False, "end standard output with one line of JSON")
     trace: str | None = option(None, "write a timeline of every rank, which ui.perfetto.dev opens", metavar="FILE.json",
                                on_resume="forget")

@@ -107,7 +107,7 @@ def _epoch(where, line):
     found = _object(where, line)
     for name, value in found.items():
         with reading(f"{where}: {name}"):
-            if value is not None:
+            if value is not None and not (name == "parameters" and isinstance(value, str)):
                 _number(value)
     if type(found.get("epoch")) is not int:
         raise DataError(f"{where}: it names no epoch")
@@ -145,7 +145,8 @@ def _curves(runs):
     """Return a chart for each number in metrics.jsonl; the splits of one metric share a chart."""
     charts: dict[str, list[Curve]] = {}
     for run in runs:
-        for key in dict.fromkeys(key for record in run.epochs for key in record if key != "epoch"):
+        for key in dict.fromkeys(key for record in run.epochs for key in record
+                                  if key not in ("epoch", "parameters")):
             points = [(record["epoch"], record[key]) for record in run.epochs if record.get(key) is not None]
             chart, split = _chart_of(key)
             if points:

@@ -35,6 +35,7 @@ from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import make_model
 from sarlite.train.outcome import outcome
+from sarlite.train.parameters_hash import parameters_hash
 from sarlite.train.row_keys import row_keys
 from sarlite.train.stopping import Best, Stopping
 from sarlite.user_code import errors_of
@@ -237,6 +238,8 @@ def _fit(run, trainer, part, saving, tick, memory):
     def on_epoch(record):
         tick()
         seconds.append(record["seconds"])
+        if run.training.numerics == "exact":
+            record["parameters"] = parameters_hash(trainer.model, comm)
         stops = saving.on_epoch(record)
         shown.update(record)
         events(record)

@@ -44,7 +44,7 @@ def events(folder, check=False):
 
     def write(record):
         for name, value in record.items():
-            if name != "epoch" and value is not None:
+            if name not in ("epoch", "parameters") and value is not None:
                 writer.add_scalar(name.replace("_", "/", 1), value, record["epoch"])
         writer.flush()
 

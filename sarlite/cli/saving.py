@@ -63,6 +63,8 @@ class Saving:
         self.interrupts, self.signum, self._error = interrupts, 0, None
         self._last, self._output, self._due = run.training.epochs, run.output, time.monotonic()
         self._new = not folder.continues
+        last, n_kept = run.training.epochs, run.output.keep
+        self._kept = {-(-last * number // n_kept) for number in range(1, n_kept + 1)} if n_kept else set()
         trainer.riders.own = self.votes
         self._announce(slow=True)
 
@@ -99,7 +101,9 @@ class Saving:
         every = self._output.every_epochs
         if not last and (self.signum or due or (every and self.epoch % every == 0)):
             self.save()
-        return bool(self.signum)
+        if self.epoch in self._kept:
+            self._write(best=self.best.state, path=self.folder.kept(self.epoch))
+        return bool(self.signum) or self.epoch == self._output.stop_after
 
     def decide(self, threshold):
         """Store the decision threshold of the best model, a dict of `outcome`, in the checkpoint; None without one."""
@@ -119,7 +123,7 @@ class Saving:
         noted = max(self.comm.allgather(self.interrupts.noted))
         self.signum = self.signum or noted
 
-    def _write(self, best, trial=False, **options):
+    def _write(self, best, trial=False, path=None, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None
                   for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
@@ -128,7 +132,7 @@ class Saving:
         self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
         found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
         about |= {"caches": found} if found else {}
-        checkpoint.write(self.folder.checkpoint, self.trainer, about, best, self._keys, trial=trial, **options)
+        checkpoint.write(path or self.folder.checkpoint, self.trainer, about, best, self._keys, trial=trial, **options)
         if not trial:
             caches.remove_others(self.folder.path, found, self.comm.size)
 
