@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
 CONTENTS = {  # heading: pages
     "Start": ["tutorial", "concepts", "install"],
-    "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes", "edge-labels",
+    "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes", "fraud", "edge-labels",
                                              "own-message", "own-mode", "own-model", "hosts", "memory", "resume",
                                              "search-options", "verify", "notebooks", "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
