@@ -30,7 +30,7 @@ MODEL = """
     def failing(self, *args):
         "Fail on one rank amid the pieces, once there is a checkpoint; of those that are written while there is a file for them, too."
         path = Path({checkpoint!r})
-        if self.comm.rank == {rank} and path.exists() and ("{step}" == "_hand_out" or list(path.parent.glob(f".{{path.name}}.*"))):
+        if self.comm.rank == {rank} and path.exists() and ("{step}" == "_hand_out" or list(path.parent.glob(".sarlite-*"))):
             calls.append(0)
             if len(calls) == 3:
                 Path({moment!r}).touch()
