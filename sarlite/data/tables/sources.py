@@ -155,7 +155,8 @@ def connect(folder: Any = None, n_bytes: int | None = None) -> Iterator[Any]:
         threads = max(1, min(threads, n_bytes // _PER_THREAD))
     connection = duckdb.connect(":memory:", config={**options, "threads": str(threads)})
     try:
-        connection.execute("SET enable_progress_bar = false")
+        with contextlib.suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is no bar to set
+            connection.execute("SET enable_progress_bar = false")
         yield connection
     except duckdb.OutOfMemoryException as error:
         raise ConfigError("--memory: too little for these tables; give more, or leave the option out") from error
