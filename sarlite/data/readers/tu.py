@@ -73,8 +73,8 @@ def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Arr
 
 def _refuse_restarts(file, edges, graph_of):
     """Refuse numbers of nodes that begin anew in each graph, which would all be nodes of the first graphs."""
-    sizes = np.bincount(graph_of)
-    if len(edges) and np.count_nonzero(sizes) > 1 and edges.max() <= sizes.max() and \
+    sizes = np.unique(graph_of, return_counts=True)[1]  # bincount writes out of bounds for the largest int64
+    if len(edges) and len(sizes) > 1 and edges.max() <= sizes.max() and \
             len(np.unique(edges, axis=0)) < len(edges):
         raise DataError(f"{file}: the largest node is {edges.max()}, but there are {len(graph_of)} nodes and edges that "
                         "stand several times: nodes count on from graph to graph, and do not begin anew in each")

@@ -34,3 +34,14 @@ def test_an_odd_word_is_named_by_its_line(tmp_path):
     spec = write(tmp_path, [(1, 2), (2, "x")], [1, 1], [0])
     with pytest.raises(DataError, match="S_A.txt: A: line 2: ' x' is no number"):
         load(spec, relational=True)
+
+
+def test_the_largest_number_of_a_graph_is_refused(tmp_path, monkeypatch):
+    """NumPy's bincount writes out of bounds for this number, which corrupts memory and often shows much later."""
+    def refuse(*_, **__):
+        raise AssertionError("bincount of numbers that are not checked yet")
+
+    monkeypatch.setattr(np, "bincount", refuse)
+    spec = write(tmp_path, [(1, 2)], [1, 2**63 - 1], [0, 1])
+    with pytest.raises(DataError, match="leads from graph 0 to graph 9223372036854775806"):
+        load(spec, relational=True)
