@@ -24,7 +24,7 @@ from sarlite.files import write_whole
 
 METHODS = ("grid", "random", "tpe", "halving")
 RANKING, REPORT = "ranking.json", "report.html"
-NOT_SEARCHED = ("run_dir", "resume", "config", "dry_run", "progress", "json", "trace")
+NOT_SEARCHED = ("run_dir", "resume", "config", "dry_run", "progress", "json", "trace", "stop_after")
 """Options that the sweep sets itself, or that make no run to compare."""
 
 
@@ -106,6 +106,8 @@ def read_search(path: str) -> Search:
         if name not in OPTIONS or name in NOT_SEARCHED:
             raise ConfigError(f"{path}: unknown option {name!r}{suggestion(name, OPTIONS)}" if name not in OPTIONS else
                               f"{path}: {name}: the sweep sets this option itself")
+    if "epochs" in values:
+        raise ConfigError(f"{path}: [search] epochs: all runs of a sweep have the same number of epochs: set it in [run]")
     both = [name for name in values if name in run]
     if both:
         raise ConfigError(f"{path}: {both[0]} stands in [run] and in [search]")

@@ -14,6 +14,7 @@ from sarlite.cli.folder import CHECKPOINT, CONFIG, KEPT, METRICS
 from sarlite.cli.options import OPTIONS
 from sarlite.command import Parser, returns_status, run_command, show
 from sarlite.errors import ConfigError, DataError
+from sarlite.files import private_folder
 from sarlite.train import checkpoint
 
 NOT_COMPARED = ("seconds",)
@@ -142,15 +143,15 @@ def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -
     show(f"{path}: {len(drawn)} of {len(segments)} segments, {n_epochs} of {len(run.epochs)} epochs, drawn with --seed {seed}")
     status = 0
     for segment in drawn:
-        with tempfile.TemporaryDirectory(prefix="sarlite-verify-") as folder:
+        with private_folder(tempfile.gettempdir()) as folder:
             name = f"epochs {segment.first} to {segment.last}"
             try:
-                recompute(run, segment, Path(folder) / "run", flags)
+                recompute(run, segment, folder / "run", flags)
             except DataError as error:
                 show(f"{name}: {error}", sys.stderr)
                 status = 1 if "checkpoint" in str(error) else 2
                 continue
-            lines = differences(run, segment, Path(folder) / "run")
+            lines = differences(run, segment, folder / "run")
             show("\n".join(lines) if lines else f"{name}: every record and the state at the end are equal")
             status = max(status, 1 if lines else 0)
     show({0: "verified", 1: "NOT verified: the run's folder does not follow from the data and the options",

@@ -1,4 +1,4 @@
-"""`Buffers`: memory that arrays give back and further arrays get again."""
+"""A pool of memory for arrays: the memory of freed arrays is used again for new arrays."""
 
 import contextvars
 import ctypes

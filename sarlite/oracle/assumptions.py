@@ -43,7 +43,7 @@ def _fits(difference, guess):
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield guesses about a whole result, then about one edge; none if the case is large."""
+    """Yield assumptions that would explain a difference, about the whole result first; nothing if the case is large."""
     d, case = difference, difference.case
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:

@@ -55,12 +55,12 @@ class Oracle:
         self.expected_failures = (*config.getini("oracle_expected_failures"), *marked)
 
     def check(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
-        """Check as `sarlite.oracle.check`; returns the report where it is PASS, raises OracleError otherwise."""
+        """Call `sarlite.oracle.check`; return the report if it is PASS, else raise an OracleError."""
         __tracebackhide__ = True
         return self._judged(oracle.check(run, reference, **{"level": self.level, **self._options(options)}))
 
     def check_ranks(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
-        """Check as `sarlite.oracle.check_ranks`; returns and raises as `check`."""
+        """Call `sarlite.oracle.check_ranks`; return the report if it is PASS, else raise an OracleError."""
         __tracebackhide__ = True
         return self._judged(oracle.check_ranks(run, reference, **self._options(options)))
 

@@ -26,7 +26,7 @@ _SPARSE = 1000  # nodes an edge end above which a largest id is a typing error r
 def build(description: Description, workspace: Workspace, tell: Any, about: dict[str, Any], *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
-    """Make the data set that tables describe.
+    """Read the tables of a description with DuckDB, check them, and return their data set.
 
     Parameters
     ----------

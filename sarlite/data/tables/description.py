@@ -12,7 +12,7 @@ from sarlite.command import suggestion
 from sarlite.data.folders import key
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, Relation
 from sarlite.data.tables.sources import Query
-from sarlite.data.tables.text_form import Reading
+from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 from sarlite.types import Path as AnyPath
 
@@ -245,7 +245,7 @@ def _source(given, base, where):
         database = str(base / database)
     if named == ["query"]:
         return Query(given["query"], database, base)
-    table = ".".join('"' + word.replace('"', '""') + '"' for word in given["table"].split("."))
+    table = ".".join(map(quote, given["table"].split(".")))
     return Query(f"SELECT * FROM {table}", database, base)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from sarlite.command import suggestion
 from sarlite.data import npyfile
-from sarlite.data.tables.text_form import LINE_BYTES, Reading, TextForm, listing, literal, text_form
+from sarlite.data.tables.text_form import LINE_BYTES, Reading, TextForm, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ARROW = (".arrow", ".feather", ".ipc")
@@ -119,11 +119,6 @@ class Table:
         """Yield arrays of pyarrow of the expressions for some ten thousand rows at a time, in the order of the rows."""
         sql = f"SELECT {', '.join(f'{text} AS c{at}' for at, text in enumerate(expressions))} FROM {self.name}"
         yield from batches(self.connection, sql, len(expressions))
-
-
-def quote(name: str) -> str:
-    """Return a name as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def batches(connection: Any, sql: str, n_columns: int = 1) -> Iterator[list[Any]]:

@@ -87,8 +87,7 @@ class TextForm:
             "WHEN contains(line, '\"') THEN error('sarlite: a quote in a file with comments, which is not read: ' || line) ")
         checked = (f"CASE {quoted}WHEN len(words) <> {n} THEN error('sarlite: ' || len(words) || ' words, expected {n}: ' || "
                    f"line) ELSE CAST(nullif(words[{{}}], '') AS {kind}) END AS {{}}")
-        shown = ", ".join(checked.format(at, '"' + name.replace('"', '""') + '"')
-                          for at, name in enumerate(self.names, 1))
+        shown = ", ".join(checked.format(at, quote(name)) for at, name in enumerate(self.names, 1))
         return f"(SELECT {shown} FROM {lines})"
 
 
@@ -194,6 +193,11 @@ def _is_header(path, first, second, asked):
 def _ask(path, first):
     raise DataError(f"{path}: the first line, {','.join(first)[:200]!r}, may be a header or a row: header=true or "
                     "header=false says which")
+
+
+def quote(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

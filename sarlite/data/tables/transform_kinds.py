@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sarlite.data.tables.text_form import literal, quote
 from sarlite.errors import DataError
 
 _QUANTILES = 100
@@ -19,15 +20,6 @@ _READS = {
     "list": ((), "DOUBLE[]", "list of numbers"),
     "word": ((), "VARCHAR", "word"),
 }
-
-
-def quote(name: str) -> str:
-    """Return a name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _word(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def as_double(value: Any) -> str:
@@ -264,9 +256,9 @@ class OneHot(Kind):
 
     def outputs(self, name, value, statistics):
         values = statistics["values"]
-        found = {f"{name}={own}": f"(({value}) = {_word(own)})::INT" for own in values}
+        found = {f"{name}={own}": f"(({value}) = {literal(own)})::INT" for own in values}
         if statistics["other"]:
-            known = f"({value}) NOT IN ({', '.join(map(_word, values))})" if values else f"({value}) IS NOT NULL"
+            known = f"({value}) NOT IN ({', '.join(map(literal, values))})" if values else f"({value}) IS NOT NULL"
             found[f"{name}=(other)"] = f"({known})::INT"
         return found
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data.tables.transform_kinds import KINDS, Column, Kind, as_double, quote
+from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.transform_kinds import KINDS, Column, Kind, as_double
 from sarlite.errors import ConfigError, DataError
 
 _FILLS = ("0", "mean", "median", "indicator")

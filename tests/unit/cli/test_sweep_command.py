@@ -119,6 +119,8 @@ def test_a_folder_of_another_sweep_is_refused(folder, capsys):
     ("[search]\ndropout = [0.5, 1.5]\n", ["dropout", "1.5"]),
     ("[search]\nmodel = { from = 1, to = 2 }\n", ["model", "list"]),
     ("[run]\nlr = 0.1\n[search]\nlr = [0.1]\n", ["lr", "[run]", "[search]"]),
+    ("[search]\nepochs = [2, 4]\n", ["epochs", "[run]"]),
+    ("[run]\nstop_after = 3\n[search]\nlr = [0.1]\n", ["stop_after", "itself"]),
     ('[search]\nrun_dir = ["a", "b"]\n', ["run_dir", "itself"]),
 ])
 def test_a_file_that_makes_no_sweep_is_refused_by_name(folder, capsys, text, words):
