@@ -19,18 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
+AT_TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+"""Pages outside docs/, and their places in the site."""
 CONTENTS = {  # heading: pages
-    "Start": ["tutorial", "concepts", "install"],
+    "Start here": ["tutorial", "install", "choosing", "pitfalls"],
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes", "fraud", "edge-labels",
                                              "own-message", "own-mode", "own-model", "hosts", "memory", "resume",
                                              "search-options", "verify", "notebooks", "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
-    "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "which-mode", "schedules", "cost",
-               "numerics", "narrow", "oracle"],
-    "Reference": ["reference/commands", "data", "reference/python"],
-    "Inside": ["sar-from-scratch", "architecture", "promises"],
-    "Results": ["results", "results/sar/README", "results/mg-gcn/README", "results/oracle/dgl-max-isolated",
-                "results/oracle/pyg-scatter-max"],
+    "Concepts": ["concepts", "glossary", "which-mode", "schedules", "cost", "numerics", "narrow"],
+    "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "oracle"],
+    "Reference": ["reference/commands", "data", "reference/python", "promises", "stability", "changelog"],
+    "Papers": ["sar-from-scratch", "architecture", "results", "results/sar/README", "results/mg-gcn/README",
+               "results/oracle/dgl-max-isolated", "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
 REFERENCE = {  # page: title, modules or names
     "graphs": ("Graphs", ["sarlite.Graph", "sarlite.graph.layer_graph.LayerGraph", "sarlite.GraphSet",
@@ -76,13 +77,13 @@ def main(folder):
 
 def pages():
     """Return the pages of text, as paths in the checkout."""
-    return ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+    return [*AT_TOP, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 
 
 def place(path):
     """Return where a file of the checkout stands in the site."""
-    if path == "README.md":
-        return "index.md"
+    if path in AT_TOP:
+        return AT_TOP[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
 
 
