@@ -3,7 +3,8 @@
     python packaging/cheat_sheet.py
 
 Every cell is an attempt: the training command runs one epoch of the model with the feature on a graph of 60 nodes. A cell says "yes" where
-the command trained, and "no" where the command refused; the refusals go to the standard error output, so that a reader sees that each has the right reason.
+the command trained, and "no" where the command refused. The refusals go to the standard error output, so that a reader can see whether each
+has the right reason.
 """
 
 import contextlib

@@ -16,5 +16,6 @@ def test_each_cell_of_the_table_is_what_the_command_answers(tmp_path, monkeypatc
     assert table in (ROOT / "docs" / "choosing.md").read_text(), table
     cells = table.count(" no ")
     assert len(refusals) == cells > 20
-    reasons = ("takes no edge", "takes graphs of one kind", "no narrow rows", "propagated features", "features that were propagated", "never asks")
+    reasons = ("takes no edge", "takes graphs of one kind", "no narrow rows", "propagated features",
+               "features that were propagated", "never asks")
     assert all(any(reason in text for reason in reasons) for text in refusals), refusals
