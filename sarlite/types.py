@@ -3,9 +3,11 @@
 import os
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+ArrayDType = np.dtype[Any]  # the dtype of an Array
 Axis = int | tuple[int, ...] | None  # one axis, several, or all
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]

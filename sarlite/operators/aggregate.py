@@ -1,10 +1,11 @@
 """Distributed aggregation as one tape primitive (SAR algorithms 1 and 2).
 
-An operator computes one block at a time; the schedule brings the rows. Neither knows the other.
+The schedule brings rows and gives them to the operator, one block of edges at a time. The schedule knows no operator,
+and operators know no schedule.
 """
 
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,43 +25,63 @@ class Saved(NamedTuple):
 
     Attributes
     ----------
-    residuals : list with one item
-        The operator's residuals. Backward takes the item out unless the tape is retained, so that the operator can free
-        what it needs no more.
+    residuals : list of one item
+        The operator's residuals. Unless the tape is retained, the backward pass pops the item, so that each residual
+        array is freed as soon as the operator has used it.
     context : Context
     rows : tuple of (n_src, ...) array, or None
-        The local rows in case 2, which are fetched again.
+        The local rows in case 2, which the backward pass sends to peers again; None if the rows are not needed.
     block_rows : list of tuple of array, or None
-        The rows of each block, where the mode keeps them (`sa`).
+        The rows of each block, if the mode keeps them (`sa`); else None.
     """
 
-    residuals: list[Any]
+    residuals: list[object]
     context: Context
     rows: tuple[Array, ...] | None
-    block_rows: tuple[Array, ...] | None
+    block_rows: list[tuple[Array, ...]] | None
 
 
 def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums: EdgeSums = FAST) -> Tensor:
-    """Apply `operator` over all blocks. Collective, forward and backward.
+    """Aggregate over all blocks of a graph and record one node on the tape. Collective, forward and backward.
 
     Parameters
     ----------
     schedule : Schedule
+        Schedule of the graph.
     operator : Operator
     inputs : list of Tensor
+        Inputs of the operator, the fetched inputs first.
     sums : EdgeSums
-        Accumulators of the numerics in use.
+        Factory of the accumulators of the numerics in use.
 
     Returns
     -------
-    Tensor
+    Tensor (n_dst, ...)
     """
     return tape.apply("aggregate", *inputs, sinks=operator.captured, placement="rows", operator=operator,
                       schedule=schedule, sums=sums)
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
-    """Run a forward pass; return the output, (n_dst, ...), and the `Saved` state for `vjp`. Collective."""
+    """Run a forward pass over all blocks. Collective.
+
+    Parameters
+    ----------
+    wants_grad : sequence of bool
+        See `Context`.
+    arrays : arrays or kernels.Rows
+        Inputs of the operator.
+    operator, schedule, sums
+        See `aggregate`.
+    out : array, optional
+        Array that the output is added to.
+
+    Returns
+    -------
+    output : (n_dst, ...) array
+    saved : Saved
+        State for `vjp`.
+    """
     arrays = tuple(a if isinstance(a, Rows) else np.ascontiguousarray(a) for a in arrays)
     n = len(operator.fetched)
     rows = schedule.row_format.rows(arrays[:n], operator.fetched)
@@ -77,10 +98,25 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
 
 
 def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
-    """Run a backward pass from `g`, the gradient of the output, (n_dst, ...). Collective.
+    """Run a backward pass over all blocks. Collective.
 
-    Return one gradient for each input and then for each captured value; None where no gradient is wanted. `earlier` has
-    gradients of the fetched inputs, or None, that these gradients may be added to in place.
+    Parameters
+    ----------
+    g : (n_dst, ...) array
+        Gradient of the output.
+    wants_grad : sequence of bool
+        See `Context`.
+    saved : Saved
+        State of the forward pass.
+    operator, schedule, sums
+        See `aggregate`.
+    earlier : sequence of (n_src, ...) array or None
+        Sum of earlier gradients of each fetched input, which the new gradient is added to in place.
+
+    Returns
+    -------
+    list of array or None
+        One gradient for each input, then one for each captured value; None if the gradient is not wanted.
     """
     residuals = saved.residuals[0] if retained() else saved.residuals.pop()
     context = saved.context

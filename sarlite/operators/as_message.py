@@ -1,4 +1,4 @@
-"""Fused messages rewritten as Python functions of tape tensors, for the cases that no fused kernel computes."""
+"""Built-in messages rewritten as Python functions of tape tensors, for the cases that have no fused kernel."""
 
 import functools
 
@@ -15,7 +15,7 @@ _COUNT = "sarlite.count"
 
 
 def counted(message: fn.Message, counts: Array) -> fn.Message:
-    """Return a Python message multiplied by `counts`, (n_edges,), the number of times that each edge counts."""
+    """Return a Python message whose results are multiplied by `counts`, (n_edges,): how often each edge counts."""
 
     @functools.wraps(message.function)
     def times(src, dst, edge):
@@ -26,7 +26,7 @@ def counted(message: fn.Message, counts: Array) -> fn.Message:
 
 
 def multiplied(message: fn.MulEdge) -> fn.Message:
-    """Return a `fn.mul_edge` message as a Python message."""
+    """Return the Python message that computes a `fn.mul_edge` message."""
     function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
     return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
@@ -38,17 +38,17 @@ def _per_row(weight, x):
 
 
 def attended(graph: LayerContract, message: fn.Attend) -> fn.Message:
-    """Return a `fn.attend` message that uses values of edges as a Python message.
+    """Return the Python message (score, value) that computes a `fn.attend` message with edge features or weights.
 
-    The values of an edge are its features, which are part of the score, and its weight in the graph.
+    Edge features are added to the score. The graph's edge weight multiplies the value.
     """
     values, features = {}, message.edge
     if features is not None:
         graph.check("fn.attend", edge={"edge": features})
         if message.attn_edge is None or message.attn_edge.shape != (features.shape[1], message.src.shape[1]):
-            found = None if message.attn_edge is None else message.attn_edge.shape
+            shape = None if message.attn_edge is None else message.attn_edge.shape
             needed = f"({features.shape[1]}, {message.src.shape[1]})"
-            raise ShapeError(f"fn.attend: attn_edge {found} is not {needed}, a row each edge feature")
+            raise ShapeError(f"fn.attend: attn_edge {shape} is not {needed}, one row for each edge feature")
         if not isinstance(features, Tensor):
             features = as_array(features).astype(message.z.dtype, copy=False)
         values["features"] = features
@@ -63,8 +63,8 @@ def attended(graph: LayerContract, message: fn.Attend) -> fn.Message:
             value = value * edge["weight"]
         if message.dropout:
             ones = Tensor(np.ones(score.shape, score.dtype), placement="rows")
-            coins = ops.dropout(ones, edge.ids, message.key, message.dropout)
-            value = value * coins.reshape(*score.shape, 1)
+            mask = ops.dropout(ones, edge.ids, message.key, message.dropout)
+            value = value * mask.reshape(*score.shape, 1)
         return score.leaky_relu(message.slope), value
 
     return fn.message(weigh, {"z": message.z, "src": message.src}, {"dst": message.dst}, values)

@@ -1,4 +1,4 @@
-"""Attention with fused kernels."""
+"""The operator for attention with fused kernels (SAR 3.3)."""
 
 from dataclasses import dataclass
 
@@ -13,22 +13,22 @@ from sarlite.types import Array
 class Attend:
     """Attention: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
 
-    The inputs are z (n_src, n_heads or 1, n_feat), whose one head all heads may share, src (n_src, n_heads) and dst
-    (n_dst, n_heads). In numerics "exact" a fourth input is the largest src of each destination's sources, (n_dst,
-    n_heads), which takes no gradient.
+    The inputs are the rows z, (n_src, n_heads, n_feat), the source scores src, (n_src, n_heads), and the destination
+    scores dst, (n_dst, n_heads). All heads may share a z of one head, (n_src, 1, n_feat). In numerics "exact" a fourth
+    input holds the largest source score of each destination, (n_dst, n_heads), and has no gradient.
 
     Attributes
     ----------
     slope : float
-        Negative slope of the leaky ReLU.
+        Slope of the leaky ReLU below zero.
     dropout : float
         Probability of dropping a coefficient after the softmax.
     key : int
         Key of the dropout's random numbers.
     dst_ids, src_ids : (n_dst,), (n_src,) int64
-        Global ids of the local rows.
+        Global ids of the local destination rows and of the local source rows.
     n_nodes : int
-        Nodes of the whole graph.
+        Number of nodes of the whole graph.
     """
 
     slope: float
@@ -55,7 +55,13 @@ class Attend:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.Dropout | None:
-        """Return the kernels' dropout mask of the coefficients of edges between these nodes; None without dropout."""
+        """Return the dropout mask for the coefficients of some edges, as kernels take it; None without dropout.
+
+        Parameters
+        ----------
+        src_ids, dst_ids : (n_columns,), (n_rows,) int64
+            Global ids of the nodes that the edges' columns and rows stand for.
+        """
         return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
 
 
@@ -80,20 +86,22 @@ class _AttendForward:
 
 
 class AttendBackward:
-    """Gradients of z, src and dst.
+    """Backward pass: the gradients of z, src and dst.
 
     Attributes
     ----------
     g : (n_dst, n_heads, n_feat) array
-        Gradient of the output as edges gather it.
+        Gradient of the output, in the row format that edges gather.
     ends : (n_dst, n_heads, 4) array
-        Values of each destination that the owner of a source needs beside `g`; see `kernels.attend_ends`.
+        Four numbers for each destination and head that its sources' gradients need beside `g`; see
+        `kernels.attend_ends`.
     sum : SoftmaxGradient
+        Accumulator of the three gradients.
     """
 
     def __init__(self, operator, residuals, g, context):
         z_row, dst, m, inverse_sum, out, largest = residuals
-        self.operator, self.n_further = operator, len(context.wants_grad) - 3
+        self.operator, self.n_constant_inputs = operator, len(context.wants_grad) - 3
         self.g, _ = context.row_format.gradient(np.ascontiguousarray(g))
         self.ends = kernels.attend_ends(dst, m, inverse_sum, self.g, out)
         self.sum = context.sums.softmax_gradient(z_row, dst, self.g, largest, operator.dropout, operator.slope,
@@ -102,9 +110,10 @@ class AttendBackward:
 
     def add(self, block, rows, sinks):
         operator = self.operator
-        sinks = [own.start(block.n_src) if sink is None else sink for own, sink in zip(self.sinks, sinks)]
+        # the kernel computes all gradients together, so an unwanted gradient gets a temporary accumulator
+        sinks = [template.start(block.n_src) if sink is None else sink for template, sink in zip(self.sinks, sinks)]
         mask = operator.dropout_mask(block.src_ids, operator.dst_ids) if operator.dropout else None
         self.sum.add(block.transpose, *rows, self.ends, self.g, sinks, operator.slope, mask)
 
     def finish(self):
-        return [self.sum.dst_gradient(), *[None] * self.n_further]
+        return [self.sum.dst_gradient(), *[None] * self.n_constant_inputs]

@@ -1,38 +1,36 @@
 """The contract of operators: what an aggregation over edges computes, one block of edges at a time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from sarlite.numerics.edge_sums import EdgeSums, FloatSum
 from sarlite.schedule.row_format import RowFormat
 from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
 from sarlite.tape.primitives import Node
-from sarlite.types import Array
+from sarlite.types import Array, ArrayDType
 
 ROWS, SCORES = "rows", "scores"
-"""Kinds of inputs that peers fetch: rows, which the schedule may store as bfloat16, and scores, which it may not."""
+"""Kinds of inputs that peers fetch. The schedule may store rows as bfloat16, but never scores."""
 
 
 class Context(NamedTuple):
-    """How one aggregation is computed.
+    """Settings of one aggregation, which an operator receives for its forward and its backward pass.
 
     Attributes
     ----------
-    wants_grad : tuple of bool
-        True for each input, and then for each of the operator's `captured` values, whose gradient is wanted.
+    wants_grad : sequence of bool
+        One item for each input, then one for each of the operator's `captured` values. True if a gradient is wanted.
     sums : EdgeSums
-        Makes the accumulators: it is where numerics "fast" and "exact" differ.
+        Factory of the accumulators. Numerics "fast" and "exact" have different factories.
     row_format : RowFormat
-        How rows that edges gather are stored.
+        Storage format of the rows that edges gather.
     single_block : bool
-        True if one block has all edges, and no peer's rows arrive.
+        True if one block holds all edges, so that no peer's rows arrive.
     keeps_rows : bool
-        True if the rows of each block are kept for backward.
+        True if the schedule keeps the rows of each block for the backward pass (mode `sa`).
     out : array, or None
-        Array that the output is added to; None for a new array.
+        Array that the output is added to. With None the operator allocates an array.
     """
 
     wants_grad: Sequence[bool]
@@ -47,20 +45,24 @@ class ForwardPass(Protocol):
     """One forward pass of an operator (SAR algorithm 1)."""
 
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-        """Yield the local rows for each sweep over all blocks. Most operators make one sweep with all rows."""
+        """Yield the local rows to send in each sweep. A sweep calls `add` once for every block.
+
+        Most operators yield `rows` once. Sums in exact numerics may yield a range of the columns at a time.
+        """
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...]) -> None:
-        """Add the messages of a block's edges.
+        """Add the messages of a block's edges to the output.
 
         Parameters
         ----------
         block : Edges or Bundle
+            Edges of one block; a `Bundle` holds one set of edges for each relation.
         rows : tuple of (n_columns, ...) array
             Source rows of the block's columns. The caller frees the arrays after the call.
         """
 
-    def finish(self) -> tuple[Array, Any]:
-        """Return the output, (n_dst, ...), and the residuals that `Operator.backward` takes."""
+    def finish(self) -> tuple[Array, object]:
+        """Return the output, (n_dst, ...), and the residuals for `Operator.backward`."""
 
 
 class BackwardPass(Protocol):
@@ -68,8 +70,8 @@ class BackwardPass(Protocol):
 
     Attributes
     ----------
-    sinks : list of FloatSum or GridSum, or None
-        Accumulators of the gradients of the fetched inputs, not started yet; None where no gradient is made.
+    sinks : sequence of FloatSum or None
+        One accumulator, not started yet, for the gradient of each fetched input; None if the input has no gradient.
     """
 
     sinks: Sequence[FloatSum | None]
@@ -79,26 +81,30 @@ class BackwardPass(Protocol):
 
         Parameters
         ----------
-        block : Edges
-            Some rows or columns of a block that the forward pass saw.
+        block : Edges or Bundle
+            A block of the forward pass, or some rows or columns of such a block.
         rows : tuple of (n_columns, ...) array, or None
-            Rows of the block's columns in case 2; None in case 1.
-        sinks : list of accumulators of the columns' gradients; None where nobody wants the gradient
+            Source rows of the block's columns in case 2; None in case 1.
+        sinks : sequence of FloatSum or None
+            Started accumulators, one for each fetched input, for the (n_columns, ...) gradient of the block's columns;
+            None if the gradient is not wanted.
         """
 
     def finish(self) -> list[Array | None]:
-        """Return the gradients of the inputs that are not fetched, and then of the captured values."""
+        """Return a gradient for each input that is not fetched, then for each captured value."""
 
 
 class Operator(Protocol):
     """One way to aggregate over edges. An operator is immutable, so one object serves any number of calls.
 
+    The first inputs have one row for each source, and peers fetch those rows. Further inputs stay on this rank.
+
     Attributes
     ----------
     fetched : tuple of {"rows", "scores"}
-        Kinds of the first inputs, which are rows of sources and which peers fetch.
-    captured : sequence
-        Tape values that a Python message uses beside its inputs.
+        Kind of each input that peers fetch. Its length is the number of fetched inputs.
+    captured : sequence of Node or Tensor
+        Learnable values that a Python message uses without listing them as inputs.
     """
 
     @property
@@ -107,14 +113,14 @@ class Operator(Protocol):
     @property
     def captured(self) -> Sequence[Node | Tensor]: ...
 
-    def output(self, arrays: Sequence[Array | Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def output(self, arrays: Sequence[Array | Tensor]) -> tuple[tuple[int, ...], ArrayDType]:
         """Return the shape and the dtype of the output for inputs with the shapes and dtypes of `arrays`."""
 
     def needs_rows(self, context: Context) -> bool:
-        """Return True in case 2: the backward pass needs the source rows (SAR 3.2)."""
+        """Return True in case 2, where the backward pass needs the source rows (SAR 3.2)."""
 
     def forward(self, inputs: Sequence[Array], context: Context) -> ForwardPass:
-        """Start a forward pass; collective in numerics "exact"."""
+        """Start a forward pass. Collective in numerics "exact"."""
 
-    def backward(self, residuals: Any, g: Array, context: Context) -> BackwardPass:
-        """Start a backward pass from the gradient of the output; collective in numerics "exact"."""
+    def backward(self, residuals: object, g: Array, context: Context) -> BackwardPass:
+        """Start a backward pass from `g`, the (n_dst, ...) gradient of the output. Collective in numerics "exact"."""

@@ -1,14 +1,15 @@
-"""The operator for any Python message function, recorded by the tape and replayed in backward."""
+"""The operator for any Python message function, which the tape records and which the backward pass calls again."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.operators.contract import ROWS
+from sarlite.operators.fn import MessageFunction
 from sarlite.operators.message_replay import Program, Recording
 from sarlite.operators.reducers import Reducer
 from sarlite.structure.block import Edges
@@ -17,11 +18,11 @@ from sarlite.tape.recording import grad_enabled, retained, set_grad
 from sarlite.types import Array
 
 OTHER_VALUES = (3, -0.001, -100, 0.5)
-"""Values of the source rows in a second recording: both signs, large and small."""
+"""Values of the source rows in the second of two recordings: both signs, large and small."""
 
 
 class Names(NamedTuple):
-    """Names of a message's inputs: of sources, of destinations and of edges."""
+    """Names of a message's inputs, separately for source rows, destination rows and edge rows."""
 
     src: tuple[str, ...]
     dst: tuple[str, ...]
@@ -29,39 +30,47 @@ class Names(NamedTuple):
 
 
 class Custom:
-    """out_i = reduce_j message(src_j, dst_i, edge_ij) for any message of tape operations.
+    """Operator out_i = reduce_j message(src_j, dst_i, edge_ij) for a Python message of tape operations.
 
-    The message is recorded on one row: the recording tells the shape of its outputs, the values that it captures, and
-    whether its backward pass needs the source rows.
+    The constructor calls the message on one row of zeros, and on one row of other source values, and records both
+    calls. The recordings show the shapes of the outputs, the learnable values that the message captures, and whether
+    the backward pass needs the source rows.
 
     Parameters
     ----------
     message : callable (src, dst, edge) -> Tensor, or (score, value) for reducer "softmax"
     names : Names
-    reducer : object of `reducers`
+    reducer : Reducer
     dst_ids : (n_dst,) int64
         Global ids of the local destination rows.
     n_nodes : int
-        Nodes of the whole graph, to number edges.
+        Number of nodes of the whole graph, from which global edge ids are computed.
     inputs : list of Tensor
-        The inputs by name, sources' first.
+        Inputs in the order of `names`: source inputs, destination inputs, edge inputs.
+
+    Attributes
+    ----------
+    case2 : bool
+        True if the backward pass needs the source rows.
+    captured : tuple of Node or Tensor
+        First `n_captured` learnable values that receive gradients, then tensors whose values alone are read.
     """
 
-    def __init__(self, message: Callable[..., Any], names: Names, reducer: Reducer, dst_ids: Array, n_nodes: int,
+    def __init__(self, message: MessageFunction, names: Names, reducer: Reducer, dst_ids: Array, n_nodes: int,
                  inputs: list[Tensor]) -> None:
         self.message, self.names, self.reducer = message, names, reducer
         self.dst_ids, self.n_nodes, self.fetched = dst_ids, n_nodes, (ROWS,) * len(names.src)
         self._zeros = [np.zeros((1, *t.shape[1:]), t.dtype) for t in inputs]
         self._learns = [t.requires_grad for t in inputs]
         recording, self.case2, captured, read = self._record(self._zeros), False, [], []
-        if grad_enabled():  # the row is zeros, and then a row of other sources
+        if grad_enabled():
             other = self._record_others()
             if other is None or recording.program.difference(other.program):
-                recording = self._record(self._zeros)  # what the message keeps from its first call is there by now
+                recording = self._record(self._zeros)  # by now the message has filled any cache of its own
             self.case2 = (reducer.needs_messages or recording.depends_on_src() or other is None
-                           or not recording.same_tape(other))
-            found = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
-            captured = sorted(found.values(), key=lambda sink: sink.time)
+                          or not recording.same_tape(other))
+            sinks = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
+            captured = sorted(sinks.values(), key=lambda sink: sink.time)
             read = recording.program.reads(captured)
             self._program = recording.program
         self.n_captured, self.captured = len(captured), (*captured, *read)
@@ -96,9 +105,9 @@ class Custom:
         ----------
         block : Edges
         rows : tuple of (n_columns, ...) array, or None
-            Source rows of the block's columns. With None the message runs on zeros, whose values case 1 never uses.
+            Source rows of the block's columns. With None (case 1) the message runs on zeros in their place.
         others : sequence of array
-            Inputs of destinations, (n_dst, ...), and then inputs of edges, (n_edges, ...).
+            Destination inputs, (n_dst, ...), followed by edge inputs, (n_edges of the part, ...).
         wants_grad : sequence of bool
             True for each input whose gradient is wanted.
         grad : bool
@@ -116,7 +125,10 @@ class Custom:
             return Recording(self.message, self.names, arrays, wants_grad, ids)
 
     def ids(self, src_ids: Array, dst_ids: Array) -> tuple[Array, Array, Array]:
-        """Return the global ids of edges' sources, of their destinations and of the edges, (n_edges,) int64 each."""
+        """Return (source ids, destination ids, edge ids) of edges, (n_edges,) int64 each.
+
+        The id of an edge is source id * n_nodes + destination id.
+        """
         edge_ids = src_ids * self.n_nodes
         edge_ids += dst_ids
         return src_ids, dst_ids, edge_ids
@@ -127,24 +139,25 @@ class Custom:
         Parameters
         ----------
         again : bool
-            True if the backward pass calls the message again, so that its operations are compared too.
+            True if the backward pass calls the message again, so that the message's operations are compared too.
         """
-        found = self._program.changed_array()
-        if not found and again:
+        difference = self._program.changed_array()
+        if not difference and again:
             with set_grad(True):
-                found = self._program.difference(self._record(self._zeros).program)
-        if found:
+                difference = self._program.difference(self._record(self._zeros).program)
+        if difference:
             name = getattr(self.message, "__name__", type(self.message).__name__)
             raise RuntimeError(f"message {name} does something else in backward, which calls it again, than it did in "
-                               f"forward: {found}. What the message closes over must stay until backward has ended; "
-                               "a loop's variable is bound by a default, as in lambda src, dst, edge, w=w: ...")
+                               f"forward: {difference}. Values that the message closes over must not change until "
+                               "backward has ended; bind a loop's variable by a default, as in "
+                               "lambda src, dst, edge, w=w: ...")
 
     def _record(self, arrays):
-        with np.errstate(all="ignore"):  # these rows are no input of the user's
+        with np.errstate(all="ignore"):  # a warning about made-up rows would mislead the user
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Record the message on other source rows. Return None if the message raises for these made-up values."""
+        """Record the message on the source rows `OTHER_VALUES`; return None if the message raises for them."""
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
@@ -186,20 +199,29 @@ class _CustomBackward:
              for (shape, dtype), wants in zip(operator._src_templates, self.wants_grad)])
 
     def add(self, block, rows, sinks):
-        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         captured = self.operator.captured[: self.operator.n_captured]
         for piece in block.pieces:
             recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=True)
             g = self.reducer.backward(piece, [out._data for out in recording.outputs])
-            found = recording.pull(g, captured)
-            self._scatter(piece, [found.get(id(leaf)) for leaf in recording.leaves], sinks)
+            gradients = recording.pull(g, captured)
+            self._scatter(piece, [gradients.get(id(leaf)) for leaf in recording.leaves], sinks)
             for k, sink in enumerate(captured):
-                d = found.get(id(sink))
-                if d is not None:  # a gradient that two captured values may share
+                d = gradients.get(id(sink))
+                if d is not None:  # copied, because two captured values may share one gradient array
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block, d_edges, sinks):
-        """Add gradients that have one row per edge to the source, destination and edge rows that the edges read."""
+        """Add gradients with one row for each edge of a block to the source, destination and edge rows they belong to.
+
+        Parameters
+        ----------
+        block : Edges
+        d_edges : list of (n_edges, ...) array or None
+            Gradient of each input of the message.
+        sinks : list of FloatSum or None
+            Accumulators of the source rows' gradients.
+        """
         n_src, n_dst = len(self.operator.names.src), len(self.operator.names.dst)
         csr = block.edges_by_column
         for sink, d_edge in zip(sinks, d_edges):
@@ -219,14 +241,14 @@ class _CustomBackward:
 
 
 class AllEdgesForward:
-    """Forward pass that gathers the source rows of every edge and runs the message once over all edges.
+    """Forward pass of exact numerics, which gathers the source rows of every edge and calls the message once.
 
-    The message's own sums over edges, such as the gradients of its parameters, are then ordinary sums of the tape over
-    the rows of all ranks. The recording is kept for the backward pass, which fetches no rows.
+    The gradients of the message's parameters are sums over edges. With one call for all edges, these sums are sums of
+    the tape, which exact numerics can make exact. The recording is kept for the backward pass, which fetches no rows.
 
     Notes
     -----
-    Memory: everything that the message's tape holds, for all edges of the rank at once.
+    Memory: all values that the tape records for the message, for all in-edges of this rank at once.
     """
 
     def __init__(self, operator, inputs, context):
@@ -267,23 +289,24 @@ class _AllEdgesBackward:
         n_src, n_dst, wants = len(operator.names.src), len(operator.names.dst), context.wants_grad
         reducer.begin_backward(np.ascontiguousarray(g))
         captured = operator.captured[: operator.n_captured]
-        found = recording.pull(reducer.backward(self.edges, [out._data for out in recording.outputs]), captured)
-        d_edges = [np.ascontiguousarray(found.get(id(leaf), np.zeros_like(leaf._data))) if need else None
-                   for leaf, need in zip(recording.leaves, wants)]
+        d_outputs = reducer.backward(self.edges, [out._data for out in recording.outputs])
+        gradients = recording.pull(d_outputs, captured)
+        d_edges = [np.ascontiguousarray(gradients.get(id(leaf), np.zeros_like(leaf._data))) if wanted else None
+                   for leaf, wanted in zip(recording.leaves, wants)]
         self.d_src = d_edges[:n_src]
         self.sinks = context.sums.message_gradients(self.d_src)
         self.d_others = [None if d is None else self.edges.sum_to_dst(d) for d in d_edges[n_src : n_src + n_dst]]
         self.d_others += [None if d is None else self.edges.in_order(d) for d in d_edges[n_src + n_dst :]]
-        self.d_captured = [found.get(id(sink)) for sink in captured]
+        self.d_captured = [gradients.get(id(sink)) for sink in captured]
         self.d_captured += [None] * (len(operator.captured) - operator.n_captured)
 
     def add(self, block, rows, sinks):
-        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
-        places = self.edges.place[block.labels]
+        block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
+        gradient_rows = self.edges.place[block.labels]
         t_indptr, position = block.edges_by_column
         for d, sink in zip(self.d_src, sinks):
             if d is not None and sink is not None:
-                sink.add_rows((t_indptr, places[position].astype(position.dtype)), d)
+                sink.add_rows((t_indptr, gradient_rows[position].astype(position.dtype)), d)
 
     def finish(self):
         return [*self.d_others, *self.d_captured]

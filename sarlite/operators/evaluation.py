@@ -1,4 +1,4 @@
-"""Evaluation order of the weight of `fn.linear`: products first, sums first, or inside the message; and its cost."""
+"""Evaluation order of a weight: products first, sums first, or inside the message; and the cost of each order."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,19 @@ from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
 WAYS = ("product", "first", "inside")
-"""A (X W); (A X) W; or x_j W inside the message, where x travels once for all relations with its source type."""
+"""Evaluation orders: "product" is A (X W), "first" is (A X) W, and "inside" is x_j W inside the message.
+
+With "inside", x travels once for all relations with x's source type.
+"""
 
 EVALUATIONS = ("inside", "first")
-"""Ways that a relation of a `HeteroGraph` can take."""
+"""Evaluation orders for a relation of a `HeteroGraph`."""
 
 EDGE_VALUE = 16
-"""Cost of adding one value of a message, in multiply-adds of a product: sums over edges are bound by memory."""
+"""Cost of adding one value of a message, in multiply-adds of a product.
+
+A value costs more in a sum over edges than in a product, because memory bandwidth limits sums over edges.
+"""
 
 
 class Sizes(NamedTuple):
@@ -25,10 +31,11 @@ class Sizes(NamedTuple):
     Attributes
     ----------
     n_src, n_dst, n_edges : int
+        Numbers of source rows, destination rows and edges.
     n_halo : int
-        Rows that ranks fetch; 0 if not counted.
+        Number of rows that ranks fetch; 0 if not counted.
     n_kept : int
-        Rows of sums that are kept for backward; 0 if not counted.
+        Number of rows of sums that are kept for backward; 0 if not counted.
     """
 
     n_src: int
@@ -39,10 +46,17 @@ class Sizes(NamedTuple):
 
 
 def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Return how the weight of `fn.linear` over a `LayerGraph` is evaluated, one of `WAYS`.
+    """Return the evaluation order of the weight of `fn.linear`, one of `WAYS`, the same on every rank.
 
-    The result is `forced` if given, else the cheapest way, and is the same on every rank. For a relation, the choice
-    and the cost of both ways are added to the graph's evaluation log.
+    For a relation, the order and the cost of both orders are added to the graph's evaluation log.
+
+    Parameters
+    ----------
+    graph : LayerContract
+    x : Tensor (n_src, n_in)
+    weight : Tensor (n_in, n_out)
+    forced : str, optional
+        Order that the user asked for; by default the cheapest order is returned.
 
     Raises
     ------
@@ -52,39 +66,49 @@ def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = No
     check(forced, WAYS)
     needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
     n_in, n_out = weight.shape
-    found = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
-    chosen = forced or min(choices(*_ways(graph, x)), key=found.__getitem__)
+    cost = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
+    chosen = forced or min(choices(*_ways(graph, x)), key=cost.__getitem__)
     log, key = graph.evaluation_log, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
     if log is not None and graph.relation is not None and key not in log:
-        inside, first = (found[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
+        inside, first = (cost[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
         log[key] = Evaluation(graph.relation, n_in, n_out, x.constant, chosen, inside, first)
     return chosen
 
 
 def _ways(graph, x):
-    """Return the ways that may be chosen for a graph or relation.
+    """Return the evaluation orders to choose from for a graph or a relation.
 
-    With bfloat16 rows a relation has one way. The cheapest way depends on the number of ranks, and each way rounds
-    different rows, so a choice would let the results depend on the number of ranks.
+    With bfloat16 rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
+    rounds different rows, so with a choice the results would depend on the number of ranks.
     """
     if graph.relation is None and x.dtype.kind != "f":
-        return ("product",)  # a sum of whole numbers may overflow
+        return ("product",)  # a sum of integers may overflow
     if graph.relation is None:
-        return ("first",) if x.constant else ("product", "first")  # the sums of rows that never change are kept
+        return ("first",) if x.constant else ("product", "first")  # the graph keeps the sums of constant rows
     return ("first", "inside") if not graph.schedule.row_format.is_narrow else ("first",)
 
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return the cost of each way, forward and backward together, in multiply-adds.
+    """Return the cost of each evaluation order, forward and backward together, in multiply-adds over all ranks.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    n_in, n_out : int
+        Shape of the weight.
+    needs_x, needs_weight : bool
+        True if the gradient of x, or of the weight, is wanted.
+    constant : bool
+        True if x never changes.
 
     Notes
     -----
-    A product costs one pass forward and one for each gradient that is wanted (MG-GCN 4.4). Each edge reads a value once
-    forward, and once backward if a gradient passes along the edge. A value that is fetched, read by an edge or kept
-    counts as `EDGE_VALUE` multiply-adds. "inside" fetches its rows twice, or keeps them if the mode does, and also
-    multiplies the fetched rows by the weight. Sums of constant rows are computed once for all steps. The pushed
-    gradients cost the same in all ways and are left out.
+    A product is computed once in forward, and once more for each gradient that is wanted (MG-GCN 4.4). Each edge reads
+    a value once in forward, and once in backward if a gradient passes along the edge. A value that is fetched, read by
+    an edge or kept counts as `EDGE_VALUE` multiply-adds. "inside" fetches its rows twice, or keeps the rows if the mode
+    keeps rows, and also multiplies the fetched rows by the weight. Sums of constant rows are computed once for all
+    steps. Pushed gradients cost the same in all orders and are left out.
     """
     product, passes = n_in * n_out * (1 + needs_x + needs_weight), 1 + (needs_x or needs_weight)
     n_src, n_dst, n_edges, n_halo, n_kept = sizes
@@ -98,7 +122,7 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 @by_numerics
 def choices(*ways: str) -> tuple[str, ...]:
-    """Return the entries of `ways` that the current numerics supports."""
+    """Return the evaluation orders among `ways` that the current numerics supports."""
     return ways
 
 
@@ -109,12 +133,22 @@ def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
 
 
 def attends_products(graph: LayerContract, x: Tensor, n_heads: int, n_feat: int) -> bool:
-    """Return True if attention over z = X W, A_h (X W_h) by head, is cheaper than (A_h X) W_h, over both passes.
+    """Return True if A_h (X W_h) costs no more than (A_h X) W_h, where A_h holds head h's attention coefficients.
 
-    With fewer destinations than sources, as in a batch, (A_h X) W_h has smaller products, but its sums over edges are
-    n_heads * n_in wide. With the same rows as sources and destinations A_h (X W_h) is always cheaper. The backward pass
-    of (A_h X) W_h computes the gradient of A_h X even if X needs no gradient, because the gradients of the scores need
-    it.
+    Parameters
+    ----------
+    graph : LayerContract
+    x : Tensor (n_src, n_in)
+        The rows X.
+    n_heads, n_feat : int
+        Each W_h has the shape (n_in, n_feat).
+
+    Notes
+    -----
+    The costs are those of forward and backward together. With fewer destinations than sources, as in a batch,
+    (A_h X) W_h has smaller products, but its sums over edges are n_heads * n_in wide. If the sources are the
+    destinations, A_h (X W_h) is always cheaper. The backward pass of (A_h X) W_h computes the gradient of A_h X even if
+    X needs no gradient, because the gradients of the scores depend on it.
     """
     sizes, n_in, needs_x = Sizes(*graph.sizes), x.shape[1], grad_enabled() and x.requires_grad
     product = n_in * n_heads * n_feat

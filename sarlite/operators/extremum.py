@@ -1,4 +1,4 @@
-"""The largest and the smallest message."""
+"""The operator for the reducers max and min."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,19 @@ from sarlite.types import Array, DType
 class Extremum:
     """Maximum (sign = 1) or minimum (sign = -1) of the sources' rows, per column; 0 for a destination without edges.
 
-    A tie goes to the lowest global node id. The maximum of bfloat16 rows is one of the rows. Each entry of the gradient
-    goes to one source row, so edges do not gather the gradient and it is not rounded to bfloat16.
+    The single input is x, (n_src, ...). A tie goes to the source with the lowest global id. Each value of the gradient
+    goes to one source row, so edges do not gather rows of the gradient, and the gradient is not rounded to bfloat16.
 
     Attributes
     ----------
     n_dst : int
+        Number of destination rows of this rank.
     sign : {1, -1}
+        1 for the maximum, -1 for the minimum.
     column_ids : (n_columns,) int64, or None
         Global id of each column of all blocks; None if the ids ascend.
-    index_dtype : dtype of the blocks' indices
+    index_dtype : dtype
+        Dtype of the blocks' indices.
     """
 
     n_dst: int
@@ -47,7 +50,7 @@ class Extremum:
 
 
 class _ExtremumForward:
-    """Forward pass; `argument` is the column, unique over all blocks, of the winning row, or -1 before any edge."""
+    """Forward pass. `argument` holds the column of the winning row, numbered over all blocks; -1 without edges."""
 
     def __init__(self, operator, x):
         self.operator, self.shape = operator, operator.output([x])[0]

@@ -1,33 +1,35 @@
 """The contract between operators and the graph of a layer: every member of the graph that an operator uses."""
 
 from collections.abc import Hashable, Mapping, MutableMapping
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from sarlite.numerics.edge_sums import EdgeSums
 from sarlite.schedule.schedule import Schedule
 from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
-from sarlite.types import Array, DType
+from sarlite.types import Array, ArrayDType, DType
 
 Inputs = Mapping[str, Tensor | Array]
-"""Inputs of a Python message by name, with one row a source, a destination or an edge."""
+"""Inputs of a Python message by name. Each has one row for each source, or each destination, or each edge."""
 
 
 class Evaluation(NamedTuple):
-    """Chosen evaluation of a relation's weight, and the cost of both ways for one training step, over all ranks.
+    """Evaluation order that was chosen for a relation's weight, and the cost of both orders.
 
     Attributes
     ----------
     relation : (str, str, str)
+        Source type, name and destination type.
     n_in, n_out : int
+        Shape of the weight.
     constant : bool
         True if the sources' rows never change, so that their sums are kept.
     name : {"inside", "first"}
-        The weight inside the message (case 2), or aggregated first and transformed after (case 1).
+        The chosen order. "inside" applies the weight inside the message (case 2); "first" aggregates the rows and then
+        applies the weight (case 1).
     inside_bytes, first_bytes : int
-        Cost in bytes: values fetched, kept for backward and read by edges, and products at an equivalent cost.
+        Cost of each order for one training step over all ranks, in bytes: values that are fetched, kept for backward or
+        read by edges, and products counted as bytes of equal cost.
     """
 
     relation: tuple[str, str, str]
@@ -40,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 EvaluationLog = dict[Hashable, Evaluation]
-"""Chosen evaluations, keyed by relation, widths, constancy of the rows, the forced way and the numerics."""
+"""Chosen evaluation orders, keyed by (relation, n_in, n_out, constant, forced order, numerics)."""
 
 
 class LayerContract(Protocol):
@@ -63,7 +65,7 @@ class LayerContract(Protocol):
     @property
     def edge_weight(self) -> Array | None: ...
     @property
-    def itype(self) -> np.dtype[Any]: ...
+    def itype(self) -> ArrayDType: ...
     @property
     def has_own_exchange(self) -> bool: ...
     @property

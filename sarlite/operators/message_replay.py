@@ -1,8 +1,9 @@
-"""One run of a Python message over some edges, recorded by the tape, and the comparison of two runs."""
+"""One call of a Python message over some edges, recorded by the tape, and the comparison of two calls."""
 
 import zlib
+from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from sarlite.tape.backward import carry
 
 
 class EdgeRows(dict):
-    """Tensors with one row per edge, by name.
+    """Argument of a message: a dict from input names to tensors with one row for each edge.
 
     Attributes
     ----------
     ids : (n_edges,) int64
-        Global id of each row: a node id, or source id * n_nodes + destination id for an edge. Dropout is keyed by it.
+        Global id for each row, by which dropout is keyed: the source's id, the destination's id, or for edge inputs
+        source id * n_nodes + destination id.
     """
 
     def __init__(self, ids, values):
@@ -26,55 +28,66 @@ class EdgeRows(dict):
 
 
 class Recording:
-    """One run of the message over some edges: its outputs, and the leaf tensors that hold the edges' inputs.
+    """One call of a message over some edges.
 
     Parameters
     ----------
     message : callable (src, dst, edge) -> Tensor or tuple of Tensor
-    names : three tuples of str
-        Names of the inputs of sources, of destinations and of edges.
+    names : Names
     arrays : list of (n_edges, ...) array
         Values of each input, in the order of `names`.
-    needs : list of bool
+    wants_grad : list of bool
         True for each input whose gradient is wanted.
-    ids : three (n_edges,) int64
-        Global ids of the sources, of the destinations and of the edges.
+    ids : (source ids, destination ids, edge ids), (n_edges,) int64 each
+        Global ids; see `EdgeRows`.
     program : Program, optional
         Object that records the operations of the message.
+
+    Attributes
+    ----------
+    leaves : list of Tensor
+        Tensor of each input.
+    outputs : tuple of Tensor
+        Result of the message.
+    since : int
+        Time of the call; nodes of the call are younger.
+    reads_src : bool
+        True if the message read values of source rows outside of the tape, as by `numpy()`.
     """
 
-    def __init__(self, message, names, arrays, needs, ids, program=None):
+    def __init__(self, message, names, arrays, wants_grad, ids, program=None):
         n_src = len(names[0])
-        self.leaves = [Tensor(a, need, placement="rows") for a, need in zip(arrays, needs)]
+        self.leaves = [Tensor(a, wanted, placement="rows") for a, wanted in zip(arrays, wants_grad)]
         for leaf in self.leaves[:n_src]:
             leaf.volatile = True
         self.since = recording.now()
         views, start = [], 0
-        for place, place_ids in zip(names, ids):
-            views.append(EdgeRows(place_ids, zip(place, self.leaves[start : start + len(place)])))
-            start += len(place)
+        for group, group_ids in zip(names, ids):
+            views.append(EdgeRows(group_ids, zip(group, self.leaves[start : start + len(group)])))
+            start += len(group)
         with recording.watch_reads() as reads:
             result = message(*views) if program is None else program.run(message, views, self.leaves, self.since)
         self.reads_src = reads.seen
         self.program, self.outputs = program, result if isinstance(result, tuple) else (result,)
         for out in self.outputs:
-            if not isinstance(out, Tensor) or out.shape[:1] != (len(place_ids),):
-                found = getattr(out, "shape", type(out))
-                raise ShapeError(f"a message must return tensors of one row an edge, not {found}")
+            if not isinstance(out, Tensor) or out.shape[:1] != (len(group_ids),):
+                problem = getattr(out, "shape", type(out))
+                raise ShapeError(f"a message must return tensors of one row an edge, not {problem}")
 
     def nodes(self):
+        """Return the tape nodes of the call that the outputs depend on, newest first."""
         return backward.reachable([out.sink for out in self.outputs], self.since)
 
     def captured(self):
-        """Return the tape values older than the run that the message uses and that take gradients, oldest first."""
+        """Return the captured values, oldest first: tensors or nodes older than the call that receive gradients."""
         leaves = {id(leaf) for leaf in self.leaves}
         ends = [out.sink for out in self.outputs] + [sink for node in self.nodes() for sink in node.sinks]
-        found = {id(end): end for end in ends
-                 if end is not None and end.time <= self.since and id(end) not in leaves}
-        return sorted(found.values(), key=lambda sink: sink.time)
+        captured = {id(end): end for end in ends
+                    if end is not None and end.time <= self.since and id(end) not in leaves}
+        return sorted(captured.values(), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Return True in case 2: a residual depends on source rows (SAR 3.2), or the message read their values."""
+        """Return True in case 2: a residual depends on source rows (SAR 3.2), or the message read source values."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
     def same_tape(self, other):
@@ -86,23 +99,30 @@ class Recording:
         )
 
     def pull(self, gradients, sinks):
-        """Return the gradients of the leaves and the captured values, keyed by `id` of the leaf or sink.
+        """Carry the gradients of the outputs back through the call.
+
+        Parameters
+        ----------
+        gradients : list of (n_edges, ...) array
+            Gradient of each output.
+        sinks : sequence of Node or Tensor
+            Captured values that were found when the operator was created.
+
+        Returns
+        -------
+        dict of int to array
+            Gradients of the leaves and of `sinks`, keyed by `id(leaf)` or `id(sink)`.
 
         Raises
         ------
         RuntimeError
-            If a captured value outside `sinks` receives a gradient, which would be lost.
-
-        Raises
-        ------
-        RuntimeError
-            If a gradient arrives at another captured sink than `sinks`: the gradient would be lost.
+            A captured value outside `sinks` receives a gradient, which would be lost.
         """
         arrivals = carry(list(zip(self.outputs, gradients)), self.since)
         arrays = arrivals.arrays()
-        known = {id(end) for end in (*self.leaves, *sinks)}
+        expected = {id(end) for end in (*self.leaves, *sinks)}
         for key, end in arrivals.ends.items():
-            if key not in known and end.time <= self.since:
+            if key not in expected and end.time <= self.since:
                 shape = arrays[key].shape
                 raise RuntimeError(f"the message uses a learnable value of shape {shape} for some rows alone, whose "
                                    "gradient would be lost: a message must not branch on values")
@@ -110,7 +130,7 @@ class Recording:
 
 
 def _same(a, b):
-    """Return True if two residuals are known to hold equal values."""
+    """Return True if two residuals hold equal values, compared bit by bit for arrays."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (tuple, list)):
@@ -122,73 +142,81 @@ def _same(a, b):
     return a is b or bool(a == b) or (isinstance(a, float) and a != a and b != b)
 
 
-# ---- what a message does
+# ---- the operations of a message
 
 
-class Own(NamedTuple):
-    """Number of a tensor that the message received or created, counted in order of appearance."""
+class Numbered(NamedTuple):
+    """Input of a step: a tensor that the message received or created, by its number in order of appearance."""
 
     number: int
 
 
 class Captured(NamedTuple):
-    """Tensor from before the run, compared by identity. The tape notices when its values change."""
+    """Input of a step: a tensor older than the call, compared by identity. The tape detects changes of its values."""
 
     tensor: Tensor
 
 
 class Value(NamedTuple):
-    """Array, number or untracked tensor that a step takes, compared by value."""
+    """Input of a step: an array or number from outside of the message's inputs, compared by value."""
 
-    value: Any
+    value: object
     checksum: int | None
 
 
 class Step(NamedTuple):
-    """One primitive that the message ran."""
+    """One primitive that the message ran. The last step of a program has the message's result as its inputs."""
 
     name: str
-    params: dict[str, Any]
-    inputs: tuple[Any, ...]
+    params: Mapping[str, object]
+    inputs: tuple[Numbered | Captured | Value, ...]
 
 
 MOST_BYTES = 1 << 20
-"""Size of the largest array that is checked for changes in place."""
+"""Size in bytes of the largest array that is checked for changes in place."""
 
 
 class Program(recording.Observer):
-    """Record of a message's operations: its primitives in order, with every input that is not one of its own tensors.
+    """Record of a message's operations: the primitives in order, with their parameters and inputs.
 
-    Two runs over the same rows have equal programs, unless something that the message closes over or reads has changed.
+    Two calls over the same rows have equal programs, unless a value that the message closes over or reads has changed.
+
+    Attributes
+    ----------
+    steps : list of Step
+    tensors : dict of int to Tensor
+        Tensors from outside that the message reads, one for each group of tensors that share values.
     """
 
     def __init__(self):
         self.steps, self.tensors = [], {}
 
     def run(self, message, views, leaves, since):
+        """Call message(*views) and record its operations; return the result."""
         self._since, self._numbers = since, {}
-        self._own = []  # so that no other tensor gets their ids
+        self._numbered = []  # keeps the tensors alive, so that no other tensor gets their ids
         for leaf in leaves:
             self._add(leaf)
         with recording.observed(self):
             result = message(*views)
         outputs = result if isinstance(result, tuple) else (result,)
-        self.steps.append(Step("its result", {}, tuple(map(self._known, outputs))))
-        del self._own, self._numbers
+        self.steps.append(Step("its result", {}, tuple(map(self._input, outputs))))
+        del self._numbered, self._numbers
         return result
 
     def applied(self, application):
-        inputs = tuple(map(self._known, application.inputs))
+        inputs = tuple(map(self._input, application.inputs))
         self.steps.append(Step(application.name, application.params, inputs))
         self._add(application.result)
 
     def _add(self, tensor):
-        self._numbers[id(tensor)] = len(self._own)
-        self._own.append(tensor)
+        self._numbers[id(tensor)] = len(self._numbered)
+        self._numbered.append(tensor)
 
-    def _known(self, x):
+    def _input(self, x):
+        """Return the `Numbered`, `Captured` or `Value` that stands for an input of a step."""
         if id(x) in self._numbers:
-            return Own(self._numbers[id(x)])
+            return Numbered(self._numbers[id(x)])
         if isinstance(x, Tensor):
             self.tensors.setdefault(id(x._changes), x)
             if x.time <= self._since:
@@ -197,13 +225,16 @@ class Program(recording.Observer):
         return Value(x, _checksum(x))
 
     def reads(self, sinks):
-        """Return the tensors whose values the message uses but which get no gradient through it, except `sinks`."""
+        """Return the tensors from outside that the message reads, without those that share values with `sinks`.
+
+        The returned tensors need no gradient.
+        """
         changes = {id(sink.changes if isinstance(sink, primitives.Node) else sink._changes) for sink in sinks}
-        found = [tensor for key, tensor in self.tensors.items() if key not in changes]
-        return [tensor.detach() if tensor.requires_grad else tensor for tensor in found]
+        tensors = [tensor for key, tensor in self.tensors.items() if key not in changes]
+        return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
 
     def changed_array(self):
-        """Return a description of an array that was changed in place since the run, or None."""
+        """Return a description of the first array that was changed in place since the call, or None."""
         for step in self.steps:
             for x in step.inputs:
                 if isinstance(x, Value) and x.checksum != _checksum(x.value):
@@ -211,7 +242,7 @@ class Program(recording.Observer):
         return None
 
     def difference(self, later):
-        """Return a description of the first operation that differs in a later run over the same rows, or None."""
+        """Return a description of the first operation that differs in `later`, the program of a later call, or None."""
         for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=Step("nothing", {}, ())), 1):
             where = f"operation {k} ({b.name})"
             if a.name != b.name or len(a.inputs) != len(b.inputs):
@@ -221,7 +252,7 @@ class Program(recording.Observer):
                     return f"{name} of {where} was {a.params.get(name)} and is {b.params.get(name)}"
             for i, (x, y) in enumerate(zip(a.inputs, b.inputs), 1):
                 if not _alike(x, y):
-                    return f"input {i} of {where} was {_told(x)} and is {_told(y)}"
+                    return f"input {i} of {where} was {_describe(x)} and is {_describe(y)}"
         return None
 
 
@@ -236,7 +267,7 @@ def _alike(a, b):
     """Return True if two recorded inputs of a step are the same."""
     if type(a) is not type(b):
         return False
-    if isinstance(a, Own):
+    if isinstance(a, Numbered):
         return a == b
     if isinstance(a, Captured):
         return a.tensor is b.tensor
@@ -245,8 +276,9 @@ def _alike(a, b):
     return a.value is b.value or _same(a.value, b.value)
 
 
-def _told(x):
-    if isinstance(x, Own):
+def _describe(x):
+    """Return a text for an input of a step, for error messages."""
+    if isinstance(x, Numbered):
         return "a tensor of the message's own"
     value = x.tensor if isinstance(x, Captured) else x.value
     if not isinstance(value, (Tensor, np.ndarray)):

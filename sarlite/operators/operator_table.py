@@ -1,7 +1,7 @@
 """The table (message, reducer) -> `Call`, for a graph and for each relation of a `HeteroGraph`."""
 
 from collections.abc import Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,16 +23,18 @@ from sarlite.types import Array
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
+"""Names of all reducers."""
 
 
 class KeptSums(NamedTuple):
-    """The stored sums of a constant tensor's rows, and the reducer of a call.
+    """Cache of one constant tensor's aggregations over a graph, and the key of one call in the cache.
 
     Attributes
     ----------
     sums : dict of str to Tensor
-        Sums by reducer.
+        The cached aggregations by reducer.
     reducer : str
+        Reducer of the call.
     """
 
     sums: MutableMapping[str, Tensor]
@@ -40,17 +42,17 @@ class KeptSums(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One aggregation over a graph, as its message and reducer define it.
+    """One aggregation over a graph: an operator and its inputs, and a weight to apply to the output.
 
     Attributes
     ----------
     operator : Operator
     inputs : list of Tensor
-        Inputs of the operator; the source rows, which are fetched, come first.
+        Inputs of the operator. The inputs that peers fetch, which have one row for each source, come first.
     kept_sums : KeptSums, or None
-        Stored sums of the call's constant rows; None if the rows are not constant.
+        Cache for the output if the source rows are constant; else None.
     weight : Tensor (n_in, n_out) or (n_heads, n_in, n_feat), or None
-        Matrix that multiplies the output, or a matrix for each head.
+        Matrix to multiply the operator's output with, or one matrix for each head.
     """
 
     operator: Operator
@@ -60,25 +62,37 @@ class Call(NamedTuple):
 
     @property
     def kept_output(self) -> Tensor | None:
-        """The stored output of an earlier call, or None."""
+        """Cached output of an earlier call with the same constant rows and reducer, or None."""
         return None if self.kept_sums is None else self.kept_sums.sums.get(self.kept_sums.reducer)
 
     def weighted(self, out: Tensor) -> Tensor:
-        """Return the output times the weight."""
+        """Return the operator's output `out` times the weight; return `out` itself if there is no weight."""
         if self.weight is None:
             return out
         return ops.matmul(out, self.weight) if self.weight.ndim == 2 else out.matmul_by_head(self.weight)
 
     def keep(self, out: Tensor) -> Tensor:
-        """Return the output; store the output of constant rows as a constant."""
+        """Store the operator's output in the cache and return a constant tensor of it; without a cache return `out`."""
         if self.kept_sums is None:
             return out
         self.kept_sums.sums[self.kept_sums.reducer] = constant = Tensor(out.data, constant=True, placement="rows")
         return constant
 
 
-def call(graph: LayerContract, message: fn.BuiltIn | Callable[..., Any], reducer: str) -> Call:
-    """Return the `Call` of a message and a reducer over a `LayerGraph`.
+def call(graph: LayerContract, message: fn.BuiltIn | fn.MessageFunction, reducer: str) -> Call:
+    """Return the operator and the inputs that compute a message and a reducer over a graph.
+
+    Parameters
+    ----------
+    graph : LayerContract
+        A graph or a relation.
+    message : value of `operators.fn`, or callable (src, dst, edge) -> Tensor
+    reducer : str
+        One of `KNOWN`.
+
+    Returns
+    -------
+    Call
 
     Raises
     ------
@@ -86,14 +100,19 @@ def call(graph: LayerContract, message: fn.BuiltIn | Callable[..., Any], reducer
         The reducer is unknown, or does not support the message.
     ShapeError
         An input does not fit the graph or the other inputs.
-
     """
     entry = find(message, reducer)
     return entry(graph, fn.message(message) if callable(message) else message, reducer)
 
 
 def find(message: object, reducer: str) -> Callable[..., Call]:
-    """Return the table's entry for a message and a reducer; raise a ConfigError if there is none."""
+    """Return the table's entry, a function (graph, message, reducer) -> Call.
+
+    Raises
+    ------
+    ConfigError
+        The reducer is unknown, or does not support the message.
+    """
     if reducer not in KNOWN:
         raise ConfigError(f"reducer {reducer!r} is not one of {', '.join(KNOWN)}")
     if isinstance(message, (Tensor, np.ndarray)):
@@ -105,7 +124,7 @@ def find(message: object, reducer: str) -> Callable[..., Call]:
     return entry
 
 
-# ---- the entries: (LayerGraph, message, reducer) -> Call
+# ---- the entries: functions (graph, message, reducer) -> Call
 
 
 def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
@@ -114,15 +133,15 @@ def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
 
 
 def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
-    """Return the call that computes A X, where A holds the edges' weights.
+    """Return the call that computes A X, where A holds the edges' weights scaled for the reducer.
 
-    The result for a constant x is kept for as long as x and the graph live.
+    The call has a cache if x is constant. The cache lives as long as x and the graph.
     """
-    kept, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
-    rows = x if reducer == "sym" else _where_they_stand(graph, x)
+    cache, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    rows = x if reducer == "sym" else _in_place(graph, x)
     if counts is None:
-        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [rows], kept)
-    return Call(Sum(graph.n_dst, True), [rows, counts], kept)
+        return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [rows], cache)
+    return Call(Sum(graph.n_dst, True), [rows, counts], cache)
 
 
 def _linear(graph: LayerContract, message: fn.Linear, reducer: str) -> Call:
@@ -158,17 +177,17 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
     x, weight = inputs = graph.check("fn.mul_edge", {"x": message.x}, edge={"weight": message.weight})
     one_dtype("fn.mul_edge", x=x, weight=weight)
     if weight.ndim > 1 and weight.shape[1:] != x.shape[1:2]:
-        needed = "one number an edge, or with an x of heads one a head"
+        needed = "one number for each edge, or for each edge and head of x"
         raise ShapeError(f"fn.mul_edge: weight {weight.shape} does not go with x {x.shape}: {needed}")
     counts = graph.pick_counts(reducer)
     if counts is not None:
         inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
-    inputs = [_where_they_stand(graph, inputs[0]), inputs[1]]
+    inputs = [_in_place(graph, inputs[0]), inputs[1]]
     return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
 
 
-def _where_they_stand(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return a tensor picked from a table as `Rows`, which fast sums read in place; return other tensors unchanged."""
+def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
+    """Return x in the form that fast sums read without a copy: `kernels.Rows` if x is a `TableRows`, else x."""
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 
@@ -212,7 +231,7 @@ def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str)
     if not fits or not by_head.shape[1] or weight.shape[1] % by_head.shape[1]:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         needed = "(n_src, n_in), (n_in, n_heads * n_feat), (n_in, n_heads) and (n_dst, n_heads)"
-        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}, or (n_dst, n_own) and (n_own, n_heads)")
+        raise ShapeError(f"fn.attend_linear: {shapes} are not {needed}, or (n_dst, n_dst_in) and (n_dst_in, n_heads)")
     one_dtype("fn.attend_linear", **arrays)
     n_heads, n_feat = by_head.shape[1], weight.shape[1] // by_head.shape[1]
     options = message.slope, message.dropout, message.key
@@ -229,12 +248,13 @@ def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str)
     if graph.relation is None or graph.edge_weight is not None or not evaluation.choices("inside"):
         z = ops.matmul(x, weight).reshape(len(x), n_heads, n_feat)
         return _attend(graph, fn.Attend(*(z, *scores()), *options), reducer)
-    own = dst if dst_weight is None else ops.matmul(dst, dst_weight)
-    rows = [(n_heads, n_feat), (n_heads,)]
-    return Call(Transformed(Attend(*_options(graph, message)), rows), [x, weight, src_weight, own])
+    dst_scores = dst if dst_weight is None else ops.matmul(dst, dst_weight)
+    row_shapes = [(n_heads, n_feat), (n_heads,)]
+    return Call(Transformed(Attend(*_options(graph, message)), row_shapes), [x, weight, src_weight, dst_scores])
 
 
 def _options(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> tuple[float, float, int, Array, int, Array]:
+    """Return the arguments of the operator `Attend`."""
     return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
 
 
@@ -255,8 +275,8 @@ def one_dtype(message: str, **inputs: Tensor) -> None:
     """Raise a ShapeError if the float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:
-        found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
-        raise ShapeError(f"{message}: {found}: one dtype is needed, as by astype")
+        listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise ShapeError(f"{message}: {listed}: one dtype is needed, as by astype")
 
 
 TABLE: dict[tuple[type, str], Callable[..., Call]] = {

@@ -1,10 +1,10 @@
-"""Gradients over the reversed edges: the owner of the source rows computes them from the destinations' rows.
+"""Gradients over the reversed edges: the owner of source rows fetches the gradients of their destinations.
 
-The columns of the reversed edges' blocks are destinations, whose rows are fetched. Only the gradients of attention's
-destination scores are pushed. MG-GCN Eq. 9 aggregates a gradient in the same way as x.
+In the ordinary backward pass the owner of a destination computes the gradients of its sources and pushes them to their
+owners. Here the owner of a source computes the source's gradient. The columns of the reversed edges' blocks are
+destinations, and the gradients of the destinations' outputs are fetched as rows are fetched in forward (MG-GCN Eq. 9).
+Only the gradients of attention's destination scores are pushed.
 """
-
-from typing import Any
 
 import numpy as np
 
@@ -24,27 +24,35 @@ def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
     return isinstance(operator, Sum) and not operator.weighted
 
 
-def gradients(schedule: Schedule, operator: Sum | Attend, residuals: Any, g: Array, context: Context,
+def gradients(schedule: Schedule, operator: Sum | Attend, residuals: object, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
     """Return the gradients of all inputs of a `Sum` or `Attend`. Collective.
 
     Parameters
     ----------
+    schedule : Schedule
+        Schedule of the graph, whose `reverse` is not None.
+    operator : Sum or Attend
+    residuals : object
+        Residuals of the operator's forward pass.
+    g : (n_dst, ...) array
+        Gradient of the output.
+    context : Context
     rows : tuple of (n_src, ...) array, or None
-        The local source rows in case 2.
+        The local source rows in case 2; None in case 1.
     """
     backward = operator.backward(residuals, g, context)
     if isinstance(operator, Sum):
-        return [_of_sum(schedule, operator, backward, context)]
-    return _of_attention(schedule, operator, backward, rows)
+        return [_sum_gradient(schedule, operator, backward, context)]
+    return _attention_gradients(schedule, operator, backward, rows)
 
 
-def _of_sum(schedule, operator, backward, context):
+def _sum_gradient(schedule, operator, backward, context):
     """Return the gradient of x, t A^T (s g)."""
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
-        over = g if g.flags.writeable else None  # nobody else reads a gradient that may be written to
-        g = np.multiply(g, backward.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=over)
+        out = g if g.flags.writeable else None  # nothing else reads a writable gradient
+        g = np.multiply(g, backward.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=out)
     t = None if operator.src_scale is None else operator.src_scale[:n_src]
     row_sum = context.sums.row_sum_like(backward.sinks[0], n_src, t, False)
     for x in row_sum.sweeps(g):
@@ -52,21 +60,21 @@ def _of_sum(schedule, operator, backward, context):
     return row_sum.finish()
 
 
-def _of_attention(schedule, operator, backward, rows):
+def _attention_gradients(schedule, operator, backward, rows):
     """Return the gradients of z, of the source scores and of the destination scores.
 
-    The destinations' g and `ends` are fetched, and the gradients of the destinations' scores are pushed to their
-    owners. The kernel is the same as in the ordinary backward pass, which also walks the edges by source.
+    This rank fetches `g` and `ends` of remote destinations, and pushes the gradients of the destinations' scores to
+    the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.
     """
     n_src = schedule.plan.n_src
     sinks, d_dst = [sink.start(n_src) for sink in backward.sinks], backward.sum.dst_sums()
 
     def add(block, columns, arrays):
-        block = block.anew()  # a CSR of some columns is made here, and freed with the rows
+        block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         mask = operator.dropout_mask(operator.src_ids, block.src_ids) if operator.dropout else None
         csr = block.whole_indptr, block.indices
         g, ends = columns
         backward.sum.add_by_source(csr, *rows, ends, g, sinks, arrays[0], operator.slope, mask)
 
     schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst])
-    return [*(sink.rounded() for sink in sinks), backward.sum.dst_gradient(d_dst), *[None] * backward.n_further]
+    return [*(sink.rounded() for sink in sinks), backward.sum.dst_gradient(d_dst), *[None] * backward.n_constant_inputs]

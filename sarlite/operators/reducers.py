@@ -1,7 +1,7 @@
-"""Reducers of messages that are held in memory with one row per edge, block after block."""
+"""Reducers of Python messages, whose values are in memory with one row for each edge of a block."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -9,11 +9,14 @@ from sarlite import kernels, numerics
 from sarlite.errors import ShapeError
 from sarlite.operators.layer_contract import LayerContract
 from sarlite.structure.block import Edges
-from sarlite.types import Array
+from sarlite.types import Array, ArrayDType
 
 
 class Reducer(Protocol):
-    """A reducer of one pass. Messages have one row per edge of a block; the blocks come one after the other.
+    """State of one reduction over edges, which receives the messages of one block after the other.
+
+    A forward pass calls `begin`, `forward` for each block, and `end`. A backward pass calls `begin_backward`, and then
+    `backward` for each block.
 
     Attributes
     ----------
@@ -24,24 +27,24 @@ class Reducer(Protocol):
     @property
     def needs_messages(self) -> bool: ...
 
-    def begin(self, n_dst: int, templates: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        """Start a forward pass over messages of these shapes, without the edges, and dtypes."""
+    def begin(self, n_dst: int, templates: list[tuple[tuple[int, ...], ArrayDType]]) -> None:
+        """Start a forward pass. `templates` holds (shape of an edge's row, dtype) for each tensor of the message."""
 
     def forward(self, block: Edges, messages: list[Array]) -> None:
-        """Add the messages of a block's edges."""
+        """Add a block's messages: arrays of (n_edges, ...), one for each tensor of the message."""
 
     def end(self) -> Array:
         """Return the output, (n_dst, ...)."""
 
     def begin_backward(self, g: Array) -> None:
-        """Start a backward pass from the gradient of the output."""
+        """Start a backward pass from `g`, the (n_dst, ...) gradient of the output."""
 
     def backward(self, block: Edges, messages: list[Array]) -> list[Array]:
-        """Return the gradients of a block's messages."""
+        """Return the gradients of a block's messages, with the shapes of `messages`."""
 
 
 class SumReducer:
-    """out_i = s_i sum_e m_e, where s_i is 1, or 1 / degree for a mean."""
+    """Reducers sum and mean: out_i = s_i sum_e m_e, where s_i is 1 for a sum and 1 / degree for a mean."""
 
     needs_messages = False
 
@@ -68,7 +71,10 @@ class SumReducer:
 
 
 class ExtremumReducer:
-    """out_i = max_e m_e or min_e m_e, per column; ties go to the lowest global source id, then the first edge."""
+    """Reducers max and min: the largest or smallest message in each column.
+
+    A tie goes to the source with the lowest global id, and among edges of one source to the first edge.
+    """
 
     needs_messages = False
 
@@ -101,10 +107,10 @@ class ExtremumReducer:
 
 
 class SoftmaxReducer:
-    """out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
+    """Reducer softmax: out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
 
-    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge;
-    where all of a node's edges are masked its row is 0, and so are the gradients.
+    The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge.
+    If all edges of a node are masked, the node's output row is 0, and all gradients of its edges are 0.
     """
 
     needs_messages = True
@@ -112,8 +118,8 @@ class SoftmaxReducer:
     def begin(self, n_dst, templates):
         if len(templates) != 2 or templates[1][0][: len(templates[0][0])] != templates[0][0]:
             needed = "(score (n_edges, ...heads), value (n_edges, ...heads, ...))"
-            found = [shape for shape, _ in templates]
-            raise ShapeError(f"reducer 'softmax' needs a message {needed}, got rows of {found}")
+            shapes = [shape for shape, _ in templates]
+            raise ShapeError(f"reducer 'softmax' needs a message {needed}, got rows of {shapes}")
         (heads, dtype), (self.shape, _) = templates
         n_heads = int(np.prod(heads))
         self.m = np.full((n_dst, n_heads), -np.inf, dtype)
@@ -130,7 +136,7 @@ class SoftmaxReducer:
         top = self.m.copy()
         kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
                          sign=1, label=block.labels)
-        shift = np.where(np.isneginf(top), 0, top)  # where all scores are -inf any finite shift gives them weight 0
+        shift = np.where(np.isneginf(top), 0, top)  # -inf - -inf would be NaN; with a finite shift the weights are 0
         shrink = np.exp(self.m[rows] - shift[rows])
         self.total[rows] *= shrink
         self.out[rows] *= shrink[:, :, None]
@@ -140,7 +146,7 @@ class SoftmaxReducer:
         self.m = top
 
     def end(self):
-        kernels.attend_finish(self.m, self.total, self.out)  # total is 1 / total from here on
+        kernels.attend_finish(self.m, self.total, self.out)  # replaces `total` by 1 / total
         return self.out.reshape(len(self.out), *self.shape)
 
     def begin_backward(self, g):

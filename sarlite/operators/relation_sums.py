@@ -1,11 +1,20 @@
-"""Aggregation over several relations in one tape primitive; relations with one source type share a fetch.
+"""Sum of the aggregations over several relations, as one tape primitive ("relations").
 
-All fetches add to one array, so the sums over relations and their gradients exist only once.
+A layer of a `HeteroGraph` adds up, for each destination type, the aggregations over all relations into that type.
+`add_up` computes the sums of all destination types together:
+
+- Relations with the same source type share a *fetch*: one pass of a schedule over blocks, which brings each source row
+  once. A block is a `Bundle`, with one set of edges for each relation. Each relation's share of a fetch is a `Member`.
+- All members add to views of one flat array, which is the output of the primitive. So a sum over relations, and its
+  gradient, is in memory only once. A `Layout` holds the position of each destination type's sum in the flat array.
+- A summand may also be a product x W of rows and a weight, such as that of a self loop.
+
+The tensors that the primitive takes are numbered. Members and products name their inputs by these numbers.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,29 +33,33 @@ from sarlite.tape.primitives import Node
 from sarlite.tape.recording import retained
 from sarlite.tape.summands import SliceGradient
 from sarlite.tape.table_rows import in_table
-from sarlite.types import Array, T
+from sarlite.types import Array, ArrayDType, T
 
 Key = Hashable
 """Key of an output: a destination type, or a relation."""
 
 Summand = tuple[LayerContract, Key, Call]
+"""(relation, key of the output that the call's result is added to, call)"""
+
 Product = tuple[Key, Tensor, Tensor]
+"""(key of the output that x W is added to, rows x, weight W)"""
 
 
 class Member(NamedTuple):
-    """One relation's share of a fetch that several relations use.
+    """One relation's share of a fetch: an operator that runs over the relation's edges in each bundle.
 
     Attributes
     ----------
     relation_index : int
-        Index of the relation's edges in a bundle.
+        Index of the relation's set of edges in a `Bundle`.
     key : hashable
         Key of the output that the member adds to.
     operator : Operator
     inputs : list of int
-        Numbers of the operator's inputs and captured values among those of all members.
+        Indices of the operator's inputs, and then of its captured values, in the inputs and captured values of the
+        fetch.
     sums : EdgeSums
-        Accumulators of the relation.
+        Factory of the relation's accumulators.
     """
 
     relation_index: int
@@ -55,8 +68,11 @@ class Member(NamedTuple):
     inputs: list[int]
     sums: EdgeSums
 
-    def own(self, values: Sequence[T]) -> list[T]:
-        """Return the items of `values` at this member's input numbers; numbers past the end are skipped."""
+    def select(self, values: Sequence[T]) -> list[T]:
+        """Return this member's items of `values`, which has an item for each input of the fetch.
+
+        `values` may hold a prefix of the inputs, such as the fetched rows alone; then indices past the end are skipped.
+        """
         return [values[i] for i in self.inputs if i < len(values)]
 
 
@@ -65,48 +81,60 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    places : dict of key to (slice, shape)
+    positions : dict of key to (slice, shape)
+        For each output, its slice of the flat array and its shape.
     size : int
+        Length of the flat array.
     dtype : dtype
+        Dtype of the flat array.
     """
 
-    places: dict[Key, tuple[slice, tuple[int, ...]]]
+    positions: dict[Key, tuple[slice, tuple[int, ...]]]
     size: int
-    dtype: np.dtype[Any]
+    dtype: ArrayDType
 
     @classmethod
-    def of(cls, outputs: list[tuple[Key, tuple[int, ...], np.dtype[Any]]]) -> "Layout":
-        """Lay out outputs, (key, shape, dtype) each; raise a ShapeError if shapes of a key or dtypes differ."""
+    def of(cls, outputs: list[tuple[Key, tuple[int, ...], ArrayDType]]) -> "Layout":
+        """Return the layout of outputs, given as (key, shape, dtype); outputs with the same key share a position.
+
+        Raises
+        ------
+        ShapeError
+            The dtypes differ or are not float, or the shapes of one key differ.
+        """
         if len({dtype for *_, dtype in outputs}) > 1 or outputs[0][2].kind != "f":
             listed = ", ".join(sorted({f"{dtype} into {key}" for key, _, dtype in outputs}))
             raise ShapeError(f"relations that are added up: {listed}: one float dtype is needed, as by astype")
-        places, size = {}, 0
+        positions: dict[Key, tuple[slice, tuple[int, ...]]] = {}
+        size = 0
         for key, shape, _ in outputs:
-            if key not in places:
-                places[key] = slice(size, size + int(np.prod(shape))), shape
-                size = places[key][0].stop
-            elif places[key][1] != shape:
-                rows = f"rows of {places[key][1][1:]} and of {shape[1:]}"
+            if key not in positions:
+                positions[key] = slice(size, size + int(np.prod(shape))), shape
+                size = positions[key][0].stop
+            elif positions[key][1] != shape:
+                rows = f"rows of {positions[key][1][1:]} and of {shape[1:]}"
                 raise ShapeError(f"relations into {key!r}: their messages make {rows}")
-        return cls(places, size, outputs[0][2])
+        return cls(positions, size, outputs[0][2])
 
     def view(self, flat: Array, key: Key) -> Array:
-        """Return the part of a flat array that holds the output of `key`, or its gradient, as a view."""
-        place, shape = self.places[key]
-        return flat[place].reshape(shape)
+        """Return the view of a flat array that holds the output of `key`, in the output's shape."""
+        position, shape = self.positions[key]
+        return flat[position].reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator over bundles that combines the members of one fetch. Its output is the flat array `Context.out`.
+    """Operator over bundles that runs the members of one fetch. The members add to views of the flat `Context.out`.
 
     Attributes
     ----------
     members : list of Member
     fetched : tuple of {"rows", "scores"}
-    captured : tuple
+        Kind of each fetched input; see `Operator`.
+    captured : tuple of Node or Tensor
         Captured values of all members.
     layout : Layout
+        Positions of the outputs in the flat array.
     """
 
     members: list[Member]
@@ -119,12 +147,12 @@ class Fetched:
 
     def needs_rows(self, context):
         members = [(member.operator, self.member_context(member, context)) for member in self.members]
-        return any(operator.needs_rows(own) for operator, own in members if any(own.wants_grad))
+        return any(operator.needs_rows(of_member) for operator, of_member in members if any(of_member.wants_grad))
 
     def member_context(self, member, context):
-        """Return the context of one member, whose blocks arrive one after the other."""
+        """Return the context of one member: its gradients, its accumulators, and its view of the flat output."""
         out = None if context.out is None else self.layout.view(context.out, member.key)
-        return context._replace(wants_grad=member.own(context.wants_grad), sums=member.sums, single_block=False,
+        return context._replace(wants_grad=member.select(context.wants_grad), sums=member.sums, single_block=False,
                                 keeps_rows=True, out=out)
 
     def forward(self, inputs, context):
@@ -137,66 +165,76 @@ class Fetched:
 class _FetchedForward:
     def __init__(self, operator, inputs, context):
         self.operator, contexts = operator, [operator.member_context(each, context) for each in operator.members]
-        self.passes = [each.operator.forward(each.own(inputs), own) for each, own in zip(operator.members, contexts)]
-        self.out, self.views = context.out, [own.out for own in contexts]
+        self.passes = [member.operator.forward(member.select(inputs), of_member)
+                       for member, of_member in zip(operator.members, contexts)]
+        self.out, self.views = context.out, [of_member.out for of_member in contexts]
 
     def sweeps(self, rows):
         yield rows
 
     def add(self, block, rows):
-        for member, each in zip(self.operator.members, self.passes):
-            each.add(sets_of(block)[member.relation_index], member.own(rows))
+        for member, member_pass in zip(self.operator.members, self.passes):
+            member_pass.add(sets_of(block)[member.relation_index], member.select(rows))
 
     def finish(self):
         residuals = []
-        for each, view in zip(self.passes, self.views):
-            out, own = each.finish()
+        for member_pass, view in zip(self.passes, self.views):
+            out, member_residuals = member_pass.finish()
             if out is not view:
                 view += out
-            residuals.append(own)
+            residuals.append(member_residuals)
         return self.out, residuals
 
 
 class _FetchedBackward:
-    """Backward passes of the members for which a gradient is wanted."""
+    """Backward passes of the members that have a wanted gradient."""
 
     def __init__(self, operator, residuals, g, context):
         self.operator, self.passes = operator, []
         for k, member in enumerate(operator.members):
-            own_context = operator.member_context(member, context)
+            member_context = operator.member_context(member, context)
             saved, residuals[k] = residuals[k], residuals[k] if retained() else None
-            if any(own_context.wants_grad):
-                own = operator.layout.view(g, member.key)
-                own.flags.writeable = False  # other members and products read it too
-                self.passes.append((member, member.operator.backward(saved, own, own_context)))
-        self.sinks = [self._joined(number) for number in range(len(operator.fetched))]
+            if any(member_context.wants_grad):
+                member_g = operator.layout.view(g, member.key)
+                member_g.flags.writeable = False  # other members and products read the same gradient
+                self.passes.append((member, member.operator.backward(saved, member_g, member_context)))
+        self.sinks = [self._joined(i) for i in range(len(operator.fetched))]
 
-    def _joined(self, number):
-        """Return the accumulator that all members add their gradients of one fetched input to."""
-        sinks = [each.sinks[member.inputs.index(number)] for member, each in self.passes if number in member.inputs]
+    def _joined(self, i):
+        """Return the accumulator that all members add their gradients of fetched input `i` to."""
+        sinks = [member_pass.sinks[member.inputs.index(i)] for member, member_pass in self.passes if i in member.inputs]
         first, *others = [sink for sink in sinks if sink is not None] or [None]
         return first and first.join(others)
 
     def add(self, block, rows, sinks):
-        for member, each in self.passes:
-            each.add(sets_of(block)[member.relation_index], None if rows is None else member.own(rows),
-                     member.own(sinks))
+        for member, member_pass in self.passes:
+            member_pass.add(sets_of(block)[member.relation_index], None if rows is None else member.select(rows),
+                            member.select(sinks))
 
     def finish(self):
         n_fetched = len(self.operator.fetched)
-        found = {number: None for member in self.operator.members for number in member.inputs if number >= n_fetched}
-        for member, each in self.passes:
-            found |= dict(zip([i for i in member.inputs if i >= n_fetched], each.finish(), strict=True))
-        return [found[number] for number in sorted(found)]
+        gradients = {i: None for member in self.operator.members for i in member.inputs if i >= n_fetched}
+        for member, member_pass in self.passes:
+            gradients |= dict(zip([i for i in member.inputs if i >= n_fetched], member_pass.finish(), strict=True))
+        return [gradients[i] for i in sorted(gradients)]
 
 
 def sets_of(block: Edges | Bundle) -> tuple[Edges, ...]:
-    """Return the sets of edges of a block. A block of one relation is a single set and not a bundle."""
+    """Return the sets of edges of a block: the items of a `Bundle`, or the block itself as a single set."""
     return block if isinstance(block, Bundle) else (block,)
 
 
 class Fetch(NamedTuple):
-    """One fetch: an operator over the bundles of a schedule, and the numbers of its inputs and captured values."""
+    """One fetch of source rows that several relations share.
+
+    Attributes
+    ----------
+    operator : Fetched
+    schedule : Schedule
+        Schedule whose blocks are bundles with a set of edges for each relation.
+    numbers : list of int
+        Number of each input and captured value of `operator` among the tensors of the primitive "relations".
+    """
 
     operator: Fetched
     schedule: Schedule
@@ -204,14 +242,15 @@ class Fetch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Summands of the outputs: the members of several fetches, and products of rows with weights.
+    """All summands of the primitive "relations": fetches, and products of rows with weights.
 
     Attributes
     ----------
     fetches : list of Fetch
-    products : list of (key, number of x, number of the weight)
-        The product x W, (n, n_in) by (n_in, n_out), is a summand of the output `key`.
+    products : list of (key, number of x, number of W)
+        The product x W, (n, n_in) by (n_in, n_out), is added to the output `key`.
     layout : Layout
+        Positions of the outputs in the flat array.
     """
 
     fetches: list[Fetch]
@@ -224,8 +263,8 @@ def _forward(wants_grad, *arrays, operator):
     for key, x, weight in operator.products:
         reductions.product(arrays[x], arrays[weight], into=operator.layout.view(flat, key))
     for fetch in operator.fetches:
-        own = [arrays[i] for i in fetch.numbers if i < len(arrays)]
-        saved.append(aggregate.forward([wants_grad[i] for i in fetch.numbers], *own, operator=fetch.operator,
+        inputs = [arrays[i] for i in fetch.numbers if i < len(arrays)]
+        saved.append(aggregate.forward([wants_grad[i] for i in fetch.numbers], *inputs, operator=fetch.operator,
                                        schedule=fetch.schedule, out=flat)[1])
     pairs = [(arrays[x] if wants_grad[weight] else None, arrays[weight] if wants_grad[x] else None)
              for _, x, weight in operator.products]
@@ -233,61 +272,71 @@ def _forward(wants_grad, *arrays, operator):
 
 
 def _vjp(g, wants_grad, residuals, operator):
-    g, (saved, pairs), found = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
+    g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
-    def multiply(numbers):
-        """Add the gradients of these rows' products, each as large as the rows, after the rows' other gradients."""
+    def pull_products(numbers):
+        """Compute the gradients of the products whose rows x have one of these numbers.
+
+        The gradient of x is added to earlier gradients of x in place.
+        """
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and wants_grad[weight]:
-                found[weight] = reductions.product_over_rows(rows, operator.layout.view(g, key))
+                gradients[weight] = reductions.product_over_rows(rows, operator.layout.view(g, key))
             if x in numbers and wants_grad[x]:
-                there = found[x] if found[x] is not None and found[x].flags.c_contiguous else None
-                found[x] = reductions.product(operator.layout.view(g, key), matrix, trans_b=True, into=there)
+                earlier = gradients[x] if gradients[x] is not None and gradients[x].flags.c_contiguous else None
+                gradients[x] = reductions.product(operator.layout.view(g, key), matrix, trans_b=True, into=earlier)
 
-    left = {x for _, x, _ in operator.products}
+    remaining = {x for _, x, _ in operator.products}
     for k, fetch in reversed([*enumerate(operator.fetches)]):
         rows = fetch.numbers[: len(fetch.operator.fetched)]
-        multiply(left & {*rows})
-        left -= {*rows}
-        own = [wants_grad[i] for i in fetch.numbers]
-        gradients = aggregate.vjp(g, own, saved[k], operator=fetch.operator, schedule=fetch.schedule,
-                                  earlier=[found[i] for i in rows])
-        for i, d in zip(fetch.numbers, gradients):
-            if d is not None and found[i] is not None and d is not found[i]:
-                d = np.add(found[i], d, out=found[i])
-            found[i] = d
-    multiply(left)
-    return found
+        pull_products(remaining & {*rows})  # just before the fetch, whose gradients of the rows are added in place
+        remaining -= {*rows}
+        fetch_wants_grad = [wants_grad[i] for i in fetch.numbers]
+        pulled = aggregate.vjp(g, fetch_wants_grad, saved[k], operator=fetch.operator, schedule=fetch.schedule,
+                               earlier=[gradients[i] for i in rows])
+        for i, d in zip(fetch.numbers, pulled):
+            if d is not None and gradients[i] is not None and d is not gradients[i]:
+                d = np.add(gradients[i], d, out=gradients[i])
+            gradients[i] = d
+    pull_products(remaining)
+    return gradients
 
 
 tape.primitive("relations", _forward, _vjp)
 
 
-def _piece(wants_grad, flat, place, shape):
-    return flat[place].reshape(shape), (flat.shape,)
+def _piece(wants_grad, flat, position, shape):
+    return flat[position].reshape(shape), (flat.shape,)
 
 
-def _piece_vjp(g, wants_grad, residuals, place, shape):
-    return (SliceGradient(place, g.reshape(-1), residuals[0]),)
+def _piece_vjp(g, wants_grad, residuals, position, shape):
+    return (SliceGradient(position, g.reshape(-1), residuals[0]),)
 
 
 tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
-    """Return {key: sum}, which adds up the aggregations of calls and products. Collective, forward and backward.
+    """Return, for each key, the sum of the aggregations and products with that key. Collective, forward and backward.
 
     Parameters
     ----------
-    fetches : list of list of (LayerGraph, key, Call)
-        One list per fetch, whose graphs are relations of one schedule. Rows that several calls share travel once.
+    fetches : list of list of (relation, key, Call)
+        One list for each fetch. The relations of a list have the same schedule, and so the same source rows. A tensor
+        that several calls of a list take is fetched once.
     products : list of (key, x, weight)
         The product x W, (n, n_in) by (n_in, n_out), is added to the sum of `key`.
+
+    Returns
+    -------
+    dict of key to Tensor (n_dst, ...)
 
     Raises
     ------
     ShapeError
         Two summands of a key differ in shape, or the summands have no common float dtype.
+    ConfigError
+        With bfloat16 rows, a tensor is used as rows by one call and as scores by another call of a fetch.
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
@@ -299,54 +348,65 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
     products = [(key, in_table(x) if x.dtype == weight.dtype and x.ndim == 2 else x, weight)
                 for key, x, weight in products]
     pairs = [(key, numbering.shared(x), numbering.separate(weight)) for key, x, weight in products]
-    outputs: list[tuple[Key, tuple[int, ...], np.dtype[Any]]] = [
+    outputs: list[tuple[Key, tuple[int, ...], ArrayDType]] = [
         (key, (x.shape[0], weight.shape[1]), x.dtype) for key, x, weight in products]
     outputs += [(key, *call.operator.output(call.inputs)) for calls in fetches for _, key, call in calls]
     layout, captured = Layout.of(outputs), list[Node | Tensor]()
-    made = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
+    finished = [draft.finish(len(numbering.tensors), captured, layout) for draft in drafts]
     flat = tape.apply("relations", *numbering.tensors, sinks=captured, placement="rows",
-                      operator=Sums(made, pairs, layout))
-    if len(layout.places) == 1:
+                      operator=Sums(finished, pairs, layout))
+    if len(layout.positions) == 1:
         return {key: tape.apply("reshape", flat, placement="rows", shape=shape)
-                for key, (_, shape) in layout.places.items()}
-    return {key: tape.apply("piece", flat, placement="rows", place=place, shape=shape)
-            for key, (place, shape) in layout.places.items()}
+                for key, (_, shape) in layout.positions.items()}
+    return {key: tape.apply("piece", flat, placement="rows", position=position, shape=shape)
+            for key, (position, shape) in layout.positions.items()}
 
 
 class _Numbering:
-    """Numbers of the inputs of a primitive. Rows that several calls take are one input with one gradient."""
+    """Numbers of the primitive's input tensors, in order of appearance."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}
 
     def shared(self, x):
+        """Return the number of `x`, the same at each call, so that the uses of `x` have one gradient."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = self.separate(x)
         return self._numbers[id(x)]
 
     def separate(self, x):
+        """Return a new number for this use of `x`."""
         self.tensors.append(x)
         return len(self.tensors) - 1
 
 
 class _Draft:
-    """A fetch whose inputs are being numbered: first the inputs of all fetches, then the captured values."""
+    """A `Fetch` under construction: the inputs of all fetches are numbered first, then their captured values.
+
+    Attributes
+    ----------
+    numbers : list of int
+        Numbers of the inputs and, after `finish`, of the captured values.
+    member_inputs : list of list of int
+        For each call, the positions of its inputs in `numbers`.
+    """
 
     def number_inputs(self, numbering, calls):
         """Number the calls' inputs, the fetched rows first."""
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
-        self.numbers, self.own = [numbering.shared(x) for x in rows.values()], []
+        self.numbers, self.member_inputs = [numbering.shared(x) for x in rows.values()], []
         self.fetched, position = self._kinds(rows), {key: k for k, key in enumerate(rows)}
         for _, _, call in calls:
             n = len(call.operator.fetched)
             others = [numbering.separate(x) for x in call.inputs[n:]]
             start = len(self.numbers)
-            self.own.append([*(position[id(x)] for x in call.inputs[:n]), *range(start, start + len(others))])
+            self.member_inputs.append(
+                [*(position[id(x)] for x in call.inputs[:n]), *range(start, start + len(others))])
             self.numbers += others
 
     def _kinds(self, rows):
-        """Return the kind of each fetched tensor; raise a ConfigError if bfloat16 rows are also used as scores."""
+        """Return the kind of each fetched tensor, "rows" or "scores"; refuse a tensor of both kinds with bfloat16."""
         kinds = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):
@@ -357,13 +417,16 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs, captured, layout):
-        """Return the Fetch, and append its captured values to `captured`, the list for all fetches."""
+        """Return the `Fetch`, and append its captured values to `captured`, the list of all fetches.
+
+        `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
+        """
         members, first = [], len(captured)
-        for (graph, key, call), own in zip(self.calls, self.own):
+        for (graph, key, call), inputs in zip(self.calls, self.member_inputs):
             start = len(self.numbers)
             self.numbers += range(n_inputs + len(captured), n_inputs + len(captured) + len(call.operator.captured))
             captured += call.operator.captured
-            numbers = [*own, *range(start, len(self.numbers))]
-            members.append(Member(graph.relation_index, key, call.operator, numbers, graph.edge_sums()))
+            inputs = [*inputs, *range(start, len(self.numbers))]
+            members.append(Member(graph.relation_index, key, call.operator, inputs, graph.edge_sums()))
         operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
         return Fetch(operator, self.schedule, self.numbers)

@@ -1,4 +1,4 @@
-"""Sums over edges: sum, mean and sym, of rows as they are or weighted by edge."""
+"""The operator for sums over edges: reducers sum, mean and sym, with or without one weight for each edge."""
 
 from dataclasses import dataclass
 
@@ -15,17 +15,19 @@ from sarlite.types import Array
 class Sum:
     """Weighted sum out_i = s_i sum_j w_ij t_j x_j.
 
-    s = t = 1 gives the sum, s = 1 / degree the mean (SAR Eq. 2), and s = t = 1 / sqrt(degree) the symmetric norm.
+    s = t = 1 gives reducer "sum". s = 1 / degree gives "mean" (SAR Eq. 2). s = t = 1 / sqrt(degree) gives "sym".
+    The inputs are x, (n_src, ...), and w, (n_edges,) or (n_edges, n_heads), if `weighted`.
 
     Attributes
     ----------
     n_dst : int
+        Number of destination rows of this rank.
     weighted : bool
-        True if a second input w has one value per edge.
+        True if the second input w holds one weight for each edge; else w = 1.
     dst_scale : (n_dst,) float64, or None
-        s; None if all are 1.
+        The factors s; None if all are 1.
     src_scale : (n_columns,) float64, or None
-        t of each column of all blocks, the local rows first; None if all are 1.
+        The factor t of each column of all blocks, the local rows first; None if all are 1.
     """
 
     n_dst: int
@@ -49,11 +51,18 @@ class Sum:
         return SumBackward(self, residuals, g, context)
 
     def edge_weights(self, weight: Array | None, index: Array | None) -> dict[str, Array | None]:
-        """Return the kernel arguments for edge weights: `weight`, and `index`, the row of `weight` for each edge."""
+        """Return the kernels' arguments for edge weights; an empty dict if the sum is not weighted.
+
+        Parameters
+        ----------
+        weight : (n_edges of the part, ...) array, or None
+        index : (n_edges of the block,) int, or None
+            Row of `weight` for each edge of the block.
+        """
         return {"weight": weight, "eid": index} if self.weighted else {}
 
     def columns_scale(self, block: Edges) -> Array | None:
-        """Return t of a block's columns, float64."""
+        """Return the factors t of a block's columns, (n_columns,) float64, or None if all are 1."""
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
 
 
@@ -83,9 +92,9 @@ class SumBackward:
     Attributes
     ----------
     g : (n_dst, ...) array
-        Gradient of the output as edges gather it.
+        Gradient of the output, in the row format that edges gather.
     g_scale : (n_dst,) array, or None
-        Factor of each row of `g` that is still to be applied.
+        Factor s of each row of `g`, if `g` does not contain the factor yet.
     """
 
     def __init__(self, operator, residuals, g, context):

@@ -15,15 +15,16 @@ from sarlite.schedule.row_format import FLOAT32
 class Transformed:
     """An operator over z_k = x W_k, where each z_k is computed from a block's x when the block is used (SAR Eq. 4).
 
-    The weights are inside the message, so x travels. Case 2 if a weight takes a gradient or the inner operator is case
-    2. Nothing is kept per edge. Only x may be stored as bfloat16; the z_k are float32.
+    The inputs are x, (n_src, n_in), the weights W_k, and the inner operator's inputs other than the z_k. The weights
+    are inside the message, so ranks exchange rows of x. Case 2 if a gradient of a weight is wanted or the inner
+    operator is case 2. Nothing is kept for each edge. Only x may be stored as bfloat16; the z_k are float32.
 
     Attributes
     ----------
     inner : Operator
-        Operator whose first inputs are the z_k. Its other inputs follow x and the weights.
+        Operator whose first inputs are the z_k.
     shapes : list of tuple of int
-        Shape of a row of each z_k; W_k is (n_in, product of the shape).
+        Shape of a row of each z_k. W_k has the shape (n_in, product of that shape).
     """
 
     inner: Operator
@@ -46,18 +47,18 @@ class Transformed:
         return _TransformedBackward(self, residuals, g, context)
 
     def inner_inputs(self, arrays):
-        """Return the inner operator's inputs; the z_k are placeholders with 0 rows."""
+        """Return the inner operator's inputs, where arrays without rows stand for the z_k."""
         dtype = kernels.wide(arrays[0].dtype)
         return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
 
     def inner_context(self, context):
-        """Return the inner operator's context."""
+        """Return the inner operator's context, where z_k wants a gradient if x or W_k wants a gradient."""
         n, wants = 1 + len(self.shapes), context.wants_grad
         inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
         return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
 
     def products(self, x, weights):
-        """Return z_k = x W_k for some rows x, (n, n_in); each z_k is (n, ...)."""
+        """Return the list of z_k = x W_k, (n, ...) each, for rows x, (n, n_in)."""
         x = kernels.widen(x)
         return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]
 

@@ -85,7 +85,7 @@ MESSAGES = {
     "x must have dtype float32 or float64; got shape (4, 3), dtype int64": lambda: fn.copy_src(X.astype(int)),
     "fn.mul_edge: weight has shape (3,), but needs 4 rows, one each edge": lambda: fn.mul_edge(Tensor(X), np.ones(3, np.float32)),
     "fn.mul_edge: x is float32, weight is float64": lambda: fn.mul_edge(Tensor(X), np.ones(4)),
-    "fn.mul_edge: weight (4, 4) does not go with x (4, 2, 3): one number an edge, or with an x of heads one a head":
+    "fn.mul_edge: weight (4, 4) does not go with x (4, 2, 3): one number for each edge, or for each edge and head of x":
         lambda: fn.mul_edge(Z, np.ones((4, 4), np.float32)),
     "fn.mul_edge: weight (4, 3, 1) does not go with x (4, 3)":
         lambda: fn.mul_edge(Tensor(X), np.ones((4, 3, 1), np.float32)),
