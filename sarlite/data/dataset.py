@@ -53,7 +53,7 @@ class Dataset:
         The type that has labels.
     features, labels, train, val, test, ids, node_ids, offsets, n_features, n_classes, task, class_names
         Of the target.
-    indptr, indices, edge_ids, edge_weight, edge_features
+    indptr, indices, edge_ids, edge_weight, edge_features, edge_time
         Of the only relation; a DataError where there are several.
     name, source, provenance, directory, division
 
@@ -130,6 +130,7 @@ class Dataset:
     edge_ids = _field_of("one_relation", "edge_ids")
     edge_weight = _field_of("one_relation", "edge_weight")
     edge_features = _field_of("one_relation", "edge_features")
+    edge_time = _field_of("one_relation", "edge_time")
 
     @property
     def target_nodes(self) -> NodeTable:
@@ -248,7 +249,17 @@ class Dataset:
         for table in self.edges.values():
             table.check_edges()
 
+    @property
+    def time_kind(self) -> str | None:
+        """Kind of all times, "dates" or "integers"; None without times."""
+        return next((table.time_kind for table in self.tables if table.time_kind), None)
+
     def _check_together(self):
+        kinds = {table.time_kind: table for table in self.tables if table.time_kind}
+        if len(kinds) > 1:
+            told = [f"{table.where(table.TIME)} has {kind}" for kind, table in kinds.items()]
+            raise DataError(f"{', but '.join(told)}: the times of a data set are of one kind; a query converts one of "
+                            "the columns")
         for table in self.nodes.values():
             if len(table.offsets) != self.n_parts + 1:
                 parts = f"{len(table.offsets) - 1} parts, but {self.target} has {self.n_parts}"

@@ -7,10 +7,12 @@ nodes/TYPE/            one row a node
   labels.npy           (n,) int64, -1 is unlabelled; of other tasks as `targets` tells
   train, val, test.npy (n,) bool, disjoint masks
   ids.npy              (n,) original ids; absent where they count up
+  time.npy             (n,) int64, optional: nanoseconds since 1970 UTC, or whole numbers, as `time` in meta.json says
 edges/SRC.NAME.DST/    one row an edge, CSR by destination
   indptr.npy           (n of DST + 1,) int64
   indices.npy          (e,) int32 or int64, row numbers of SRC, ascending in a row
   weight, features.npy (e,), (e, any) float, optional
+  time.npy             (e,) int64, optional, as of nodes
   ids.npy              (e,) original positions; absent where they count up
 
 Rows stand in the order in which ranks own them: part p of a node type has the rows offsets[p] .. offsets[p + 1], and
@@ -147,14 +149,16 @@ def _opened(directory, verify):
         target = labels if name == told.get("target", NODE) else {}
         arrays, offsets = _arrays(directory, "nodes", name, of), np.array(of["offsets"], np.int64)
         nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, names=known, **target, **arrays,
-                                     feature_names=of.get("feature_names"), transforms=of.get("transforms"), **about)
+                                     feature_names=of.get("feature_names"), transforms=of.get("transforms"),
+                                     time_kind=of.get("time"), **about)
         nodes[node_type].check_shapes()
     edges = []
     for name, of in told["edges"].items():
         relation = words(name, 3)
         arrays = _arrays(directory, "edges", name, of)
         edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about,
-                               feature_names=of.get("feature_names"), transforms=of.get("transforms")))
+                               feature_names=of.get("feature_names"), transforms=of.get("transforms"),
+                               time_kind=of.get("time")))
         _check_counts(directory / META, name, of["count"], edges[-1], nodes[relation[2]].n_nodes)
     (target,) = words(told.get("target", NODE), 1)
     made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],

@@ -39,10 +39,13 @@ class _Table:
     """Field to the number of dimensions and the dtypes that it may have."""
     FEATURES: ClassVar[str]
     """Field whose columns `feature_names` name."""
+    TIME: ClassVar[str]
+    """Field with the times."""
     source: str
     directory: str | None
     feature_names: list[str] | None
     transforms: dict[str, Any] | None
+    time_kind: str | None
 
     @property
     def folder(self) -> str:
@@ -137,16 +140,21 @@ class NodeTable(_Table):
         The transforms that made the features, as `tables.transforms.Fitted.to_json` gives them.
     names : dict of str to array, optional
         The mapping of the nodes' names, by file, as `numbering.Numbering` makes it.
+    time : (n_nodes,) int64, optional
+        Time of each node.
+    time_kind : {"dates", "integers"}, optional
+        Unit of `time`: nanoseconds since 1970 UTC, or a whole number of the user's.
     source : str
         What messages name: a spec or, for the native format, the directory.
     directory : str, optional
         Of the native format.
     """
 
-    FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS)}}
+    FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS, "time")}}
     EXPECTED: ClassVar = {"features": (2, (*_FLOAT, "bfloat16")), "labels": (1, ("int64",)),
-                          **dict.fromkeys(SPLITS, (1, ("bool",))), "ids": (1, _INT)}
+                          **dict.fromkeys(SPLITS, (1, ("bool",))), "ids": (1, _INT), "time": (1, ("int64",))}
     FEATURES: ClassVar = "features"
+    TIME: ClassVar = "time"
 
     node_type: str
     n_nodes: int
@@ -165,6 +173,8 @@ class NodeTable(_Table):
     feature_names: list[str] | None = None
     transforms: dict[str, Any] | None = None
     names: dict[str, Array] | None = None
+    time: Array | None = None
+    time_kind: str | None = None
 
     def __post_init__(self) -> None:
         if self.offsets is None:
@@ -277,18 +287,21 @@ class EdgeTable(_Table):
         The original position of each edge; without it, its place.
     edge_weight : (n_edges,) float32 or float64, optional
     edge_features : (n_edges, any) float32 or float64, optional
+    edge_time : (n_edges,) int64, optional
+        Time of each edge.
     feature_names : list of str, optional
         The name of each column of the edge features.
-    transforms, source, directory
+    transforms, source, directory, time_kind
         As of `NodeTable`.
     """
 
     FILES: ClassVar = {"indptr": "indptr", "indices": "indices", "edge_ids": "ids", "edge_weight": "weight",
-                       "edge_features": "features"}
+                       "edge_features": "features", "edge_time": "time"}
     EXPECTED: ClassVar = {"indptr": (1, ("int64",)), "indices": (1, _INT), "edge_ids": (1, _INT),
-                          "edge_weight": (1, _FLOAT), "edge_features": (2, _FLOAT)}
-    VALUES: ClassVar = ("edge_weight", "edge_features")
+                          "edge_weight": (1, _FLOAT), "edge_features": (2, _FLOAT), "edge_time": (1, ("int64",))}
+    VALUES: ClassVar = ("edge_weight", "edge_features", "edge_time")
     FEATURES: ClassVar = "edge_features"
+    TIME: ClassVar = "edge_time"
 
     relation: Relation
     n_sources: int
@@ -301,6 +314,8 @@ class EdgeTable(_Table):
     directory: str | None = None
     feature_names: list[str] | None = None
     transforms: dict[str, Any] | None = None
+    edge_time: Array | None = None
+    time_kind: str | None = None
 
     @property
     def folder(self) -> str:
@@ -322,7 +337,7 @@ class EdgeTable(_Table):
         return self.n_destinations + 1 if name == "indptr" else self.n_edges
 
     def drop_values(self) -> None:
-        """Forget edge weights and edge features."""
+        """Forget edge weights and edge features; times stay."""
         self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.targets import TASKS
+from sarlite.data.times import KINDS
 from sarlite.data.writer import META, meta_hash
 from sarlite.errors import DataError, reading, regular
 from sarlite.types import Path as AnyPath
@@ -66,11 +67,12 @@ def _arrays(table, records):
 
 
 def _feature_names(table):
-    """Return the entries for a table's columns of features, if each has a name of its own, and their transforms."""
+    """Return the entries for a table's columns of features, with names of their own and transforms, and for its times."""
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
     transforms = {"transforms": table.transforms} if table.transforms and array is not None else {}
-    return {**({"feature_names": names} if named else {}), **transforms}
+    time = {"time": table.time_kind} if table.time_kind else {}
+    return {**({"feature_names": names} if named else {}), **transforms, **time}
 
 
 def _names(records):
@@ -215,6 +217,8 @@ def _check_records(path, where, told, files, needed):
 def _check_feature_names(path, where, told, record):
     """Raise a DataError unless the names of columns, where there are some, are different words, one a column."""
     _expect(path, f"{where}: transforms", told.get("transforms", {}), dict)
+    if told.get("time") not in ((None, *KINDS) if "time" not in told["arrays"] else KINDS):
+        raise DataError(f"{path}: {where}: time: expected {' or '.join(KINDS)}, found {told.get('time')!r}")
     names = told.get("feature_names")
     if names is None:
         return

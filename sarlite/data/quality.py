@@ -56,7 +56,7 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 def measured(dataset, parts, n_parts):
     """Return what a partition that is not stored costs, as `quality` without tiles; `parts` as `divide` takes them."""
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
-    edges = [replace(table, edge_weight=None, edge_features=None) for table in dataset.edges.values()]
+    edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]
     return quality(in_memory(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts), tiles=False)
 
 

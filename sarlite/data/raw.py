@@ -62,6 +62,8 @@ class RawGraph:
         for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
+        if dataset.target_nodes.time is not None:
+            raise ConfigError(f"{dataset.target_nodes.where('time')}: edges of nodes with times cannot be added or merged")
         names = ("features", "labels", *SPLITS, "n_classes", "name", "task")
         nodes = {name: getattr(dataset, name) for name in names}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
@@ -74,7 +76,8 @@ class RawGraph:
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
-        values = {name: getattr(self, name) for name in EdgeTable.VALUES if getattr(self, name) is not None}
+        arrays = {"edge_weight": self.edge_weight, "edge_features": self.edge_features}
+        values = {name: array for name, array in arrays.items() if array is not None}
         if values and any(edges.values()):
             raise ConfigError(f"{source}: {next(iter(values))}: {CARRY_VALUES}")
         try:

@@ -52,7 +52,8 @@ _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_
 _CLASSES = {"homophily": float, "noise": float, "exponent": float}
 _TASK = {"features": int, "classes": int, **_DRAWN}
 _TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
-_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "edge_features", "id", "fill", "on_unknown"), str), "header": _flag,
+_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "time", "edge_features", "id", "node_time", "fill", "on_unknown"), str),
+            "header": _flag,
             **dict.fromkeys(("null", "decimal", "comment"), str),
             **dict.fromkeys(("train_mask", "val_mask", "test_mask"), str)}
 _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
@@ -89,10 +90,10 @@ FORMS = """\
   npz:FILE                shchur/gnn-benchmark's CSR archive; options classes, task, train, val, seed
   ogb:DIR                 ogbn-arxiv, -products, -proteins or -papers100M, the folder with raw/ and split/; options
                           classes, task, features; or, for links, ogbl-collab, -ppa, -ddi or -citation2
-  edges:FILE              a table or two columns: text, .parquet, .arrow, .jsonl, .npy; options src, dst, weight,
-                          edge_features, nodes=TABLE, id, features, labels, split or {train,val,test}_mask, fill, header,
-                          null, decimal, comment, on_unknown=refuse|drop; or of files by node number nodes, names,
-                          features, labels, split or {train,val,test}_ids; classes, task, train, val, seed; as
+  edges:FILE              a table or two columns: text, .parquet, .arrow, .jsonl, .npy; options src, dst, weight, time,
+                          edge_features, nodes=TABLE, id, node_time, features, labels, split or {train,val,test}_mask,
+                          fill, header, null, decimal, comment, on_unknown=refuse|drop; or of files by node number nodes,
+                          names, features, labels, split or {train,val,test}_ids; classes, task, train, val, seed; as
                           edges:follows.csv,src=from,dst=to,nodes=users.csv,id=user,labels=team
   tables:FILE.toml        a TOML file that names tables of nodes and edges, of one kind or relational: files, SQL
                           queries, tables of SQLite and PostgreSQL

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sarlite.data.tables.sources import Table, unnamed
+from sarlite.data.times import show_time
 
 _SHOWN = 12  # columns, or classes, of one kind that a line names
 
@@ -26,6 +27,12 @@ def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> di
     return {"source": table.where, "rows": table.n_rows, "columns": found}
 
 
+def times_shown(times: Any, kind: str) -> dict[str, str]:
+    """Return the kind of an array of times, and the first and the last time as text; the kind alone without rows."""
+    shown = {"first": times.min(), "last": times.max()} if len(times) else {}
+    return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
+
+
 def lines(account: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that show an account."""
     for name, told in account.get("nodes", {}).items():
@@ -33,6 +40,7 @@ def lines(account: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {source['rows']:,} rows of {source['source']}"
             yield from _column_lines(source["columns"])
         yield f"{name}: {told['nodes']:,} nodes{_ids(told)}, {told['isolated']:,} without edges"
+        yield from _time_lines(name, told)
         if told.get("classes"):
             shown = [f"{word} {n:,}" for word, n in [*told["classes"].items()][:_SHOWN]]
             more = len(told["classes"]) - len(shown)
@@ -46,10 +54,17 @@ def lines(account: dict[str, Any]) -> Iterator[str]:
         notes = [f"{told['self_edges']:,} self edges", f"{told['duplicates']:,} repeat another edge"]
         notes += [f"{n:,} {what}" for what, n in told.get("changes", {}).items()]
         yield f"{name}: {told['edges']:,} edges, {', '.join(notes)}"
+        yield from _time_lines(name, told)
 
 
 def _ids(told):
     return {"word": ", known by words", "number": ", known by their numbers as names"}.get(told.get("ids"), "")
+
+
+def _time_lines(name, told):
+    times = told.get("times", {})
+    if "first" in times:
+        yield f"{name}: times ({times['kind']}) from {times['first']} to {times['last']}"
 
 
 def _column_lines(columns):

@@ -193,39 +193,87 @@ def whole(column: str, table: Table) -> str:
 # ---- times and splits
 
 
-def times(table: Table, column: str) -> np.ndarray:
-    """Return a column of times, (n,) int64: nanoseconds since 1970 of dates, else whole numbers as they are.
+class Times(NamedTuple):
+    """A column of times.
 
-    Numbers with fractions are (n,) float64. Words are dates of ISO 8601, or numbers.
+    Attributes
+    ----------
+    expression : str
+        SQL expression of a cell as a BIGINT.
+    kind : {"dates", "integers"}
+        "dates" are nanoseconds since 1970 UTC.
+    """
+
+    expression: str
+    kind: str
+
+
+def time_column(table: Table, column: str) -> Times:
+    """Return a column of times: dates, timestamps, words of ISO 8601, or whole numbers.
 
     Raises
     ------
     DataError
         A cell is no time, or has no value. The error names the row.
     """
-    name, kind = quote(column), table.types[column]
+    kind = table.types[column]
     if kind == "word":
-        whole_ = f"TRY_CAST({name} AS BIGINT)"
-        dates = f"TRY_CAST({name} AS TIMESTAMP_NS)"
-        n, n_whole, n_dates = table.one("count(*)", f"count({whole_})", f"count({dates})")
-        if n_whole < n and n_dates >= n - n_dates:
-            refuse(table, [Doubt(column, f"{dates} IS NULL", "VALUE is no time, but the other rows have dates")])
-            return _column(table, f"epoch_ns({dates})", np.int64)
-        if n_whole == n:
-            return _column(table, whole_, np.int64)
-    elif kind == "date":
-        refuse(table, [Doubt(column, f"{name} IS NULL OR NOT isfinite(CAST({name} AS TIMESTAMP))", "no time")])
-        return _column(table, f"epoch_ns({name})", np.int64)
-    elif kind == "whole":
-        refuse(table, [Doubt(column, f"{name} IS NULL OR TRY_CAST({name} AS BIGINT) IS NULL",
-                             "VALUE is no time, which fits 64 bits")])
-        return _column(table, f"CAST({name} AS BIGINT)", np.int64)
-    if kind not in ("word", "float"):
-        raise DataError(f"{table.where}: column {column!r} has no times, which are dates or numbers")
+        return _times_in_words(table, column)
+    if kind not in ("date", "whole"):
+        fractions = "; whole numbers keep their precision, as by CAST(t * 1000 AS BIGINT) in a query" if kind == "float" else ""
+        raise DataError(f"{table.where}: column {column!r} has no times, which are dates, timestamps or whole "
+                        f"numbers{fractions}")
+    name = quote(column)
+    if kind == "whole":
+        found, most = Times(f"TRY_CAST({name} AS BIGINT)", "integers"), "64 bits"
+    else:
+        found, most = Times(_nanoseconds(name), "dates"), "nanoseconds since 1970 in 64 bits: 1678 to 2261"
+    refuse(table, [_no_time(column, f"{name} IS NULL"),
+                   Doubt(column, f"{found.expression} IS NULL", f"VALUE does not fit {most}")])
+    return found
+
+
+def _nanoseconds(name):
+    most = 9_223_372_000_000_000  # microseconds
+    inside = f"isfinite(CAST({name} AS TIMESTAMP)) AND epoch_us({name}) BETWEEN -{most} AND {most}"
+    return f"(CASE WHEN {inside} THEN epoch_ns({name}) END)"
+
+
+def _times_in_words(table, column):
+    name, missing = quote(column), is_missing(table, column)
+    whole_, dates = f"TRY_CAST({name} AS BIGINT)", f"TRY_CAST({name} AS TIMESTAMP_NS)"
+    digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN {whole_} END)"
+    n_whole, n_dates = table.one(f"count({digits})", f"count({dates})")
+    found = Times(f"epoch_ns({dates})", "dates") if n_dates > n_whole else Times(digits, "integers")
+    other = {"dates": "no date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
+             "integers": "no whole number of 64 bits"}[found.kind]
+    beside = f", as are the other rows' times of {column}" if max(n_whole, n_dates) else ""
+    refuse(table, [_no_time(column, missing), Doubt(column, f"{found.expression} IS NULL", f"VALUE is {other}{beside}")])
+    return found
+
+
+def _no_time(column, condition):
+    return Doubt(column, condition, "no time; each row needs one: a query that fills it in or leaves the row out, as "
+                                    f"WHERE {column} IS NOT NULL, says what is meant")
+
+
+def times(table: Table, column: str) -> np.ndarray:
+    """Return the times in a column, (n,) int64, as `time_column` has them.
+
+    Numbers with fractions are (n,) float64.
+
+    Raises
+    ------
+    DataError
+        A cell is no time, or has no value. The error names the row.
+    """
     value = number(table, column)
-    refuse(table, [Doubt(column, f"{value} IS NULL OR NOT isfinite({value})",
-                         "VALUE is no time, which is a date or a finite number")])
-    return _column(table, value, np.float64)
+    words = table.types[column] == "word" and table.one(f"count(TRY_CAST({quote(column)} AS TIMESTAMP_NS))") == (0,)
+    if table.types[column] == "float" or (words and table.one(f"bool_or({value} <> floor({value}))")[0]):
+        refuse(table, [Doubt(column, f"{value} IS NULL OR NOT isfinite({value})",
+                             "VALUE is no time, which is a date or a finite number")])
+        return _column(table, value, np.float64)
+    return _column(table, time_column(table, column).expression, np.int64)
 
 
 def _column(table, expression, dtype):

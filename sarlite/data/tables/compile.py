@@ -9,6 +9,7 @@ from sarlite.data import budget
 from sarlite.data.dataset import Dataset
 from sarlite.data.graph_tables import NODE, RELATION, EdgeTable, NodeTable
 from sarlite.data.raw import as_features, check_nodes
+from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import Doubt, refuse, whole
 from sarlite.data.tables.description import Description
@@ -153,7 +154,11 @@ class _Compiler:
                 self.account["edges"][".".join(relation)] = {
                     "source": columns.account(), "edges": len(arrays["indices"]), "self_edges": counters.self_edges,
                     "duplicates": counters.duplicates, "changes": notes}
-            yield EdgeTable(name, sizes[0], **arrays, source=self._source, **columns.feature_fields)
+                if "edge_time" in arrays:
+                    self.account["edges"][".".join(relation)]["times"] = accounts.times_shown(arrays["edge_time"],
+                                                                                              columns.time_kind)
+            yield EdgeTable(name, sizes[0], **arrays, source=self._source, time_kind=columns.time_kind,
+                            **columns.feature_fields)
         edges.drop()
 
     def _space(self, name):

@@ -25,9 +25,9 @@ _READING: dict[str, Any] = {"header": bool, "null": _LIST, "decimal": _WORDS, "c
 _NODES: dict[str, Any] = {
     **_SOURCE, "id": _WORDS, "features": (*_LIST, dict), "labels": _LIST, "label": _LIST, "split": _WORDS,
     **{f"{name}_mask": _WORDS for name in SPLITS}, "fill": (str, int), "task": _WORDS, "classes": int,
-    "train": _NUMBER, "val": _NUMBER, "seed": int, "count": int, "names": _WORDS, **_READING}
+    "train": _NUMBER, "val": _NUMBER, "seed": int, "count": int, "names": _WORDS, "time": _WORDS, **_READING}
 _EDGES: dict[str, Any] = {
-    **_SOURCE, "relation": object, "src": _WORDS, "dst": _WORDS, "weight": _WORDS, "features": (*_LIST, dict),
+    **_SOURCE, "relation": object, "src": _WORDS, "dst": _WORDS, "weight": _WORDS, "time": _WORDS, "features": (*_LIST, dict),
     "fill": (str, int), "reverse": bool, "on_unknown": _WORDS, **_READING}
 _TOP: dict[str, Any] = {"target": _WORDS, "name": _WORDS, "nodes": dict, "edges": (list, tuple)}
 ON_UNKNOWN = ("refuse", "drop")
@@ -67,6 +67,8 @@ class NodeSource:
         Sources with row i for node i, in place of columns of `source`: "features", "labels", "split" and "names"; or
         "titles", names by which the edges do not know the nodes; or "masks", a callable that returns the masks by split
         for a number of nodes.
+    time : str, optional
+        Column of times.
     """
 
     source: Any = None
@@ -88,6 +90,7 @@ class NodeSource:
     reading: Reading = field(default_factory=Reading)
     transforms: dict[str, Any] | None = None
     rows: dict[str, Any] = field(default_factory=dict)
+    time: str | None = None
 
 
 @dataclass
@@ -112,6 +115,8 @@ class EdgeSource:
     weight_dtype : dtype
     transforms : dict, optional
         As of `NodeSource`.
+    time : str, optional
+        Column of times.
     """
 
     relation: Relation
@@ -128,6 +133,7 @@ class EdgeSource:
     n_rows: int | None = None
     weight_dtype: Any = np.float64
     transforms: dict[str, Any] | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_unknown not in ON_UNKNOWN:
@@ -256,7 +262,8 @@ def _node_source(given, base, name, where):
     return NodeSource(
         _source(given, base, where), name, given.get("id"), features_of(given.get("features")), tuple(labels),
         given.get("split"), masks, given.get("fill"), given.get("task"), given.get("classes"),
-        count=given.get("count"), names=given.get("names") == "edges", reading=reading_of(given), **drawn)
+        count=given.get("count"), names=given.get("names") == "edges", reading=reading_of(given),
+        time=given.get("time"), **drawn)
 
 
 def _edge_source(given, base, where):
@@ -264,7 +271,7 @@ def _edge_source(given, base, where):
     return EdgeSource(
         relation, _source(given, base, where), f"edges {'.'.join(relation)}", given.get("src"), given.get("dst"),
         given.get("weight"), features_of(given.get("features")) or {}, given.get("fill"), given.get("reverse", True),
-        given.get("on_unknown", "refuse"), reading_of(given))
+        given.get("on_unknown", "refuse"), reading_of(given), time=given.get("time"))
 
 
 def _checked(found, where):

@@ -10,7 +10,7 @@ from sarlite.data.external_sort import csr
 from sarlite.data.raw import CARRY_VALUES
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import check_fill, number_doubts, refuse, whole
+from sarlite.data.tables.checks import check_fill, number_doubts, refuse, time_column, whole
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
@@ -37,7 +37,8 @@ class EdgeColumns:
     feature_fields : dict
         Names of the columns of features, and their transforms, as fields of an `EdgeTable`; empty without features.
     values : dict of str to str
-        SQL expressions of the weight and the features: "weight", "f0", "f1", ...
+        SQL expressions of the weight, the time and the features: "weight", "time", "f0", "f1", ...
+    time_kind : str, optional
     width : int
         Number of columns of the edge features.
     """
@@ -46,7 +47,7 @@ class EdgeColumns:
         self.source = source
         self.weight, self.features = (None, []) if drop_values else (source.weight, [*source.features])
         wanted = features_wanted(source.features if self.features else None, source.fill, f"{source.where}: features")
-        asked = [source.src, source.dst, source.weight, *source.features]
+        asked = [source.src, source.dst, source.weight, *source.features, source.time]
         self.table = sources.read(connection, source.source, source.reading, asked, source.where, self._hold)
         if source.n_rows not in (None, self.table.n_rows):
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
@@ -66,7 +67,11 @@ class EdgeColumns:
             self.feature_fields = {"feature_names": transformed.fitted.names, "transforms": transformed.fitted.to_json()}
         self.width = len(self.feature_fields.get("feature_names", ()))
         self._doubts = number_doubts(self.table, [*named.values()], missing=fill is not None)
-        self.values = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | made
+        numbers = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | made
+        times = time_column(self.table, source.time) if source.time else None
+        self.time_kind = times.kind if times else None
+        weight = {"weight": numbers.pop("weight")} if self.weight else {}
+        self.values = weight | ({"time": times.expression} if times else {}) | numbers
         self._numbers = [name for name, column in named.items() if self.table.types[column] != "list"]
 
     def _hold(self, names):
@@ -80,7 +85,7 @@ class EdgeColumns:
                                 "(and weight=, edge_features=, where they are used)")
             src, dst = shown
         self._names = src, dst
-        return [*dict.fromkeys([src, dst, *([self.weight] if self.weight else []), *self.features])]
+        return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
     def refuse_doubts(self, connection: Any, name: str) -> None:
         """Refuse values that are missing or no numbers, which `name`, a table with all values, has as NULL."""
@@ -94,6 +99,8 @@ class EdgeColumns:
                 **{name: f"feature ({self._told.get(name, 'number')})" for name in self.features}}
         if self.weight:
             uses[self.weight] = "weight"
+        if self.source.time:
+            uses[self.source.time] = "time"
         return accounts.columns_used(self.table, uses, {})
 
 
@@ -113,6 +120,7 @@ class NumberedEdges:
         self._connection, self._name, self._columns = connection, name, columns
         relation, table = columns.source.relation, columns.table
         self._values = [*columns.values]
+        self._ends = ["src", "dst", *(["time"] if "time" in columns.values else [])]  # edges of two times are two
         ends, joins, shown = [], [], []
         for alias, (_, column), node_type in zip("ab", columns.ends, relation[::2]):
             numbering = numberings[node_type]
@@ -161,8 +169,9 @@ class NumberedEdges:
         if changes["undirected"] or changes["deduplicate"]:
             before = self._n()
             self._refuse_different(given)
-            values = "".join(f", any_value({name}) AS {name}" for name in self._values)
-            self._replace(f"SELECT min(row) AS row, src, dst{values} FROM {self._name} GROUP BY src, dst")
+            values = "".join(f", any_value({name}) AS {name}" for name in self._values if name not in self._ends)
+            ends = ", ".join(self._ends)
+            self._replace(f"SELECT min(row) AS row, {ends}{values} FROM {self._name} GROUP BY {ends}")
             notes["joined with an equal edge"] = before - self._n()
         if changes["self_loops"]:
             if self._values:
@@ -175,10 +184,11 @@ class NumberedEdges:
 
     def _refuse_different(self, given):
         """Refuse equal edges with different values, which cannot become one edge."""
-        if not self._values:
+        values = [name for name in self._values if name not in self._ends]
+        if not values:
             return
-        found = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY src, dst HAVING "
-                          f"count(DISTINCT row({', '.join(self._values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
+        found = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY {', '.join(self._ends)} HAVING "
+                          f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
         if found:
             first, second = (row % given for row in found)
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
@@ -201,7 +211,9 @@ class NumberedEdges:
         forms: dict[str, tuple[Any, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if positions else {}
         if "weight" in self._values:
             forms["edge_weight"] = self._columns.source.weight_dtype, ()
-        if len(self._values) > ("weight" in self._values):
+        if "time" in self._values:
+            forms["edge_time"] = np.int64, ()
+        if self._columns.width:
             forms["edge_features"] = np.float32, (self._columns.width,)
         stream = _Stream(self._connection, self._name, self._values, forms, back, counters)
         dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
@@ -276,7 +288,7 @@ class _Stream:
             keys, found = np.asarray(keys), {}
             if self._counters is not None:
                 self._counters.add(keys)
-            for field in ("edge_ids", "edge_weight"):
+            for field in ("edge_ids", "edge_weight", "edge_time"):
                 if field in self.columns:
                     found[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
             if columns:

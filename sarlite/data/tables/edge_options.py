@@ -23,7 +23,7 @@ from sarlite.data.tables.description import (
 from sarlite.data.tables.sources import Named, Pieces
 from sarlite.errors import ConfigError, DataError
 
-_OF_TABLE = ("id", "train_mask", "val_mask", "test_mask")
+_OF_TABLE = ("id", "train_mask", "val_mask", "test_mask", "node_time")
 _OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
 _NODE = "node"
 
@@ -51,7 +51,7 @@ def describe(path: Any, options: Mapping[str, Any]) -> Description:
     edges = EdgeSource(
         RELATION, _pairs(path), "edges", options.get("src"), options.get("dst"), options.get("weight"),
         features_of(options.get("edge_features")) or {}, options.get("fill"), False,
-        options.get("on_unknown", "refuse"), reading_of(options))
+        options.get("on_unknown", "refuse"), reading_of(options), time=options.get("time"))
     return Description({_NODE: source}, [edges], _NODE, Path(path).name.partition(".")[0] or "tables")
 
 
@@ -93,7 +93,8 @@ def _nodes_of_table(options):
     return NodeSource(
         options["nodes"], "nodes", options.get("id"), features_of(options.get("features")),
         tuple(column_names(options.get("labels")) or ()), options.get("split"), wanted, options.get("fill"),
-        options.get("task"), options.get("classes"), reading=reading_of(options), **drawn)
+        options.get("task"), options.get("classes"), reading=reading_of(options), time=options.get("node_time"),
+        **drawn)
 
 
 def _refuse(options, names, why):

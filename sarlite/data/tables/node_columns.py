@@ -13,7 +13,7 @@ from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.raw import strata
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import numeric_columns, refuse, split_code, truth
+from sarlite.data.tables.checks import numeric_columns, refuse, split_code, time_column, truth
 from sarlite.data.tables.description import NodeSource
 from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.labels import read_labels
@@ -72,7 +72,7 @@ class NodeColumns:
         self._rows = dict(source.rows)
         table = None
         if source.source is not None:
-            asked = [source.id, *self._features, *source.labels, source.split, *source.masks.values()]
+            asked = [source.id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
             table = sources.read(connection, source.source, source.reading, [name for name in asked if name],
                                  source.where, self._hold)
         self._table = table
@@ -88,7 +88,7 @@ class NodeColumns:
         if given is not None and not isinstance(given, Rows):
             self._rows["features"] = _feature_rows(connection, given, source.reading, source.fill)
         if table is not None and source.features is None:
-            taken = {self._id, *source.labels, source.split, *source.masks.values()}
+            taken = {self._id, *source.labels, source.split, *source.masks.values(), source.time}
             others = [name for name in table.types if name not in taken]
             self._features, self._left = numeric_columns(table, others)
 
@@ -96,7 +96,8 @@ class NodeColumns:
         """Return the columns that are held: all of them where features are found by their kind."""
         shown = _named(names)
         self._id = self.source.id or (shown[0] if shown else "")
-        asked = [self._id, *self._features, *self.source.labels, self.source.split, *self.source.masks.values()]
+        source = self.source
+        asked = [self._id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def counts(self) -> dict[str, tuple[Any, int]]:
@@ -127,7 +128,19 @@ class NodeColumns:
         if not features and ones:
             pieces = (self._finish(piece) for piece in _ones(n_nodes, workspace.at_once()))
             features = {"features": workspace.array("ones", pieces)}
-        return {**features, **fields}, {"sources": self._accounts(), **told}
+        times = self._times(workspace)
+        if times:
+            told["times"] = accounts.times_shown(times["time"], times["time_kind"])
+        return {**features, **fields, **times}, {"sources": self._accounts(), **told}
+
+    def _times(self, workspace):
+        """Return the fields of the times; empty without a column of times."""
+        if self.source.time is None:
+            return {}
+        found, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
+        for (cells,) in self._table.batches(found.expression):
+            spool.write(cells.to_numpy(zero_copy_only=False))
+        return {"time": spool.array(), "time_kind": found.kind}
 
     def _labelled(self, table, columns, workspace):
         """Return the fields of labels and splits, and what the account tells of them."""
@@ -210,6 +223,7 @@ class NodeColumns:
         if self._table is not None:
             uses = {self._id: "id", **{name: f"feature ({self._told.get(name, 'number')})" for name in self._features},
                     **dict.fromkeys(source.labels, "label"), **({source.split: "split"} if source.split else {}),
+                    **({source.time: "time"} if source.time else {}),
                     **{column: f"{name} mask" for name, column in source.masks.items()}}
             found.append(accounts.columns_used(self._table, uses, self._left))
         for field, word in (("names", "id"), ("labels", "label"), ("split", "split")):

@@ -1,0 +1,48 @@
+"""Times: int64 numbers that are nanoseconds since 1970 UTC, or whole numbers of the user's."""
+
+import re
+from datetime import datetime, timezone
+
+import numpy as np
+
+from sarlite.errors import ConfigError
+
+KINDS = ("dates", "integers")
+ALWAYS = np.iinfo(np.int64).min
+"""Time of what has no time, such as an added self loop: it is there from the beginning."""
+_FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
+
+
+def show_time(time: int, kind: str | None) -> str:
+    """Return a time as text: a date, a timestamp of UTC, or the number."""
+    if kind != "dates":
+        return str(time)
+    text = str(np.datetime64(int(time), "ns"))
+    day, _, clock = text.partition("T")
+    return day if not clock.strip("0:.") else f"{day}T{clock.rstrip('0').rstrip('.') if '.' in clock else clock}"
+
+
+def read_time(text: str, kind: str, where: str) -> int:
+    """Return the time that a text means, int64: a date or timestamp of ISO 8601, or a whole number.
+
+    A timestamp without a zone is of UTC.
+
+    Raises
+    ------
+    ConfigError
+        The text is no time of the kind. The error names `where`.
+    """
+    text = text.strip()
+    if kind == "integers":
+        if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2**63) <= int(text) < 2**63:
+            raise ConfigError(f"{where}: {text!r} is no whole number, as the times of the data are")
+        return int(text)
+    try:
+        fraction = _FRACTION.fullmatch(text)
+        digits = fraction[2].ljust(9, "0") if fraction else "0" * 9
+        second = datetime.fromisoformat(re.sub("Z$", "+00:00", fraction[1][:-1] + fraction[3] if fraction else text))
+    except ValueError:
+        raise ConfigError(f"{where}: {text!r} is no date or timestamp, such as 2026-03-01 or 2026-03-01T14:30:00, as "
+                          "the times of the data are") from None
+    second = second.astimezone(timezone.utc) if second.tzinfo else second.replace(tzinfo=timezone.utc)
+    return (int(second.timestamp()) * 10**9) + int(digits)

@@ -1,0 +1,135 @@
+"""Times of nodes and edges: read from tables, kept as int64, stored, divided, and shown."""
+
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sarlite.cli.data_command import main
+from sarlite.data import format, from_tables, load
+from sarlite.data.divide import in_memory
+from sarlite.data.part import Part
+from sarlite.data.times import read_time, show_time
+from sarlite.errors import ConfigError, DataError
+
+ALL = ("train", "val", "test")
+DAY = 24 * 3600 * 10**9
+MARCH = 20513 * DAY  # 2026-03-01
+
+
+def graph(times, node_times=None, **more):
+    n = len(times)
+    edges = {"relation": ["a", "to", "a"], "file": {"s": [*range(n)], "d": [*range(1, n + 1)], "t": times}, "src": "s",
+             "dst": "d", "time": "t", "reverse": False, **more}
+    nodes = {"count": n + 1} if node_times is None else {
+        "file": {"id": [*range(n + 1)], "x": [1.0] * (n + 1), "at": node_times}, "time": "at"}
+    return from_tables({"nodes": {"a": nodes}, "edges": [edges]})
+
+
+@pytest.mark.parametrize("words, kind, expected", [
+    (["2026-03-01", "2026-03-02"], "dates", [MARCH, MARCH + DAY]),
+    (["2026-03-01T02:00:00+02:00", "2026-03-01T00:00:00.000000001Z"], "dates", [MARCH, MARCH + 1]),
+    (["9007199254740993", "-1"], "integers", [9007199254740993, -1]),
+])  # fmt: skip
+def test_words_are_times_to_the_last_bit(words, kind, expected):
+    found = graph(words)
+    assert found.edge_time.dtype == np.int64 and found.edge_time.tolist() == expected
+    assert found.time_kind == kind
+
+
+@pytest.mark.parametrize("typed", [
+    np.array(["2026-03-01", "2026-03-02"], "M8[D]"), np.array(["2026-03-01", "2026-03-02"], "M8[ns]"),
+    [datetime(2026, 3, 1), datetime(2026, 3, 2)],
+])  # fmt: skip
+def test_dates_of_each_type_are_nanoseconds(typed):
+    assert graph(typed).edge_time.tolist() == [MARCH, MARCH + DAY]
+
+
+@pytest.mark.parametrize("times, message", [
+    (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one: a query"),
+    (["2026-03-01", ""], "row 1, column 't': no time"),
+    (["2026-03-01", "2026-13-01"], "row 1, column 't': '2026-13-01' is no date or timestamp of ISO 8601"),
+    (["12", "1.5"], "row 1, column 't': '1.5' is no whole number of 64 bits"),
+    ([1.0, 2.5], "column 't' has no times, which are dates, timestamps or whole numbers; whole numbers keep"),
+    ([datetime(2026, 3, 1), datetime(2400, 1, 1)], "row 1, column 't': .* does not fit nanoseconds since 1970"),
+    (["12", "99999999999999999999"], "row 1, column 't': '99999999999999999999' is no whole number of 64 bits"),
+])  # fmt: skip
+def test_what_is_no_time_is_refused_with_its_row(times, message):
+    with pytest.raises(DataError, match=message):
+        graph(times)
+
+
+def test_times_of_two_kinds_are_refused():
+    with pytest.raises(DataError, match="tables: time has integers, but tables: edge_time has dates"):
+        graph(["2026-03-01"], [1, 2])
+
+
+def test_a_time_is_no_feature_and_stays_with_its_edge_in_both_directions():
+    edges = {"relation": ["u", "buys", "i"], "file": {"s": [0, 1, 1], "d": [1, 1, 0], "t": [7, 5, 6]}, "src": "s", "dst": "d", "time": "t"}
+    users = {"file": {"id": [0, 1], "x": [1.0, 2.0], "at": [3, 4]}, "time": "at"}
+    found = from_tables({"nodes": {"u": users, "i": {"count": 2}}, "edges": [edges]})
+    assert found.nodes["u"].feature_names == ["x"] and found.nodes["u"].time.tolist() == [3, 4]
+    assert found.edges["u", "buys", "i"].edge_time.tolist() == [6, 7, 5]
+    back = next(table for relation, table in found.edges.items() if relation[0] == "i")
+    assert back.indices.tolist() == [1, 0, 1] and back.edge_time.tolist() == [7, 6, 5]
+
+
+def test_edges_of_two_times_are_two_edges_where_equal_edges_are_joined(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("s,d,t\n0,1,5\n0,1,6\n1,0,5\n0,1,5\n")
+    found = load("edges:e.csv,src=s,dst=d,time=t", undirected=True, allow_empty=ALL)
+    assert found.indices.tolist() == [1, 1, 0, 0] and sorted(found.edge_time.tolist()) == [5, 5, 6, 6]
+
+
+def test_times_come_back_from_a_directory_and_travel_to_their_ranks(tmp_path):
+    found = graph([50, 40, 30, 20, 10], [5, 4, 3, 2, 1, 0])
+    format.write(tmp_path / "g", found)
+    stored = format.open(tmp_path / "g", verify=True)
+    assert stored.equals(found) and stored.time_kind == "integers"
+    parts = np.array([1, 0, 1, 0, 1, 0])
+    divided = in_memory(stored, parts, 2)
+    format.write(tmp_path / "two", divided)
+    for rank in range(2):
+        part = Part(format.open(tmp_path / "two"), rank, 2)
+        nodes, edges = part.nodes["node"], part.relations["node", "edge", "node"]
+        assert nodes.read("time").tolist() == [5 - node for node in nodes.ids()]
+        destinations = np.repeat(nodes.ids(), np.diff(edges.csr()[0]))
+        assert edges.values("edge_time").tolist() == [60 - 10 * node for node in destinations]
+
+
+def test_a_directory_whose_times_are_of_no_kind_is_refused(tmp_path):
+    from sarlite.data.writer import write_meta
+
+    format.write(tmp_path / "g", graph([5, 6]))
+    meta = format.read_meta(tmp_path / "g")
+    meta["edges"]["node.edge.node"]["time"] = "moons"
+    write_meta(tmp_path / "g", meta)
+    with pytest.raises(DataError, match="node.edge.node: time: expected dates or integers, found 'moons'"):
+        format.open(tmp_path / "g")
+
+
+def test_convert_and_info_show_the_first_and_the_last_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("s,d,t\n0,1,2026-03-01\n1,0,2026-03-02T10:30:00.5\n")
+    assert main(["convert", "edges:e.csv,src=s,dst=d,time=t", "g", "--allow-empty", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert "  t: time\n" in shown and "times (dates) from 2026-03-01 to 2026-03-02T10:30:00.5" in shown
+    assert main(["info", "g", "--allow-empty", "all"]) == 0
+    assert "times (dates) from 2026-03-01 to 2026-03-02T10:30:00.5" in capsys.readouterr().out
+
+
+@given(st.integers(-(2**62), 2**62))
+def test_a_shown_time_is_read_again(time):
+    assert read_time(show_time(time, "dates"), "dates", "t") == time
+    assert read_time(show_time(time, "integers"), "integers", "t") == time
+
+
+def test_a_time_may_have_a_zone_and_words_are_refused():
+    eastern = datetime(2026, 3, 1, tzinfo=timezone(timedelta(hours=-5)))
+    assert read_time(eastern.isoformat(), "dates", "t") == MARCH + 5 * 3600 * 10**9
+    with pytest.raises(ConfigError, match="split: 'March' is no date or timestamp"):
+        read_time("March", "dates", "split")
+    with pytest.raises(ConfigError, match="split: '2026-03-01' is no whole number"):
+        read_time("2026-03-01", "integers", "split")
