@@ -61,9 +61,9 @@ class RGCNConv(nn.Module):
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        own = graph.dst(h)
+        dst = graph.dst(h)
         sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
-                               own={name: (own[name], root) for name, root in self.roots.items()},
+                               self_terms={name: (dst[name], root) for name, root in self.roots.items()},
                                evaluation=self.evaluation)
         return {name: out + self.biases[name] if name in self.biases else out for name, out in sums.items()}
 
@@ -128,7 +128,7 @@ class RGCN(nn.Module):
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
-        h = self.inputs(x, nodes.part_rows)
+        h: Mapping[str, Tensor] = self.inputs(x, nodes.part_rows)
         for k, graph in enumerate(nodes.layers(len(self.convs))):
             graph, h = graph.enter(h)
             h = self.convs[k](graph, h)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def check_array(name: str, data: ArrayLike) -> Array:
-    """Return `data` as an array; raise a DataError with `name` if it cannot be converted."""
+    """Return `data` as an ndarray; raise a DataError that names `name` if `data` cannot be converted."""
     try:
         return validation.array(name, as_array(data))
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
@@ -31,7 +31,14 @@ def check_array(name: str, data: ArrayLike) -> Array:
 
 
 def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
-    """Return `indptr` as int64 and `indices` as integers. `needs.find` later checks that the two fit together."""
+    """Return `indptr` as int64 and `indices` as integers; `needs.find` later checks that they are a CSR.
+
+    Parameters
+    ----------
+    indptr, indices : array
+    n_rows : int, optional
+        Number of rows that indptr must have.
+    """
     starts, sources = (validation.integers(name, check_array(name, data), start=-(1 << 63)) for name, data in
                        (("indptr", indptr), ("indices", indices)))
     if n_rows is not None:
@@ -40,9 +47,15 @@ def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) 
 
 
 def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
-    """Raise a DataError on every rank if two rows of the graph have one id.
+    """Raise a DataError on every rank if two rows, on any ranks, have the same id. Collective.
 
-    Collective: each id travels to rank id % size.
+    Parameters
+    ----------
+    comm : Communicator
+    name : str
+        Name of the ids, for the error.
+    ids : (n_local,) int array
+        Ids of this rank's rows. Each id is sent to rank id % size, which compares.
     """
     ids = ids.astype(np.int64, copy=False)
     owner = ids % comm.size
@@ -57,13 +70,20 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
     raise_together(comm, error)
 
 
-def check_rows(what: str, x: Tensor, n_ranks: int) -> None:
-    """Raise a ConfigError if x is the same on every rank, while each rank has rows of its own.
+def check_rows(name: str, x: Tensor, n_ranks: int) -> None:
+    """Raise a ConfigError if a tensor of node rows is replicated, such as a Parameter without ids, on several ranks.
 
-    On one rank fast numerics takes such a tensor, which has a row for each node of the graph.
+    On one rank with fast numerics a replicated tensor is accepted, because it has a row for each node of the graph.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor, for the error.
+    x : Tensor
+    n_ranks : int
     """
     if x.placement == "replicated" and (n_ranks > 1 or numerics.name() == "exact"):
-        raise ConfigError(f"{what} of shape {x.shape} is the same on every rank, but each rank needs its own rows: "
+        raise ConfigError(f"{name} of shape {x.shape} is the same on every rank, but each rank needs its own rows: "
                           "give a learned table ids, as nn.Embedding does")
 
 
@@ -72,7 +92,7 @@ def check_rows(what: str, x: Tensor, n_ranks: int) -> None:
 
 def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
                      n_nodes: Mapping[str, int]) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
-    """Return the edge lists by relation as arrays and the numbers of nodes as ints; errors name the relation."""
+    """Return the arguments of `HeteroGraph.from_edges` as arrays and ints; an error names the relation."""
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
         raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
                           "and {type: number of nodes}")
@@ -85,10 +105,10 @@ def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
     return _check_each(edges, counts, check_ends), counts
 
 
-def check_own_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
+def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
                         edge_ids: Mapping[Relation, ArrayLike] | None) -> RelationArrays:
-    """Return a rank's in-edges by relation, node ids by type and edge ids by relation as arrays."""
-    if not all(isinstance(given, Mapping) for given in (edges, node_ids, edge_ids or {})):
+    """Return the arguments of `HeteroGraph.from_part` as arrays: in-edges, node ids and edge ids, each in a dict."""
+    if not all(isinstance(argument, Mapping) for argument in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
     checked_nodes = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
                      for name, ids in node_ids.items()}
@@ -123,7 +143,7 @@ def check_relation(relation: object) -> None:
 
 def _check_each(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], types: Mapping[str, object],
                 check: Callable[[Relation, ArrayLike, ArrayLike], T]) -> dict[Relation, T]:
-    """Return the result of `check(relation, *arrays)` for each relation; errors name the relation."""
+    """Return `check(relation, *arrays)` for each relation, whose node types must be in `types`; errors name the relation."""
     checked = {}
     for relation, arrays in edges.items():
         check_relation(relation)

@@ -1,4 +1,4 @@
-"""Functions that build the parts of a Graph: from an edge list, a CSR, a matrix, or a rank's own rows."""
+"""Functions that build the data of a Graph, `GraphParts`, from an edge list, a CSR, a matrix, or one rank's rows."""
 
 from typing import NamedTuple, cast
 
@@ -21,7 +21,7 @@ DEFAULT = Options()
 
 
 class GraphParts(NamedTuple):
-    """Everything that a `Graph` consists of.
+    """All data that a `Graph` is built from.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class GraphParts(NamedTuple):
     n_nodes : int
         Number of destination nodes of the whole graph.
     dst_ids, src_ids : (n_dst,), (n_src,) int64
-        Global ids of the local rows; one array, unless the graph is bipartite.
+        Global ids of the local rows; the same array, unless the graph is bipartite.
     edge_ids : (n_edges,) int64, or None
         Global ids of the local in-edges; None if they are 0, 1, 2, ...
     in_degrees : (n_dst,) int64
@@ -40,7 +40,7 @@ class GraphParts(NamedTuple):
         True for each row whose self loop was added to the data.
     bipartite : bool
     ambiguous_edge_count : int
-        Number of edges that `from_edges` added while it dropped as many; see `LayerGraph`.
+        Number of edges that `from_edges` added, if it dropped as many; else 0. See `LayerGraph`.
     names : (n_nodes,) array, or None
         The caller's names of the nodes of the whole graph.
     edge_values : EdgeValues
@@ -50,7 +50,7 @@ class GraphParts(NamedTuple):
     relation_index : int
         Index of the relation among those that one fetch serves.
     exchanged_sizes : tuple of int, or None
-        Rows and edges of all ranks, as `evaluation.Sizes`; None if they were not counted.
+        Numbers of rows and edges of all ranks, an `evaluation.Sizes`; None if the ranks did not count them.
     evaluation_log : EvaluationLog, or None
         Log of the chosen evaluation orders, which the relations of a `HeteroGraph` share.
     """
@@ -107,14 +107,22 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
     return parts._replace(ambiguous_edge_count=n_added if len(origin) == len(sources) else 0)
 
 
-def _edge_index(origin: Array, n_given: int) -> Array:
-    """Return each edge's index into edge values: first the given edges that remain, in order, then the added edges."""
-    given = origin >= 0
-    remains = np.zeros(n_given, bool)
-    remains[origin[given]] = True
+def _edge_index(origin: Array, n_input: int) -> Array:
+    """Return each edge's index into edge values: the caller's edges that remain come first, in order, then added edges.
+
+    Parameters
+    ----------
+    origin : (n_edges,) int array
+        Index of each edge in the caller's edge list; negative for an added edge.
+    n_input : int
+        Length of the caller's edge list.
+    """
+    from_caller = origin >= 0
+    remains = np.zeros(n_input, bool)
+    remains[origin[from_caller]] = True
     index = np.empty_like(origin)
-    index[given] = (np.cumsum(remains) - 1)[origin[given]]
-    index[~given] = np.arange(np.count_nonzero(remains), len(origin))
+    index[from_caller] = (np.cumsum(remains) - 1)[origin[from_caller]]
+    index[~from_caller] = np.arange(np.count_nonzero(remains), len(origin))
     return index
 
 
@@ -132,14 +140,14 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Build a whole graph from a sparse matrix; return its parts and the weights in the order of `matrix.tocoo()`."""
+    """Build a whole graph from a sparse matrix; return its data and the weights in the order of `matrix.tocoo()`."""
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Build a whole graph from a networkx graph; return its parts and the edges' weights."""
+    """Build a whole graph from a networkx graph; return its data and the edges' weights."""
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
@@ -175,20 +183,20 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Build this rank's part of a graph from its own rows; see `Graph.from_part`. Collective."""
+    """Check the arguments of `Graph.from_part` on all ranks together, and build this rank's part. Collective."""
     comm = wrap(comm)
     options.check(comm)
 
     def check() -> tuple[InEdges, dict[str, Array | None]]:
-        own_indptr, own_indices = check_csr(indptr, indices)
+        starts, sources = check_csr(indptr, indices)
         ids: dict[str, Array | None] = {}
-        for name, given, n, start in (("node_ids", node_ids, max(len(own_indptr) - 1, 0), 0),
-                                      ("src_ids", src_ids, n_src, 0), ("edge_ids", edge_ids, len(own_indices), -1)):
-            array = None if given is None else check_array(name, given)
+        for name, argument, n, start in (("node_ids", node_ids, max(len(starts) - 1, 0), 0),
+                                         ("src_ids", src_ids, n_src, 0), ("edge_ids", edge_ids, len(sources), -1)):
+            array = None if argument is None else check_array(name, argument)
             ids[name] = None if array is None else validation.integers(name, array, length=n, start=start)
         loops = None if added_loops is None else validation.bools(
-            "added_loops", check_array("added_loops", added_loops), len(own_indptr) - 1)
-        return InEdges(own_indptr, own_indices, None, loops), ids
+            "added_loops", check_array("added_loops", added_loops), len(starts) - 1)
+        return InEdges(starts, sources, None, loops), ids
 
     edges, ids = together(comm, check)
     sources = ids["src_ids"]
@@ -201,7 +209,9 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Exchange the row numbers that ranks need from each other, and return the parts of this rank's Graph. Collective.
+    """Build the data of this rank's Graph: find out which rows the ranks need from each other, and plan the exchange.
+
+    Collective.
 
     Parameters
     ----------
@@ -209,12 +219,13 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
     edges : InEdges
         In-edges of the local rows; sources are row numbers of the whole graph.
     node_ids, src_ids, edge_ids, n_src
-        As of `Graph.from_part`.
+        See `Graph.from_part`.
     options : Options
     profile : Profile, optional
-        Counters of a graph that the new graph serves; by default new counters.
+        Counters that the graph shares with another graph; by default new counters.
     sorted_by_id : bool
-        True if the edge ids are distinct. A rank that has the edges 0, 1, 2, ... then takes edge values in this order.
+        True if the edge ids are distinct and may be sorted: a rank whose ids are a permutation of 0, 1, 2, ... then
+        takes edge values in the order of the ids.
     """
     n_dst, bipartite = edges.n_dst, n_src is not None
     facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None,
@@ -242,10 +253,10 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return a rank's edges and their distinct ids.
+    """Return edges whose values are in the order of their ids, with None; or the same edges and ids.
 
-    If the ids are 0, 1, 2, ... edge values follow them, and None is returned for the ids. A rank that has every edge
-    can then use the values of all edges without indexing them by edge ids.
+    The first holds if the distinct ids are a permutation of 0, 1, 2, ...: then this rank has all edges, and the values
+    of all edges need no indexing by edge ids.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

@@ -1,7 +1,4 @@
-"""Correct and Smooth: a model's probabilities, corrected and smoothed over the graph.
-
-Source: Huang, He, Singh, Lim and Benson, 2021.
-"""
+"""Correct and Smooth (Huang, He, Singh, Lim and Benson, 2021): class probabilities corrected and smoothed over a graph."""
 
 import math
 from collections.abc import Callable
@@ -19,42 +16,58 @@ from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
 
 TOLERANCE = 1e-4
-"""Largest deviation from 1 of a row sum of probabilities."""
+"""Largest deviation from 1 that the sum of a row of probabilities may have."""
 MOST_SCALE = 1000.0
-"""Largest automatic scale. A row whose scale would be larger has received almost no error, and its scale is 1."""
+"""Largest automatic scale. A row whose scale would be larger has received almost no error, so its scale is 1."""
 
 
 @dataclass(frozen=True)
 class CorrectAndSmooth:
-    """Correct: spread the training rows' errors and add them. Smooth: put the training labels in and spread all rows.
+    """Post-processing of class probabilities that spreads the errors and the labels of training rows over the graph.
 
-    Z are the probabilities, Y the labels as one-hot rows, S is a normalised adjacency, and E = Y - Z on training rows,
-    0 elsewhere. Both steps iterate X <- (1 - alpha) X_0 + alpha S X:
+    Let Z be the probabilities, Y the labels as one-hot rows, S a normalised adjacency matrix, and E = Y - Z on training
+    rows and 0 elsewhere. Both steps iterate X <- (1 - alpha) X_0 + alpha S X:
 
-    - correct, X_0 = E: each iteration is clipped to [-1, 1]. The corrected rows are Z + scale X, where the scale of row
-      i is sigma / |X_i|_1, with sigma the training rows' mean |E_i|_1 (Huang et al. Eq. 4, "autoscale"). With a fixed
-      `scale` iterations are not clipped; the training rows are E again after each one (Eq. 5, "FDiff-scale").
-    - smooth, X_0 = the corrected rows, with Y as training rows: each iteration is clipped to [0, 1] (Eq. 6).
+    - "correct" spreads errors, X_0 = E, and clips each iteration to [-1, 1]. The corrected rows are Z + scale X. The
+      scale of row i is sigma / |X_i|_1, where sigma is the mean of |E_i|_1 over training rows (Huang et al. Eq. 4,
+      "autoscale"). With a fixed `scale` the iterations are not clipped, and the training rows are set to E again after
+      each iteration (Eq. 5, "FDiff-scale").
+    - "smooth" spreads labels: X_0 has the corrected rows, and Y in the training rows. Each iteration is clipped to
+      [0, 1] (Eq. 6).
 
     Parameters
     ----------
     correct_alpha, smooth_alpha : float in [0, 1]
+        Factor alpha of each step.
     correct_iterations, smooth_iterations : int
-        0 leaves the step out.
+        Number of iterations; 0 leaves the step out.
     correct_normalization, smooth_normalization : {"sym", "row", "column"}
-        S, as in `Propagation`.
+        Normalisation of S; see `Propagation`.
     scale : float, optional
-        The fixed scale. By default the scale is automatic.
+        Fixed scale; by default the scale is automatic.
 
     Raises
     ------
     ConfigError
+        A number is out of its range, or a normalization is unknown.
 
     Notes
     -----
-    This differs from PyTorch Geometric's `CorrectAndSmooth`. A row that no error has reached has the scale 1 here, and
-    NaN (0 / 0) there. A node without in-edges counts as a source with degree 1 here; its edges count 0 there. Each
-    row's sum is checked here, the mean of all sums there. """
+    Three things differ from PyTorch Geometric's `CorrectAndSmooth`. A row that no error has reached has the scale 1
+    here, and NaN (0 / 0) there. A node without in-edges has degree 1 as a source here, and its edges count 0 there. The
+    sum of each row is checked here, and the mean of all sums there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.graph.correct_and_smooth import CorrectAndSmooth
+    >>> graph = Graph.from_edges([0, 1], [1, 2], undirected=True)
+    >>> probabilities, labels = np.full((3, 2), 0.5), np.array([1, 0, 0])
+    >>> scores = CorrectAndSmooth()(graph, probabilities, labels, train=[0])
+    >>> scores.shape, scores.argmax(1).tolist()
+    ((3, 2), [1, 1, 1])
+    """
 
     correct_alpha: float = 0.8
     correct_iterations: int = 50
@@ -77,36 +90,39 @@ class CorrectAndSmooth:
 
     def __call__(self, graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice,
                  edge_weight: ArrayLike | None = None) -> Array:
-        """Return the smoothed scores of this rank's rows. The column of a row's largest score is its class. Collective.
+        """Return the corrected and smoothed scores of this rank's rows; the largest score of a row is its class.
+
+        Collective.
 
         Parameters
         ----------
         graph : Graph
-            Not bipartite.
+            Graph that is not bipartite.
         probabilities : (n_dst, n_classes) float array
-            Rows that sum to 1, in the order of `graph.dst_ids`. Borrowed.
+            Rows that sum to 1, in the order of `graph.dst_ids`. They are not changed.
         labels : (n_dst,) array of integers
-            Read in training rows alone.
+            Classes; only the labels of training rows are read.
         train : (n_dst,) array of bools, slice, or (k,) array of row numbers
+            Training rows.
         edge_weight : (n_edges,) float array, optional
-            As in `Propagation`: degrees are weighted too.
+            See `Propagation`.
 
         Returns
         -------
-        (n_dst, n_classes) array of the probabilities' dtype, new
+        (n_dst, n_classes) array
+            New array of the probabilities' dtype. Its rows need not sum to 1.
 
         Raises
         ------
         SarliteError
-            On every rank together: shapes or dtypes that do not fit; a row that has a negative value, is not finite or
-            does not sum to 1 within 1e-4 (the message names its id and its sum); a training label that is no column; no
-            training row on any rank; the errors of `Propagation`.
+            On every rank together: a shape or a dtype does not fit; a row has a negative value, is not finite or does
+            not sum to 1 within 1e-4, and the message names its id and its sum; a training label is no column; no rank
+            has a training row; or an error of `Propagation`.
 
         Notes
         -----
-        Sends as much as `correct_iterations` + `smooth_iterations` aggregations n_classes wide, in the probabilities'
-        dtype, and one allreduce of two numbers. Memory: four arrays of the probabilities' size beside them. Scores are
-        no probabilities: rows need not sum to 1.
+        Sends the bytes of `correct_iterations` + `smooth_iterations` aggregations of n_classes columns, in the
+        probabilities' dtype, and one allreduce of two numbers. Memory: four further arrays of the probabilities' size.
         """
         z, rows, y = together(graph.comm, lambda: _checked(graph, probabilities, labels, train))
         sums = np.array([reductions.share(np.abs(y - z[rows]).astype(np.float64)), len(rows)])
@@ -136,11 +152,11 @@ class CorrectAndSmooth:
 def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
               after: Callable[[Array], object]) -> Array:
     """Iterate X <- (1 - alpha) first + alpha S X from `first`; `after` changes each X in place."""
-    x, kept = first, (1 - alpha) * first
+    x, share = first, (1 - alpha) * first
     for _ in range(iterations):
         x = propagation(x)
         x *= alpha
-        x += kept
+        x += share
         after(x)
     return x
 
@@ -156,7 +172,7 @@ def _scales(spread, sigma):
 
 
 def _checked(graph, probabilities, labels, train):
-    """Return the checked probabilities, the numbers of the training rows, and their labels as one-hot rows."""
+    """Return the checked probabilities, the row numbers of the training rows, and their labels as one-hot rows."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
@@ -194,6 +210,6 @@ def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> N
     bad = np.flatnonzero(negative | ~(np.abs(sums - 1) <= TOLERANCE))  # NaN and infinities too
     if len(bad):
         least = f", the least of it {z[bad[0]].min():.6g}" if negative[bad[0]] else ""
-        found = f"row {ids[bad[0]]} sums to {sums[bad[0]]:.6g}{least}"
-        raise DataError(f"{where}: {found}: probabilities are 0 or more and sum to 1 within {TOLERANCE:g} "
+        text = f"row {ids[bad[0]]} sums to {sums[bad[0]]:.6g}{least}"
+        raise DataError(f"{where}: {text}: probabilities are 0 or more and sum to 1 within {TOLERANCE:g} "
                         f"(such rows: {len(bad)})")

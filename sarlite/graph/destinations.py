@@ -1,11 +1,11 @@
-"""Destination rows of a layer whose first source rows are its destinations."""
+"""Destination rows of a layer whose destinations are its first source rows."""
 
 from sarlite.tape import Tensor, apply
 from sarlite.tape.table_rows import TableRows
 
 
 def destinations(h: Tensor, n: int) -> Tensor:
-    """Return the first n rows of h, without a copy if h is rows of a table."""
+    """Return the first n rows of h; without a copy if h is a `TableRows`, rows of a feature table."""
     if isinstance(h, TableRows) and not h.requires_grad:
         return h.first(n)
     return apply("getitem", h, index=slice(0, n))

@@ -1,10 +1,10 @@
-"""Tables and graphs of other libraries: functions that read edges between nodes with any ids, and that write edges.
+"""Edges read from tables of pandas, polars and pyarrow, and edges written for pandas and networkx.
 
 No library is imported to read a table: `table[name]` is a column.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -14,15 +14,21 @@ from sarlite.structure import validation
 from sarlite.types import Array
 
 
+class ColumnTable(Protocol):
+    """Table whose columns are read by name: a DataFrame, a pyarrow table or a dict of arrays."""
+
+    def __getitem__(self, name: str, /) -> object: ...
+
+
 class TableEdges(NamedTuple):
     """Edges read from a table.
 
     Attributes
     ----------
     names : (n_nodes,) array
-        Ids of the nodes in the table.
+        Ids of the nodes in the table; node k has the id names[k].
     src, dst : (n_edges,) int64
-        Numbers of the nodes.
+        Source and destination of each edge, as indices into `names`.
     weight : (n_edges,) float array, or None
     features : (n_edges, n_edge_features) float array, or None
     """
@@ -34,8 +40,8 @@ class TableEdges(NamedTuple):
     features: Array | None
 
 
-def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
-               undirected: bool) -> TableEdges:
+def read_edges(edges: ColumnTable, src: str, dst: str, weight: str | None, features: Iterable[str],
+               nodes: ColumnTable | None, id: str, undirected: bool) -> TableEdges:
     """Return the edges of a table; see `Graph.from_pandas`."""
     features = list(features)
     _check_lengths("edges", edges, [src, dst, *([] if weight is None else [weight]), *features])
@@ -51,12 +57,17 @@ def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Ite
 
 
 def _undirected(sources: Array, to: Array, values: Mapping[str, Array]) -> Array:
-    """Return which of the edges, and of their reverses behind them, make each edge once, in both directions.
+    """Return the edges to keep of an undirected graph: one of equal edges, from the edges and then their reverses.
+
+    Returns
+    -------
+    (k,) int64
+        Ascending indices into the concatenation of the n edges and their n reverses.
 
     Raises
     ------
     DataError
-        Edges that become one have different values.
+        Equal edges have different values.
     """
     n = len(to)
     keys = np.stack([np.append(sources, to), np.append(to, sources)], 1)
@@ -70,10 +81,10 @@ def _undirected(sources: Array, to: Array, values: Mapping[str, Array]) -> Array
     return np.sort(first)
 
 
-def read_relations(edges: Any, src: str, dst: str, nodes: Any,
+def read_relations(edges: Mapping[Relation, ColumnTable], src: str, dst: str, nodes: Mapping[str, ColumnTable],
                    id: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
     """Return edge lists by relation and ids by node type, from tables of edges; see `HeteroGraph.from_pandas`."""
-    if not all(isinstance(given, Mapping) for given in (edges, nodes)):
+    if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")
     for relation in edges:
@@ -90,8 +101,9 @@ def read_relations(edges: Any, src: str, dst: str, nodes: Any,
     return {relation: (numbers[relation, 0], numbers[relation, 2]) for relation in edges}, names
 
 
-def _column(where: str, table: Any, name: str, remedy: str = "") -> Array:
-    columns = list(getattr(table, "column_names", None) or getattr(table, "columns", table))
+def _column(where: str, table: ColumnTable, name: str, remedy: str = "") -> Array:
+    """Return a column of a table as an array; errors begin with `where` and end with `remedy`."""
+    columns = [*cast(Iterable[str], getattr(table, "column_names", None) or getattr(table, "columns", table))]
     if name not in columns:
         raise DataError(f"{where}: no column {name!r}: there are {', '.join(map(str, columns))}{remedy}")
     column = table[name]
@@ -101,14 +113,14 @@ def _column(where: str, table: Any, name: str, remedy: str = "") -> Array:
     return np.asarray(column)
 
 
-def _check_lengths(where: str, table: Any, names: Sequence[str]) -> None:
+def _check_lengths(where: str, table: ColumnTable, names: Sequence[str]) -> None:
     lengths = {name: len(_column(where, table, name)) for name in names}
     if len({*lengths.values()}) > 1:
         raise DataError(f"{where}: columns of different lengths: {lengths}")
 
 
-def _read_values(where: str, table: Any, name: str) -> Array:
-    """Return a column of numbers, of which none is missing."""
+def _read_values(where: str, table: ColumnTable, name: str) -> Array:
+    """Return a column of finite numbers; raise a DataError that begins with `where` if a value is missing."""
     column = _column(where, table, name)
     if column.dtype.kind == "O" and column.ndim == 1:
         bad = next((at for at, cell in enumerate(column.tolist()) if not isinstance(cell, int | float)), None)
@@ -118,8 +130,8 @@ def _read_values(where: str, table: Any, name: str) -> Array:
     return validation.weights(f"{where}: column {name!r}", column, len(column))
 
 
-def _read_ids(where: str, table: Any, name: str, remedy: str = "") -> Array:
-    """Return a column of ids: integers, or an array of words."""
+def _read_ids(where: str, table: ColumnTable, name: str, remedy: str = "") -> Array:
+    """Return a column of ids as an array of integers or of strings."""
     column, where = _column(where, table, name, remedy), f"{where}: column {name!r}"
     if column.dtype.kind in "iuU" and column.ndim == 1:
         return column
@@ -136,8 +148,8 @@ def _read_ids(where: str, table: Any, name: str, remedy: str = "") -> Array:
                     else f"{where}: row {at} is {cells[at]!r}, expected an id: a whole number or a word")
 
 
-def _number(ends: Sequence[Array], nodes: Any, id: str) -> tuple[Array, Sequence[Array]]:
-    """Return the ids of all nodes, and for each column of ends the numbers of its nodes."""
+def _number(ends: Sequence[Array], nodes: ColumnTable | None, id: str) -> tuple[Array, Sequence[Array]]:
+    """Return the ids of all nodes, and for each column of edge ends the indices of its nodes among these ids."""
     if nodes is None:
         kinds = {end.dtype.kind == "U" for end in ends if len(end)}
         if len(kinds) > 1:
@@ -153,7 +165,16 @@ def _number(ends: Sequence[Array], nodes: Any, id: str) -> tuple[Array, Sequence
 
 
 def _look_up(end: Array, in_order: Array, order: Array) -> Array:
-    """Return the number of each id of `end`; raise a DataError if the nodes lack an id."""
+    """Return the row in `nodes` of each id of `end`; raise a DataError if `nodes` has no such id.
+
+    Parameters
+    ----------
+    end : (n_edges,) array of ids
+    in_order : (n_nodes,) array
+        Ids of the nodes, ascending.
+    order : (n_nodes,) int64
+        Row of each ascending id.
+    """
     if len(end) and (end.dtype.kind == "U") != (in_order.dtype.kind == "U"):
         raise DataError(f"edges: ids are {end.dtype}, and those of the nodes {in_order.dtype}")
     places = np.minimum(np.searchsorted(in_order, end), max(len(order) - 1, 0))
@@ -165,16 +186,16 @@ def _look_up(end: Array, in_order: Array, order: Array) -> Array:
 # ---- edges for other libraries
 
 
-def make_frame(columns: Mapping[str, Array], features: Array | None) -> Any:
-    """Return a pandas.DataFrame of the columns and of columns "edge_0", "edge_1", ... of the features."""
+def make_frame(columns: Mapping[str, Array], features: Array | None) -> object:
+    """Return a pandas.DataFrame of `columns`, and of columns "edge_0", "edge_1", ... for the columns of `features`."""
     import pandas
 
     of_edges = () if features is None else features.T
     return pandas.DataFrame({**columns} | {f"edge_{at}": column for at, column in enumerate(of_edges)})
 
 
-def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> Any:
-    """Return a networkx.MultiDiGraph of the nodes `ids`."""
+def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> object:
+    """Return a networkx.MultiDiGraph of the nodes `ids` and of the edges from src[e] to dst[e]."""
     import networkx
 
     graph = networkx.MultiDiGraph()

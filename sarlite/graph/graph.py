@@ -1,4 +1,4 @@
-"""Graph: one rank's part of a graph; a whole graph is the part of a single rank."""
+"""Graph: a rank's part of a graph; on one rank the part is the whole graph."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -26,14 +26,15 @@ from sarlite.types import Array, ArrayLike
 
 
 class Graph(LayerGraph):
-    """One part of a graph, or of one relation of a `HeteroGraph`: its in-edges by block, and how peers' rows arrive.
+    """A rank's part of a graph: the in-edges of the rank's nodes, and the exchange that brings other ranks' rows.
 
-    Make a graph with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`, `from_pandas`, `from_part` or `shard`. It
-    has the attributes of a `LayerGraph`, and:
+    On one rank the part is the whole graph. Make a graph with `from_edges`, `from_csr`, `from_scipy`, `from_networkx`,
+    `from_pandas`, `from_part` or `shard`, not with the constructor. A Graph is also one relation of a `HeteroGraph`.
 
     Parameters
     ----------
     parts : GraphParts
+        Result of a function of `graph.build`.
 
     Attributes
     ----------
@@ -46,13 +47,17 @@ class Graph(LayerGraph):
     edge_ids : (n_edges,) int64
         Global ids of the local in-edges: a rank's edge values are `values[graph.edge_ids]`.
     explicit_edge_ids : (n_edges,) int64, or None
-        `edge_ids`, or None if they are 0, 1, 2, ...
+        `edge_ids`, or None if `edge_ids` are 0, 1, 2, ...
     edge_weight, edge_features : float array, or None
         Values of the local in-edges from `with_edge_values`, in the order of `edge_ids`.
     options : Options
-        How the graph is computed with on several ranks.
+        Mode, prefetch depth and row format of the exchange.
     mode : Mode
-        How rows travel; see `schedule.modes`.
+        Order in which remote rows are fetched and used; see `schedule.modes`.
+
+    See Also
+    --------
+    LayerGraph : Base class, with the attributes `n_src`, `n_dst`, `n_edges`, `src_ids`, `dst_ids` and others.
 
     Examples
     --------
@@ -83,9 +88,9 @@ class Graph(LayerGraph):
         share = f", part {self.comm.rank} of {size}, mode {self.schedule.mode}" if size > 1 else ""
         return f"Graph(n_src={self.n_src}, n_dst={self.n_dst}, n_edges={self.n_edges}{share})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         check_whole(self)
-        return _whole, (self.in_edges(), self.dst_ids, self.src_ids if self.bipartite else None, self.explicit_edge_ids,
+        return _unpickled, (self.in_edges(), self.dst_ids, self.src_ids if self.bipartite else None, self.explicit_edge_ids,
                         self.options, {"names": self.names, "edge_values": self.edge_values,
                                        "ambiguous_edge_count": self.ambiguous_edge_count})
 
@@ -100,27 +105,33 @@ class Graph(LayerGraph):
         Parameters
         ----------
         src, dst : (n_edges,) int array, or anything with `__array__` or `__dlpack__`
-            Edge e goes from src[e] to dst[e]. Edge values follow this order.
+            Edge e goes from node src[e] to node dst[e].
         n_nodes : int, optional
-            By default one more than the largest index.
+            Number of nodes; by default one more than the largest index.
         n_src, n_dst : int, optional
-            If both are given, the graph is bipartite: sources are numbered 0 .. n_src - 1, and destinations, which are
-            other nodes, 0 .. n_dst - 1.
+            Numbers of sources and of destinations of a bipartite graph, whose sources 0 .. n_src - 1 and destinations
+            0 .. n_dst - 1 are different nodes. Give both or neither.
         undirected : bool
-            Add each edge's reverse, then keep one of equal edges. Not for bipartite graphs.
+            True to add the reverse of each edge, and then to drop all but one of equal edges. Not for bipartite graphs.
         self_loops : bool
-            Add the missing self loops, which `added_loops` marks. Not for bipartite graphs.
+            True to add the self loops that are missing; the attribute `added_loops` marks their nodes. Not for
+            bipartite graphs.
         deduplicate : bool
-            Keep the first of equal edges. Edge values still follow the order of the given edges; the values of added
-            edges follow, in order of (dst, src).
+            True to drop all but the first of equal edges.
+
+        Returns
+        -------
+        Graph
+            Edge values of the graph (`with_edge_values`) are in the order of src and dst, without the dropped edges.
+            The values of edges that `undirected` or `self_loops` added stand behind them, in order of (dst, src).
 
         Raises
         ------
         ConfigError
-            n_nodes was given with n_src and n_dst, or only one of these, or a bipartite graph with `undirected` or
-            `self_loops`.
+            Both n_nodes and n_src were passed, or only one of n_src and n_dst, or a bipartite graph with `undirected`
+            or `self_loops`.
         DataError
-            Indices that are no integers or out of range, or src and dst of different lengths.
+            An index is no integer or out of range, or src and dst have different lengths.
 
         Examples
         --------
@@ -141,19 +152,20 @@ class Graph(LayerGraph):
         Parameters
         ----------
         indptr, indices : (n_dst + 1,) and (n_edges,) int arrays, or one SciPy sparse array or torch CSR tensor alone
-            An entry a[i, j] of a matrix is an edge from j to i. Entries stored twice are two edges, and a stored zero
-            is an edge (`graph.interop.entries`). All values must be 1; `from_scipy` takes others. Borrowed.
+            An entry a[i, j] of a matrix is an edge from j to i. An entry that is stored twice is two edges, and a
+            stored zero is an edge. All values of a matrix must be 1: `from_scipy` reads other values as weights. The
+            arrays are not copied, so they must not change.
         edge_index : (n_edges,) int array, optional
-            Index of each entry in edge values, a permutation; by default the position of the entry.
+            Permutation: entry k of the CSR is edge edge_index[k] in arrays of edge values. By default entry k is edge
+            k.
         n_src : int, optional
-            If given, the graph is bipartite, and sources are numbered 0 .. n_src - 1. By default the graph is bipartite
-            if a matrix is not square.
+            Number of sources of a bipartite graph, 0 .. n_src - 1. By default a matrix that is not square is a
+            bipartite graph, and everything else is a graph of one set of nodes.
 
         Raises
         ------
         DataError
-            An index out of range, an indptr that does not ascend, an edge_index that is no permutation, or a matrix
-            with weights.
+            An index is out of range, indptr does not ascend, edge_index is no permutation, or the matrix has weights.
 
         Examples
         --------
@@ -165,48 +177,58 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-        """Make a whole graph from a sparse matrix, whose values are edge weights.
+        """Make a whole graph from a sparse matrix, and return the matrix's values as edge weights beside the graph.
 
         Parameters
         ----------
         matrix : SciPy sparse array or matrix of any format, or torch CSR tensor
-            An entry a[i, j] is an edge from j to i. Entries stored twice are two edges. A stored zero is an edge,
-            except in BSR and DIA, where zeros fill blocks and diagonals.
+            An entry a[i, j] is an edge from j to i. An entry that is stored twice is two edges. A stored zero is an
+            edge, except in BSR and DIA, where zeros fill blocks and diagonals.
         n_src : int, optional
-            As of `from_csr`.
+            See `from_csr`.
 
         Returns
         -------
         graph : Graph
+            Graph without edge weights; `graph.with_edge_values(weights)` has them.
         weights : (n_edges,) float32 or float64
-            Weights of the edges in the order of `matrix.tocoo()`, as `fn.mul_edge(x, weights)` expects them: the
-            graph's `edge_ids` index them.
+            Values in the order of `matrix.tocoo()`, which is the graph's order of edge values.
 
         Raises
         ------
         ConfigError, DataError
-            No such matrix, or values that are not finite numbers.
+            The argument is no such matrix, or a value is not a finite number.
+
+        Examples
+        --------
+        >>> from scipy.sparse import csr_array
+        >>> from sarlite import Graph
+        >>> graph, weights = Graph.from_scipy(csr_array([[0.0, 2.0], [3.0, 0.0]]))
+        >>> graph, weights.tolist()
+        (Graph(n_src=2, n_dst=2, n_edges=2), [2.0, 3.0])
         """
         parts, values = build.build_from_scipy(matrix, n_src)
         return cls(parts), values
 
     @classmethod
     def from_networkx(cls, graph: object, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-        """Make a whole graph from a networkx graph; node i is the i-th of `graph.nodes`, and `ids[i]`.
+        """Make a whole graph from a networkx graph. Row i is the i-th node of `graph.nodes`.
 
         Parameters
         ----------
         graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
-            Each edge of an undirected graph goes both ways, a self loop once. Parallel edges of a multigraph remain.
+            Each edge of an undirected graph becomes two directed edges; a self loop becomes one. All parallel edges of
+            a multigraph remain.
         weight : str, optional
-            Attribute with the weights; an edge without the attribute has weight 1.
+            Edge attribute with the weights; an edge without the attribute has weight 1.
 
         Returns
         -------
         graph : Graph
-        weights : (n_edges,) float64, only with `weight`
-            Weights in the order of `graph.edges`, for `fn.mul_edge(x, weights)`. For an undirected graph the weights of
-            the reversed edges follow, without self loops.
+            Graph whose `ids` are the nodes of `graph`.
+        weights : (n_edges,) float64
+            Only with `weight`: weights in the order of `graph.edges`, for `with_edge_values`. For an undirected graph
+            the weights of the reversed edges follow, without self loops.
 
         Raises
         ------
@@ -214,46 +236,54 @@ class Graph(LayerGraph):
             The argument is no networkx graph.
         DataError
             A weight is not a finite number; or without `weight`, an edge has an attribute "weight" other than 1.
+
+        Examples
+        --------
+        >>> import networkx  # doctest: +SKIP
+        >>> graph = Graph.from_networkx(networkx.path_graph(["a", "b", "c"]))  # doctest: +SKIP
+        >>> graph, graph.ids.tolist()  # doctest: +SKIP
+        (Graph(n_src=3, n_dst=3, n_edges=4), ['a', 'b', 'c'])
         """
         parts, values = build.build_from_networkx(graph, weight)
         return cls(parts) if weight is None else (cls(parts), values)
 
     @classmethod
-    def from_pandas(cls, edges: Any, src: str = "src", dst: str = "dst", *, weight: str | None = None,
-                    features: Iterable[str] = (), nodes: Any = None, id: str = "id",
+    def from_pandas(cls, edges: frames.ColumnTable, src: str = "src", dst: str = "dst", *, weight: str | None = None,
+                    features: Iterable[str] = (), nodes: frames.ColumnTable | None = None, id: str = "id",
                     undirected: bool = False) -> "Graph":
-        """Make a whole graph from a table of edges, whose nodes have words or integers of any size as ids.
+        """Make a whole graph from a table of edges whose nodes have strings or any integers as ids.
 
         Parameters
         ----------
         edges : table
-            A DataFrame of pandas or polars, a pyarrow table, or a dict of arrays. Columns are read as `edges[name]`. A
-            row is an edge; equal rows are parallel edges.
+            DataFrame of pandas or polars, pyarrow table, or dict of arrays. Columns are read as `edges[name]`. Each row
+            is an edge; equal rows are parallel edges.
         src, dst : str
-            Columns with the ids of each edge's source and destination: whole numbers or words, none missing.
+            Names of the columns with the ids of each edge's source and destination: all integers or all strings, none
+            missing.
         weight : str, optional
-            Column with the edges' weights, which become `edge_weight`.
+            Name of the column with the edges' weights, which become `edge_weight`.
         features : iterable of str
-            Columns of numbers that become `edge_features`.
+            Names of columns of numbers, which become the columns of `edge_features`.
         nodes : table, optional
-            One row for each node, in the graph's order, including nodes without edges. By default the nodes are the ids
-            of the edges in ascending order.
+            One row for each node, in the order of the graph's rows, including nodes without edges. By default the nodes
+            are the ids of the edges in ascending order.
         id : str
-            Column of `nodes` with their ids, each once.
+            Name of the column of `nodes` with the nodes' ids; each id occurs once.
         undirected : bool
-            True if the reverse of each edge is added with the edge's values, and each edge is kept once, as `from_edges`
-            and `convert` do. The reversed edges follow the given ones. Equal edges must have equal values.
+            True to add the reverse of each edge, with the edge's values, and to keep one of equal edges. Equal edges
+            must have equal values. The reversed edges stand behind all edges of the table.
 
         Returns
         -------
         Graph
-            Graph whose `ids`, also in its parts, are the nodes' ids.
+            Graph whose `ids` are the nodes' ids; so are the `ids` of its parts by `shard`.
 
         Raises
         ------
         DataError
-            A missing column, columns of different lengths, an id that is missing or neither a whole number nor a word,
-            an edge's id that is not in `nodes`, an id twice in `nodes`, or values that are no finite numbers.
+            A column is missing or shorter than the others; an id is missing, or neither an integer nor a string; an
+            edge's id is not in `nodes`; an id occurs twice in `nodes`; or a value is not a finite number.
 
         Examples
         --------
@@ -273,37 +303,42 @@ class Graph(LayerGraph):
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
-        """Make this rank's part of a graph from its own rows. Collective.
+        """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.
 
-        Rank p owns the row numbers after those of the ranks before it, as many as it has destination rows. No array has
-        n_nodes entries.
+        Row numbers count the nodes of all ranks, rank after rank: rank p's first node has the row number that follows
+        the last node of rank p - 1. No rank holds an array of n_nodes entries.
 
         Parameters
         ----------
         comm : Communicator, or an mpi4py communicator
         indptr, indices : (n_local + 1,) int64, (n_edges,) int
-            In-edges of the local nodes; indices are row numbers of sources in the whole graph.
+            CSR of the in-edges of the local nodes; indices are row numbers of sources.
         node_ids : (n_local,) int64, optional
-            Global ids of the local rows, which name them in dropout, ties and results; by default their row numbers.
-        src_ids, n_src : (n_src,) int64 and int, optional
-            Only for a bipartite graph: global ids of the sources that this rank owns, numbered by rank like
-            destinations, and their number. n_src is enough if the ids are row numbers.
+            Global ids of the local nodes, which name the nodes in dropout, ties and results; by default their row
+            numbers.
+        src_ids : (n_src,) int64, optional
+            Only for a bipartite graph: global ids of the sources that this rank owns; by default their row numbers,
+            which count the sources of all ranks.
+        n_src : int, optional
+            Only for a bipartite graph: number of sources that this rank owns; needed only without `src_ids`.
         edge_ids : (n_edges,) int64, optional
-            Global ids of the local in-edges, for edge values; -1 for an added loop.
+            Global ids of the local in-edges, by which edge values are indexed; -1 for an added self loop.
         added_loops : (n_local,) bool, optional
-            True for each row whose self loop was added to the data.
-        mode, prefetch, backward, row_dtype, peers_at_once
+            True for each node whose self loop was added to the data.
+        mode : {"sar", "sa", "oneshot", "broadcast"}, or Mode
+            Order in which remote rows are fetched and used.
+        prefetch, backward, row_dtype, peers_at_once
             See `schedule.schedule.Options`.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: invalid options or arrays; ids that are no integers, negative, of the wrong number, or given
-            to two rows.
+            On every rank: an option or an array is invalid; ids are not integers, negative, not one for each row, or
+            two rows have the same id.
 
         Examples
         --------
-        Two ranks as threads; each owns one of two nodes, with an edge from the other one.
+        Two ranks as threads. Each rank owns one of two nodes, with an edge from the other rank's node.
 
         >>> from sarlite import Graph
         >>> from sarlite.comm import threads
@@ -324,36 +359,49 @@ class Graph(LayerGraph):
         ----------
         comm : Communicator, or an mpi4py communicator
         parts : {"metis", "fennel", "random", "contiguous"} or (n_nodes,) int array
-            The rank of each node, or the method that divides the nodes on rank 0; of a bipartite graph the
-            destinations.
-        src_parts : as `parts`, optional
-            The same for the sources of a bipartite graph; by default the method of `parts`.
+            The rank of each node, or the name of the partitioner that divides the nodes on rank 0. In a bipartite graph
+            the nodes are the destinations.
+        src_parts : same types as `parts`, optional
+            Only for a bipartite graph: the rank of each source, or a partitioner; by default the partitioner of
+            `parts`.
         order : {"metis", "cluster"} or (n_nodes,) int array, optional
-            Permutation of the nodes that orders the rows of each part; a method runs on rank 0. By default ids ascend.
-            Not for bipartite graphs.
-        mode, prefetch, backward, row_dtype, peers_at_once
+            Permutation of the nodes that orders the rows of each part, or the name of the method that computes it on
+            rank 0. By default the ids of a part's rows ascend. Not for bipartite graphs.
+        mode : {"sar", "sa", "oneshot", "broadcast"}, or Mode
+            Order in which remote rows are fetched and used.
+        prefetch, backward, row_dtype, peers_at_once
             See `schedule.schedule.Options`.
         seed : int
-            Seed of the method.
+            Seed of the partitioner and of the ordering method.
 
         Returns
         -------
         Graph
-            Its rows are those of `node_ids`; of a bipartite graph those of `dst_ids` and `src_ids`.
+            Part whose `dst_ids` and `src_ids` say which nodes this rank owns. Edge values are divided with the edges.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: an unknown method; parts or an order that do not fit the graph; a graph, parts or an order
-            that differ between ranks. Each rank hashes its own.
+            On every rank: a method is unknown, or `parts` or `order` does not fit the graph. The graph, `parts` or
+            `order` differs between ranks, which the ranks find out by comparing hashes.
 
         Examples
         --------
-        >>> from sarlite import Graph
+        >>> import numpy as np
+        >>> from sarlite import Graph, fn
         >>> from sarlite.comm import threads
         >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
         >>> threads.run(2, lambda comm: graph.shard(comm, "contiguous").node_ids.tolist())
         [[0, 1], [2, 3]]
+
+        Each rank passes the rows of its own nodes, and gets the sums of its own nodes.
+
+        >>> def sums(comm):
+        ...     part = graph.shard(comm, "contiguous")
+        ...     x = np.eye(4)[part.node_ids]
+        ...     return x.shape, part.aggregate(fn.copy_src(x), "sum").shape
+        >>> threads.run(2, sums)
+        [((2, 4), (2, 4)), ((2, 4), (2, 4))]
         """
         if self.comm.size > 1:
             raise ConfigError("only a whole graph can be sharded")
@@ -367,14 +415,21 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, graph.edge_ids)
 
     def subgraph(self, mask: Array, edges: InEdges | None = None) -> "Graph":
-        """Return the graph of all nodes and the edges selected by `mask`, with the values of these edges. Collective.
+        """Return the graph of all nodes and of the edges that `mask` selects, with the values of these edges. Collective.
 
         Parameters
         ----------
         mask : (n_edges,) bool
             True for each edge that remains, in the order of `in_edges`.
         edges : InEdges, optional
-            Result of `in_edges`, if the caller has it.
+            Result of `in_edges`, if the caller has it already.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph
+        >>> Graph.from_edges([0, 0, 1], [1, 2, 2]).subgraph(np.array([True, False, True]))
+        Graph(n_src=3, n_dst=3, n_edges=2)
         """
         first_row = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
         part, index = (edges or self.in_edges()).some(mask, first_row)
@@ -386,33 +441,34 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, index)
 
     def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None) -> "Graph":
-        """Return this graph with weights and features on its edges, or without values. Collective.
+        """Return a copy of this graph with weights and features on its edges; without arguments, with none. Collective.
 
-        A_ij is the weight of the edge from j to i, d_i = sum_j A_ij, and d is a node's weighted degree. Sums of
-        `copy_src` and `linear` count weights: "sum" is sum_j A_ij x_j, "mean" sum_j A_ij x_j / d_i, and "sym" sum_j
-        A_ij x_j / sqrt(d_i d_j). A degree of 0 counts as 1. `fn.attend` multiplies its coefficients by the weights
-        after the softmax, as `GATConv` of DGL does. Other messages, and max and min, ignore the weights and may take
-        `graph.edge_weight` as an edge input.
+        Let A_ij be the weight of the edge from j to i, and d_i = sum_j A_ij the weighted degree of node i. Sums of
+        `fn.copy_src` and `fn.linear` multiply by the weights: "sum" is sum_j A_ij x_j, "mean" is sum_j A_ij x_j / d_i,
+        and "sym" is sum_j A_ij x_j / sqrt(d_i d_j). A degree of 0 counts as 1. `fn.attend` multiplies its coefficients
+        by the weights after the softmax, as DGL's `GATConv` does. Other messages, and max and min, ignore the weights;
+        a message function can take `graph.edge_weight` as an edge input.
 
         Parameters
         ----------
         weight : (n_edges,) array of numbers, optional
-            Weights of the local in-edges; of a part `weights[graph.edge_ids]`. They are constants. Floats are borrowed.
+            Weights of the local in-edges; for a part these are `weights[graph.edge_ids]`. Weights get no gradient.
+            Float arrays are not copied.
         features : (n_edges, n_edge_features) array of numbers, optional
             Features of the local in-edges, for messages: `graph.aggregate(message, .., edge={"e":
-            graph.edge_features})`. Floats are borrowed.
+            graph.edge_features})`. Float arrays are not copied.
 
         Returns
         -------
         Graph
-            It shares all but stored results with this graph. Its parts by `shard`, its batches and its message-flow
-            graphs have the edge values.
+            Graph that shares its edges and its exchange with this one. Its parts by `shard`, its batches and its
+            message-flow graphs have the edge values too.
 
         Raises
         ------
         ShapeError, DataError
-            On every rank: not one row an edge, no numbers, a value that is not finite, or values on some ranks only.
-            "mean" and "sym" refuse a negative weight.
+            On every rank: an array has not one row for each edge, a value is not a finite number, or only some ranks
+            pass an array. An aggregation by "mean" or "sym" refuses a negative weight.
 
         Examples
         --------
@@ -429,12 +485,19 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Return this graph with the edge values of `other` at `index`, if `other` has edge values."""
+        """Return this graph with the edge values `other` has at `index`; without edge values, the graph itself.
+
+        Parameters
+        ----------
+        other : Graph
+        index : (n_edges,) int array
+            Edge of `other` for each edge of this graph.
+        """
         values = other.edge_values.subset(index)
         return self if all(array is None for array in values) else self.with_edge_values(*values)
 
     def full_precision(self) -> "Graph":
-        """Return the graph whose rows are stored and sent as float32, for sums without rounded rows."""
+        """Return this graph with row_dtype float32: aggregations then round no rows to bfloat16."""
         if not self.schedule.row_format.is_narrow:
             return self
         graph = self.copy_without_memo()
@@ -460,33 +523,55 @@ class Graph(LayerGraph):
         return np.arange(self.n_edges) if self.explicit_edge_ids is None else self.explicit_edge_ids
 
     def layers(self, n: int) -> list[LayerGraph]:
-        """Return the graphs that `n` layers compute on: this graph, n times.
+        """Return a list with the graph that each of `n` layers computes on: this graph, n times.
+
+        A batch has the same method, with another graph for each layer, so a model works on both.
 
         Raises
         ------
         ConfigError
-            More than one layer over a bipartite graph.
+            The graph is bipartite and n is above 1.
+
+        Examples
+        --------
+        >>> from sarlite import Graph
+        >>> Graph.from_edges([0], [1]).layers(2)
+        [Graph(n_src=2, n_dst=2, n_edges=1), Graph(n_src=2, n_dst=2, n_edges=1)]
         """
         if self.bipartite and n > 1:
             raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule of other edges between the graph's rows, in its mode, with float32 rows. Collective."""
+        """Return a schedule for other edges between this graph's nodes, in the graph's mode. Collective.
+
+        Parameters
+        ----------
+        needs : Needs
+            The other edges, and the rows of other ranks that they need. Rows are sent as float32.
+        """
         mode, transport = self.schedule.mode, self.schedule.transport
         return Schedule(plan_of(self.comm, mode, needs, transport.prefetch), transport, mode)
 
     def in_edges(self) -> InEdges:
-        """Return this part's edges in source order, as one CSR. Collective.
+        """Return the in-edges of this rank's nodes as one CSR, whose rows list the sources in ascending order. Collective.
 
         Returns
         -------
         InEdges
-            Its indices are row numbers of sources in the whole graph. One rank shares the arrays with the graph.
+            CSR whose indices are row numbers of sources in the whole graph. On one rank the arrays are the graph's own.
 
         Notes
         -----
-        On several ranks: 8 bytes an edge, and one number a halo row is fetched, counted under "setup".
+        On several ranks: 8 bytes of memory for each edge; one number for each halo row is fetched, and its bytes are
+        counted under "setup".
+
+        Examples
+        --------
+        >>> from sarlite import Graph
+        >>> edges = Graph.from_edges([2, 0, 0], [1, 1, 2]).in_edges()
+        >>> edges.indptr.tolist(), edges.indices.tolist()
+        ([0, 0, 2, 3], [0, 2, 0])
         """
         local, indptr = self.edges_of(self.plan.local), np.concatenate([[0], np.cumsum(self.in_degrees)])
         if self.comm.size == 1:
@@ -500,7 +585,7 @@ class Graph(LayerGraph):
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
     def out_edges(self) -> tuple[Array, Array]:
-        """Return the edges from this rank's source rows, by source. Collective.
+        """Return the out-edges of this rank's source rows as a CSR. Collective.
 
         Returns
         -------
@@ -510,7 +595,14 @@ class Graph(LayerGraph):
 
         Notes
         -----
-        Temporary memory: 40 bytes an in-edge and an out-edge.
+        Temporary memory: 40 bytes for each in-edge and each out-edge.
+
+        Examples
+        --------
+        >>> from sarlite import Graph
+        >>> indptr, indices = Graph.from_edges([2, 0, 0], [1, 1, 2]).out_edges()
+        >>> indptr.tolist(), indices.tolist()
+        ([0, 2, 2, 3], [1, 2, 1])
         """
         edges = out_edges(self.comm, self.in_edges(), self.n_src)
         return edges.indptr, edges.indices
@@ -518,13 +610,19 @@ class Graph(LayerGraph):
     # ---- edges for other libraries
 
     def to_scipy(self) -> Any:
-        """Return the edges as a sparse matrix whose entry a[i, j] is the edge from j to i. Collective.
+        """Return this rank's in-edges as a sparse matrix whose entry a[i, j] is the edge from j to i. Collective.
 
         Returns
         -------
         scipy.sparse.csr_array
-            (n_dst, sources of the whole graph) of the edges' weights, or of float32 ones; entries stored twice are two
-            edges. The rows are those of this part; columns are row numbers of the whole graph.
+            Matrix of the edges' weights, or of float32 ones. Row i is this rank's i-th destination row, and column j is
+            row number j of the whole graph. Parallel edges are entries that are stored twice.
+
+        Examples
+        --------
+        >>> from sarlite import Graph
+        >>> Graph.from_edges([0, 0], [1, 2]).to_scipy().toarray().tolist()
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
         """
         from scipy import sparse
 
@@ -536,30 +634,52 @@ class Graph(LayerGraph):
         return sparse.csr_array((values, edges.indices, edges.indptr), shape=(self.n_dst, n_columns))
 
     def to_pandas(self, src: str = "src", dst: str = "dst", weight: str = "weight") -> Any:
-        """Return the edges of a whole graph as a DataFrame of pandas, in the order of edge values.
+        """Return the edges of a whole graph as a pandas.DataFrame, in the order of edge values.
+
+        Parameters
+        ----------
+        src, dst, weight : str
+            Names of the columns with the ids of each edge's source and destination, and with the weights.
 
         Returns
         -------
         pandas.DataFrame
-            The ids of each edge's source and destination; its weight, if edges have weights; columns "edge_0",
-            "edge_1", ... of its features, if edges have features.
+            One row for each edge. The column `weight` exists if the edges have weights; columns "edge_0", "edge_1", ...
+            exist if the edges have features.
 
         Raises
         ------
         ConfigError
-            The graph is bipartite, or a part of a graph.
+            The graph is bipartite, or a part of a graph on several ranks.
+
+        Examples
+        --------
+        >>> from sarlite import Graph
+        >>> frame = Graph.from_pandas({"src": ["ann", "bob"], "dst": ["bob", "eve"]}).to_pandas()
+        >>> frame.values.tolist()
+        [['ann', 'bob'], ['bob', 'eve']]
         """
         columns = dict(zip((src, dst), self._edge_ends("to_pandas")))
         columns |= {} if self.edge_weight is None else {weight: self.edge_weight}
         return frames.make_frame(columns, self.edge_features)
 
     def to_networkx(self) -> Any:
-        """Return a whole graph as a networkx.MultiDiGraph, whose nodes are `ids`; weights are the attribute "weight".
+        """Return a whole graph as a networkx.MultiDiGraph, whose nodes are the `ids` of this graph.
+
+        Returns
+        -------
+        networkx.MultiDiGraph
+            Edges have the attribute "weight" if this graph has edge weights.
 
         Raises
         ------
         ConfigError
-            The graph is bipartite, or a part of a graph.
+            The graph is bipartite, or a part of a graph on several ranks.
+
+        Examples
+        --------
+        >>> Graph.from_edges([0, 1], [1, 2]).to_networkx().number_of_edges()  # doctest: +SKIP
+        2
         """
         return frames.make_networkx(self.ids, *self._edge_ends("to_networkx"), self.edge_weight)
 
@@ -575,8 +695,8 @@ class Graph(LayerGraph):
         return self.ids[src], self.ids[dst]
 
 
-def _whole(edges, dst_ids, src_ids, edge_ids, options, facts):
-    """Return a whole graph that was pickled."""
+def _unpickled(edges, dst_ids, src_ids, edge_ids, options, facts):
+    """Return the whole graph that `Graph.__reduce__` described by these arguments."""
     n_src = None if src_ids is None else len(src_ids)
     return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,
                                   options=options)._replace(**facts))

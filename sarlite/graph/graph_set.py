@@ -1,4 +1,4 @@
-"""GraphSet: a set of graphs, stored as one graph and the membership of its nodes."""
+"""GraphSet: many graphs, stored as one graph of all nodes and the list of nodes of each graph."""
 
 from typing import NoReturn
 
@@ -19,35 +19,46 @@ from sarlite.types import Array, ArrayLike
 
 
 class GraphSet(Unchanging):
-    """A set of graphs divided among ranks; each rank owns some. Make one with `of`. Construction is collective.
+    """Set of graphs, for tasks that predict something of each graph. Make one with `of`. Construction is collective.
 
-    A model's rows are graphs: `nodes` is what layers compute on, and `members` leads from each node to its graph, so a
-    readout is one aggregation over it.
+    Each rank owns some of the graphs. Layers compute on `nodes`, one graph of the nodes of all graphs. A readout
+    aggregates over `members`, which has an edge from each node to its graph; its output has one row for each graph.
 
     Parameters
     ----------
     nodes : Graph
-        All graphs of the set as one, with rows float32.
+        All graphs of the set as one graph, with float32 rows.
     indptr, indices : (n_dst + 1,), (n_members,) int64
-        The nodes of each of this rank's graphs, by row number in `nodes` of all ranks.
+        CSR of the nodes of each of this rank's graphs; indices are row numbers of all ranks.
     graph_ids : (n_dst,) int64
         Global ids of this rank's graphs.
 
     Attributes
     ----------
-    nodes, members : Graph
-        `members` is bipartite: its sources are the rows of `nodes`, its destinations graphs.
+    nodes : Graph
+    members : Graph
+        Bipartite graph with an edge from each node, a row of `nodes`, to its graph.
     n_src, n_dst, n_nodes : int
-        Nodes of this rank; its graphs; graphs of all ranks.
+        Number of this rank's nodes, of this rank's graphs, and of the graphs of all ranks.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
-        Global ids of the nodes and of the graphs.
+        Global ids of this rank's nodes and of its graphs.
     comm, profile, memo
-        Those of `nodes`.
+        Attributes of `nodes`.
 
     Raises
     ------
     ConfigError, DataError
-        On every rank: `nodes` is bipartite or has bfloat16 rows; or as `Graph.from_part`.
+        On every rank: `nodes` is bipartite or has bfloat16 rows, or an error of `Graph.from_part`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, GraphSet, fn
+    >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), graph_ids=[0, 0, 0, 1, 1])
+    >>> graphs
+    GraphSet(2 of 2 graphs, Graph(n_src=5, n_dst=5, n_edges=3))
+    >>> graphs.members.aggregate(fn.copy_src(np.ones((5, 4))), "sum").data.tolist()
+    [[3.0, 3.0, 3.0, 3.0], [2.0, 2.0, 2.0, 2.0]]
     """
 
     def __init__(self, nodes: Graph, indptr: Array, indices: Array, graph_ids: Array) -> None:
@@ -65,30 +76,39 @@ class GraphSet(Unchanging):
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
-        """Make a set of a whole graph that every rank holds, or this rank's graphs of it. Collective.
+        """Make a set of graphs from one graph of all nodes; with `comm`, this rank's share of the set. Collective.
 
         Parameters
         ----------
         graph : Graph
-            Whole graph that contains all graphs of the set, with the values on their edges.
+            Whole graph, the same on every rank, that contains the nodes and edges of all graphs, with edge values.
         graph_ids : (n_nodes,) int array
-            The graph of each node, from 0.
+            Number of the graph that each node belongs to, from 0.
         n_graphs : int, optional
-            By default one more than the largest id. A graph may have no nodes.
+            Number of graphs; by default one more than the largest of `graph_ids`. A graph may have no nodes.
         comm : Communicator, or an mpi4py communicator, optional
-            Without it the set is whole.
+            Ranks that divide the graphs; by default the set is not divided.
         parts : {"metis", "fennel", "random", "contiguous"}, or (n_graphs,) int array
-            The rank that owns each graph; a method as of `graph.whole_graphs.divide`, by default even in edges and
-            nodes.
+            The rank that owns each graph, or a method of `structure.whole_graphs.divide`; "metis" balances the edges
+            and the nodes of the ranks.
         mode, prefetch
-            As of `Graph.from_part`, for aggregations between nodes. A readout needs no rows of other ranks.
+            See `Graph.from_part`; for aggregations between nodes. A readout needs no rows of other ranks.
         seed : int
             Seed of the method.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: graph_ids or parts do not fit, or differ between ranks; an edge leads to another graph.
+            On every rank: graph_ids or parts do not fit the graph, or differ between ranks; an edge leads from one
+            graph to another.
+
+        Examples
+        --------
+        >>> from sarlite import Graph, GraphSet
+        >>> from sarlite.comm import threads
+        >>> graph = Graph.from_edges([0, 1, 3], [1, 2, 4])
+        >>> threads.run(2, lambda comm: GraphSet.of(graph, [0, 0, 0, 1, 1], comm=comm, parts=[0, 1]))[1]
+        GraphSet(1 of 2 graphs, Graph(n_src=2, n_dst=2, n_edges=1, part 1 of 2, mode sar))
         """
         comm = Solo() if comm is None else wrap(comm)
         graph_of, n_graphs = together(comm, lambda: _graphs_of(graph, graph_ids, n_graphs))
@@ -110,21 +130,36 @@ class GraphSet(Unchanging):
         return GraphSet, (self.nodes, edges.indptr, edges.indices, self.dst_ids)
 
     def layers(self, n: int) -> NoReturn:
-        """Raise a ConfigError: a model of nodes has no output rows for graphs."""
+        """Raise a ConfigError, because a model that asks a graph for its layers outputs rows of nodes, not of graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return the set of the graphs `rows`, and the rows of its nodes in this set, graph by graph. Collective.
+        """Return a batch of graphs, and the rows of the batch's nodes in this set, graph by graph. Collective.
 
         Parameters
         ----------
         rows : (k,) int64
-            Distinct.
+            Rows of this rank's graphs, each at most once.
+
+        Returns
+        -------
+        graphs : GraphSet
+        nodes : (n_src of `graphs`,) int64
+            Row of each node of the batch: `x[nodes]` are the input rows of the batch.
 
         Notes
         -----
-        Needs all nodes and edges of a graph on one rank, as `check_whole` finds out. Sends a few numbers of each rank,
-        and the ids.
+        All nodes and edges of a graph must be on one rank; see `check_whole`. Each rank sends a few numbers, and the
+        ids of the nodes and of the graphs.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, GraphSet
+        >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+        >>> batch, nodes = graphs.take(np.array([1]))
+        >>> batch, nodes.tolist()
+        (GraphSet(1 of 1 graphs, Graph(n_src=2, n_dst=2, n_edges=1)), [3, 4])
         """
         whole, (first, members, edges) = self.nodes, self._local()
         places, lengths = _rows_of(members.indptr, rows)
@@ -145,7 +180,7 @@ class GraphSet(Unchanging):
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
-        """Raise a ConfigError on every rank unless each node is in one graph and no graph is split. Collective."""
+        """Raise a ConfigError on every rank unless each node is in one graph, on the rank of the graph. Collective."""
         first, members, edges = self._local()
         rows, sources = members.indices - first, edges.indices - first
         inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
@@ -154,36 +189,37 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return this rank's first row number, its edges to graphs, and its edges between nodes.
+        """Return (row number of this rank's first node, in-edges of `members`, in-edges of `nodes`).
 
         The first call is collective.
         """
-        if self._local_edges is None:  # no cached_property, whose lock ranks as threads share
+        if self._local_edges is None:  # a cached_property has a lock that ranks as threads would share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
             self._local_edges = first, self.members.in_edges(), self.nodes.in_edges()
         return self._local_edges
 
 
 def _checked(nodes, indptr, indices, graph_ids):
-    """Return the edges from nodes to this rank's graphs, and the ids of the graphs."""
-    _check(nodes)
+    """Return the arguments of the constructor as arrays: the CSR of each graph's nodes, and the ids of the graphs."""
+    _check_nodes(nodes)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
     return InEdges(*check_csr(indptr, indices, len(ids))), ids
 
 
-def _check(nodes):
+def _check_nodes(nodes):
+    """Raise a ConfigError if a GraphSet does not support the graph of the nodes."""
     if nodes.bipartite or nodes.schedule.row_format.is_narrow:
         kind = "bipartite" if nodes.bipartite else "with rows bfloat16"
         raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
 
 
 def _graphs_of(graph, graph_ids, n_graphs):
-    """Return the graph of each node and the number of graphs, checked."""
+    """Return the checked `graph_ids`, (n_nodes,) int64, and the number of graphs."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
-    _check(graph)
+    _check_nodes(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
                               **({} if stop is None else {"stop": stop})).astype(np.int64)
@@ -193,6 +229,7 @@ def _graphs_of(graph, graph_ids, n_graphs):
 
 
 def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
+    """Return the rank of each graph, (n_graphs,) int32."""
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
     owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
@@ -200,7 +237,7 @@ def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
 
 
 def _members(graph, graph_of, ids):
-    """Return the CSR of the node row numbers of this rank's graphs, from the graph of each local row. Collective."""
+    """Return the CSR of the nodes of this rank's graphs `ids`, by row number, from each node's graph. Collective."""
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
     rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
     indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
@@ -208,13 +245,14 @@ def _members(graph, graph_of, ids):
 
 
 def _rows_of(indptr, rows):
-    """Return the positions of the entries of some rows, row after row, and the number of entries of each row."""
+    """Return the positions in a CSR of the entries of `rows`, row after row, and the number of entries of each row."""
     lengths = np.diff(indptr)[rows]
     ends = _indptr(lengths)
     return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths
 
 
 def _indptr(lengths):
+    """Return the indptr of a CSR from the lengths of its rows."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 

@@ -1,7 +1,7 @@
-"""HeteroGraph: nodes of several types and relations between them, and NodeType: the nodes of one type."""
+"""HeteroGraph: nodes of several types and relations between them; NodeType: the nodes of one type or of several."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -30,9 +30,10 @@ from sarlite.types import Array, ArrayLike
 
 
 class HeteroGraph(SharedState, RelationalLayer):
-    """One part of a heterogeneous graph, or a whole one. Make one with `from_edges`, `from_pandas` or `from_part`.
+    """A rank's part of a heterogeneous graph: nodes of several types, and the in-edges of each relation.
 
-    The relations out of a node type are fed by one fetch of the type's rows.
+    On one rank the part is the whole graph. Make one with `from_edges`, `from_pandas` or `from_part`, not with the
+    constructor. One fetch of a node type's rows serves all relations out of the type.
 
     Parameters
     ----------
@@ -49,19 +50,35 @@ class HeteroGraph(SharedState, RelationalLayer):
     node_ids : dict of str to (n,) int64
         Global ids of this rank's rows of each type; the ids of each type start at 0.
     in_degrees : dict of relation to (n_dst,) int64
+        Number of in-edges of each of this rank's destination rows.
     edge_ids : dict of relation to (n_edges,) int64
-        Index of each of this rank's edges in the relation's edge list. Ids 0, 1, 2, ... are made at each access.
+        Index of each of this rank's edges in the relation's edge list.
     evaluations : list of Evaluation
-        The chosen evaluation orders of the weights of `fn.linear`, with their costs.
+        Evaluation orders that were chosen for the weights of `fn.linear`, with their costs.
     comm : Communicator
     profile : Profile
     memo : Memo
-        Results that the ranks computed together: exchanges, evaluations, sums of constant rows.
+        Results that the ranks computed together: exchanges, evaluation orders, sums of constant rows.
     options : Options
+        Mode, prefetch depth and row format of the exchanges.
     names : dict of str to (n,) array
         The caller's names of the nodes of each type, of all ranks, if `from_pandas` made the graph; else empty.
     edge_values : dict of relation to EdgeValues
-        Values of some relations' edges from `with_edge_values`.
+        Weights and features from `with_edge_values`, of the relations that have any.
+
+    Examples
+    --------
+    >>> from sarlite import HeteroGraph
+    >>> from sarlite.comm import threads
+    >>> edges = {("author", "writes", "paper"): ([0, 1, 1], [0, 0, 1])}
+    >>> HeteroGraph.from_edges(edges, {"author": 2, "paper": 2})
+    HeteroGraph(2 author, 2 paper; 1 relations, 3 edges)
+
+    Two ranks as threads, each with half of the nodes of each type:
+
+    >>> parts = {"author": [0, 1], "paper": [0, 1]}
+    >>> threads.run(2, lambda comm: HeteroGraph.from_edges(edges, {"author": 2, "paper": 2}, comm=comm, parts=parts))[0]
+    HeteroGraph(1 author, 1 paper; 1 relations, 2 edges, part 0 of 2, mode sar)
     """
 
     def __init__(self, parts: HeteroParts) -> None:
@@ -79,10 +96,10 @@ class HeteroGraph(SharedState, RelationalLayer):
         n_edges = sum(len(edges.indices) for edges in self._parts.in_edges.values())
         return f"HeteroGraph({types}; {len(self.relations)} relations, {n_edges} edges{share})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         check_whole(self)
         facts = self._parts._replace(edge_values=self.edge_values)._asdict()
-        return _whole, ({name: value for name, value in facts.items() if name not in ("comm", "profile")},)
+        return _unpickled, ({name: value for name, value in facts.items() if name not in ("comm", "profile")},)
 
     # ---- constructors
 
@@ -90,32 +107,36 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from edge lists, or this rank's part of a graph that every rank holds. Collective.
+        """Make a whole graph from edge lists; with `comm`, this rank's part of the graph. Collective.
 
         Parameters
         ----------
         edges : dict of (source type, name, destination type) to (src, dst)
-            Edge e of a relation goes from node src[e] of its source type to node dst[e] of its destination type:
-            (n_edges,) int arrays, or anything with `__array__` or `__dlpack__`. In the same order on every rank.
+            Two (n_edges,) int arrays for each relation, or anything with `__array__` or `__dlpack__`: edge e goes from
+            node src[e] of the source type to node dst[e] of the destination type. Every rank passes all edges, in the
+            same order.
         n_nodes : dict of str to int
-            Number of nodes of each type, with types that are in no relation.
+            Number of nodes of each type, including types that are in no relation.
         comm : Communicator, or an mpi4py communicator, optional
-            By default the graph is whole.
+            Ranks that divide the graph; by default the graph is not divided.
         parts : {"metis", "fennel", "random", "contiguous"}, or dict of str to (n,) int array, "random" or "contiguous"
-            How to divide the nodes. METIS and Fennel divide the nodes of all types together; the other methods divide
-            each type. A dict has the division of each type.
-        mode, prefetch, backward, row_dtype, peers_at_once
-            See `schedule.schedule.Options`. With backward "fetch" each relation has a fetch of its own, and a
-            row that several relations need travels once for each. By default gradients are pushed, also with bfloat16
-            rows, whose weights of `fn.linear` are by default never inside the message.
+            Partitioner, or by node type the rank of each node or a partitioner. METIS and Fennel divide the nodes of
+            all types together; "random" and "contiguous" divide the nodes of each type.
+        mode : {"sar", "sa", "oneshot", "broadcast"}, or Mode
+            Order in which remote rows are fetched and used.
+        prefetch, backward, row_dtype, peers_at_once
+            See `schedule.schedule.Options`. With backward "fetch" each relation has its own fetch, so a row that
+            several relations need travels once for each of them. By default gradients are pushed. With bfloat16 rows
+            the weights of `fn.linear` are by default applied after the sum, not inside the message.
         seed : int
-            Seed of the method that divides.
+            Seed of the partitioner.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: a relation that is no triple or names an unknown type, an id out of range, parts that do not
-            fit, an unknown mode, or edges that differ between ranks. Each rank hashes its own edges.
+            On every rank: a relation is no triple or names an unknown type, an id is out of range, `parts` does not fit
+            the graph, or the mode is unknown. The edges differ between ranks, which the ranks find out by comparing
+            hashes.
 
         Examples
         --------
@@ -132,34 +153,43 @@ class HeteroGraph(SharedState, RelationalLayer):
         return cls(build_relations(comm, options, *divide_relations(comm, edges, n_nodes, parts, seed)))
 
     @classmethod
-    def from_pandas(cls, edges: Mapping[Relation, Any], src: str = "src", dst: str = "dst", *,
-                    nodes: Mapping[str, Any] | None = None, id: str = "id", comm: CommLike | None = None, parts: TypedParts = "metis",
-                    mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None, seed: int = 0,
-                    row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from one table of edges per relation, whose nodes have words or integers as ids. Collective.
+    def from_pandas(cls, edges: Mapping[Relation, frames.ColumnTable], src: str = "src", dst: str = "dst", *,
+                    nodes: Mapping[str, frames.ColumnTable] | None = None, id: str = "id", comm: CommLike | None = None,
+                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
+                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
+        """Make a graph from one table of edges for each relation, whose nodes have strings or integers as ids. Collective.
 
         Parameters
         ----------
         edges : dict of (source type, name, destination type) to table
-            As of `Graph.from_pandas`. Edge values are not read: `edge_ids` index the rows of a relation's table.
+            Tables as in `Graph.from_pandas`. Edge values are not read: `edge_ids` index the rows of a relation's table.
         src, dst : str
-            Columns with the ids of each edge's source and destination.
+            Names of the columns with the ids of each edge's source and destination.
         nodes : dict of str to table, optional
-            Nodes of some types, in order. The nodes of other types are the ids of their edges in ascending order.
+            One row for each node of a type, in the order of the graph's rows. The nodes of a type without a table are
+            the ids in its edges, in ascending order.
         id : str
-            Column of these tables with the nodes' ids.
+            Name of the column of these tables with the nodes' ids.
         comm, parts, mode, prefetch, backward, seed, row_dtype, peers_at_once
-            As of `from_edges`.
+            See `from_edges`.
 
         Returns
         -------
         HeteroGraph
-            Its `ids` are the nodes' ids, by type.
+            Graph whose `ids` are the nodes' ids, by type.
 
         Raises
         ------
         ConfigError, DataError
-            As `from_edges` and `Graph.from_pandas`.
+            See `from_edges` and `Graph.from_pandas`.
+
+        Examples
+        --------
+        >>> from sarlite import HeteroGraph
+        >>> likes = {"src": ["ann", "bob"], "dst": ["tea", "tea"]}
+        >>> graph = HeteroGraph.from_pandas({("person", "likes", "drink"): likes})
+        >>> {name: ids.tolist() for name, ids in graph.ids.items()}
+        {'person': ['ann', 'bob'], 'drink': ['tea']}
         """
         comm = Solo() if comm is None else wrap(comm)
         lists, names = together(comm, lambda: frames.read_relations(edges, src, dst, nodes or {}, id))
@@ -173,44 +203,59 @@ class HeteroGraph(SharedState, RelationalLayer):
                   edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int = 1,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make this rank's part of a graph from its own rows and their in-edges. Collective.
+        """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.
 
-        Rank p owns the row numbers of each type after those of the ranks before it. No array has n_nodes entries.
+        Row numbers count the nodes of a type on all ranks, rank after rank. No rank holds an array of n_nodes entries.
 
         Parameters
         ----------
         comm : Communicator, or an mpi4py communicator
         edges : dict of (source type, name, destination type) to (indptr, indices)
-            CSR of the in-edges of this rank's rows of the destination type: (n_dst + 1,) int64, and the sources' row
-            numbers in the whole graph, ascending in each row. The same relations in the same order on every rank.
+            CSR of the in-edges of this rank's rows of the destination type: indptr is (n_dst + 1,) int64, and indices
+            are row numbers of sources, ascending in each row. Every rank has the same relations in the same order.
         node_ids : dict of str to (n,) int64
-            Global ids of this rank's rows of every type, with types that are in no relation.
+            Global ids of this rank's rows of each type, including types that are in no relation.
         edge_ids : dict of relation to (n_edges,) int64, optional
-            Global ids of these edges, in the order of a rank's edge values; by default their positions on this rank.
+            Global ids of these edges, by which edge values are indexed; by default their positions on this rank.
         mode, prefetch, backward, row_dtype, peers_at_once
-            As of `from_edges`.
+            See `from_edges`.
 
         Raises
         ------
         ConfigError, DataError
-            On every rank: as `from_edges`; edges that are no CSR of these rows; ids that are negative or given to two
-            rows of a type; types or relations that differ between ranks.
+            On every rank: an error of `from_edges`; edges are no CSR of this rank's rows; an id is negative, or two
+            rows of a type have the same id; node types or relations differ between ranks.
+
+        Examples
+        --------
+        Two ranks as threads. Each rank owns one author and one paper, which the other rank's author wrote.
+
+        >>> from sarlite import HeteroGraph
+        >>> from sarlite.comm import threads
+        >>> def part(comm):
+        ...     edges = {("author", "writes", "paper"): ([0, 1], [1 - comm.rank])}
+        ...     return HeteroGraph.from_part(comm, edges, {"author": [comm.rank], "paper": [comm.rank]})
+        >>> threads.run(2, part)[1]
+        HeteroGraph(1 author, 1 paper; 1 relations, 1 edges, part 1 of 2, mode sar)
         """
         comm = wrap(comm)
         options = Options(mode, prefetch, backward, row_dtype, peers_at_once)
         options.check(comm)
-        in_edges, ids, given_ids = together(comm, lambda: array_checks.check_own_relations(edges, node_ids, edge_ids))
+        in_edges, ids, explicit_ids = together(comm, lambda: array_checks.check_part_relations(edges, node_ids, edge_ids))
         agree(comm, ([*in_edges], [*ids]), "relations and node types")
-        for name, own in ids.items():
-            array_checks.check_distinct(comm, f"node_ids[{name!r}]", own)
-        parts = build_relations(comm, options, in_edges, ids, given_ids)
+        for name, ids_of_type in ids.items():
+            array_checks.check_distinct(comm, f"node_ids[{name!r}]", ids_of_type)
+        parts = build_relations(comm, options, in_edges, ids, explicit_ids)
         together(comm, lambda: array_checks.check_sources(in_edges, parts.n_nodes))
         return cls(parts)
 
     def subgraph(self, masks: Mapping[Relation, Array]) -> "HeteroGraph":
-        """Return the graph with some edges of the relations of `masks`, and all edges of the others. Collective.
+        """Return the graph of all nodes and of the edges that the masks select, with their edge values. Collective.
 
-        A mask is (n_edges,) bool, True for each edge that remains, in the order of `in_edges`.
+        Parameters
+        ----------
+        masks : dict of relation to (n_edges,) bool
+            True for each edge that remains, in the order of `in_edges`. A relation without a mask keeps all edges.
         """
         parts, index = self._parts, dict[Relation, Array]()
         in_edges, edge_ids = dict(parts.in_edges), self.edge_ids
@@ -229,27 +274,37 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     def with_edge_values(self, weights: Mapping[Relation, ArrayLike] | None = None,
                          features: Mapping[Relation, ArrayLike] | None = None) -> "HeteroGraph":
-        """Return this graph with weights and features on the edges of some relations, or without values. Collective.
+        """Return a copy of this graph whose edges have these weights and features, and no others. Collective.
 
-        Sums within a relation count weights as `Graph.with_edge_values` says; degrees are those of the relation.
+        Sums within a relation multiply by the weights as `Graph.with_edge_values` says; degrees are sums of the
+        relation's weights.
 
         Parameters
         ----------
         weights : dict of relation to (n_edges,) array of numbers, optional
-            Weights of the local in-edges: of a part `weights[graph.edge_ids[relation]]`. The same relations on every
-            rank.
+            Weights of the local in-edges; for a part these are `weights[graph.edge_ids[relation]]`. Every rank passes
+            the same relations.
         features : dict of relation to (n_edges, n_edge_features) array of numbers, optional
-            Features of the local in-edges, for messages: `graph.edge_values[relation].features`.
+            Features of the local in-edges, which messages read as `graph.edge_values[relation].features`.
 
         Returns
         -------
         HeteroGraph
-            It makes its exchanges anew. Its batches and message-flow graphs have the edge values.
+            Graph whose exchanges are built again when they are next needed. Its batches and message-flow graphs have
+            the edge values too.
 
         Raises
         ------
         ConfigError, ShapeError, DataError
-            On every rank: an unknown relation, or as `Graph.with_edge_values`, naming the relation.
+            On every rank: a relation is unknown, or an error of `Graph.with_edge_values`, which names the relation.
+
+        Examples
+        --------
+        >>> from sarlite import HeteroGraph
+        >>> writes = ("author", "writes", "paper")
+        >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 0])}, {"author": 2, "paper": 1})
+        >>> graph.with_edge_values({writes: [0.5, 2.0]}).edge_values[writes].weight.tolist()
+        [0.5, 2.0]
         """
         weights, features = weights or {}, features or {}
         wanted = [relation for relation in self.relations if relation in weights or relation in features]
@@ -260,7 +315,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return HeteroGraph(self._parts.with_values(weights, features))
 
     def full_precision(self) -> "HeteroGraph":
-        """Return the graph whose rows are stored and sent as float32; it makes its exchanges anew."""
+        """Return this graph with row_dtype float32; a graph that had another row_dtype builds its exchanges again."""
         if self.options.row_dtype == "float32":
             return self
         return HeteroGraph(self._parts._replace(options=self.options._replace(row_dtype="float32")))
@@ -277,16 +332,29 @@ class HeteroGraph(SharedState, RelationalLayer):
         return {relation: self._parts.ids_of(relation) for relation in self.relations}
 
     def of(self, *node_types: str) -> "NodeType":
-        """Return the nodes of one type, or of several different types."""
+        """Return the nodes of one type or of several types, which a `Trainer` and a model of one node type use.
+
+        Raises
+        ------
+        ConfigError
+            A type is unknown, no type is named, or a type is named twice.
+
+        Examples
+        --------
+        >>> from sarlite import HeteroGraph
+        >>> graph = HeteroGraph.from_edges({("author", "writes", "paper"): ([0, 1], [0, 2])}, {"author": 2, "paper": 3})
+        >>> graph.of("paper"), graph.of("author", "paper")
+        (NodeType('paper', 3 of 3 rows), NodeType('author+paper', 5 of 5 rows))
+        """
         for name in node_types:
             if name not in self.n_nodes:
                 raise ConfigError(f"node type {name!r} is not one of {', '.join(self.node_types)}")
         if not node_types or len({*node_types}) < len(node_types):
-            raise ConfigError(f"node types {node_types}, but each must be there once")
+            raise ConfigError(f"node types {node_types}: name at least one type, and each type once")
         return NodeType(self, *node_types)
 
     def in_edges(self, relation: Relation) -> InEdges:
-        """Return this part's edges of a relation; their indices are row numbers of sources in the whole graph."""
+        """Return the relation's in-edges of this rank's nodes; indices are row numbers of sources in the whole graph."""
         return self._parts.in_edges[relation]
 
     def into(self, node_types: Collection[str]) -> tuple[Relation, ...]:
@@ -294,7 +362,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule of other edges between the graph's rows, in its mode, with float32 rows. Collective."""
+        """Return a schedule for other edges between this graph's nodes, in the graph's mode; see `Graph.schedule_of`. Collective."""
         options = self.options._replace(row_dtype="float32")
         return schedule.make(self._parts.comm, needs, options, self.profile)
 
@@ -306,33 +374,35 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """The plan and the number of rows that all ranks fetch, for each set of relations aggregated so far."""
+        """Exchanges built so far: for each tuple of relations that share a fetch, the plan and the halo rows of all ranks."""
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
-        """Build the exchanges of an aggregation over some relations before its first call. Collective.
+        """Build the exchanges that an aggregation over the relations in `chosen` uses, before its first call. Collective.
 
         Returns
         -------
         list of Plan
-            One plan a source type.
+            One plan for each fetch.
         """
         return [fetch.schedule.plan for fetch in self._fetches_of(chosen)]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
+        """Return the graphs of the relations in `chosen`, one dict for each fetch. The first call is collective."""
         return [dict(fetch.graphs) for fetch in self._fetches_of(chosen)]
 
     def out_of(self, node_type: str) -> list[Graph]:
-        """Return the graphs of the relations out of a type, fetch by fetch. The first call is collective."""
+        """Return the graphs of all relations whose source type is `node_type`. The first call is collective."""
         chosen = [relation for relation in self.relations if relation[0] == node_type]
         return [graph for fetch in self._fetches_of(chosen) for graph in fetch.graphs.values()]
 
     def forget(self) -> None:
-        """Free the exchanges; the next aggregation builds them again. To be called on every rank."""
+        """Free the memory of the exchanges; the next aggregation builds them again. Every rank must call this."""
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[Fetch]:
-        """Return a fetch for each source type of some relations, or for each relation. Collective at the first call."""
+        """Return the fetches of the relations in `chosen`: one for each source type, or with `options.separate` one for
+        each relation. The first call is collective."""
         groups: dict[Relation | str, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:
@@ -355,34 +425,48 @@ class HeteroGraph(SharedState, RelationalLayer):
         return self.memo.get("evaluations", dict)
 
 
-def _whole(facts):
-    """Return a whole graph that was pickled."""
+def _unpickled(facts):
+    """Return the whole graph that `HeteroGraph.__reduce__` described by the fields of its HeteroParts."""
     return HeteroGraph(HeteroParts(comm=Solo(), profile=Profile(), **facts))
 
 
 class NodeType(Unchanging):
-    """The nodes of one type or of several types; `nn.Activation`, `nn.BatchNorm` and a `Trainer` use it like a graph.
+    """Nodes of one type or of several types of a `HeteroGraph`. Make one with `HeteroGraph.of`.
 
-    The rows and ids of several types follow each other type by type, as at the ends of a relation's links.
+    A NodeType stands for a graph in a `Trainer`, in `nn.Activation` and in `nn.BatchNorm`. The rows of several types
+    stand one type after the other, and ids count the nodes in the same order.
+
+    Parameters
+    ----------
+    graph : HeteroGraph
+    *node_types : str
 
     Attributes
     ----------
     graph : HeteroGraph
     node_types : tuple of str
     node_type : str
-        The types, joined by "+".
+        Names of the types, joined by "+".
     first : dict of str to int
-        Number of each type's first node among `n_nodes`.
+        Id of each type's first node.
     n_nodes : int
-        Number of nodes of all ranks.
+        Number of nodes of these types, of all ranks.
     n_src, n_dst : int
         Number of rows of this rank.
     src_ids, dst_ids, node_ids : (n_dst,) int64
-        One array: global ids of the local rows.
+        Global ids of the local rows; three names of one array.
     comm, profile, memo
-        Those of the graph.
+        Attributes of `graph`.
     part_rows : None
-        The rows of the part that the first layer reads, as of a `Batch`; None for all rows.
+        None, because the first layer reads all rows of the part. A `Batch` has the numbers of some rows here.
+
+    Examples
+    --------
+    >>> from sarlite import HeteroGraph
+    >>> graph = HeteroGraph.from_edges({("author", "writes", "paper"): ([0, 1], [0, 2])}, {"author": 2, "paper": 3})
+    >>> both = graph.of("author", "paper")
+    >>> both.first, both.node_ids.tolist()
+    ({'author': 0, 'paper': 2}, [0, 1, 2, 3, 4])
     """
 
     part_rows = None
@@ -400,38 +484,38 @@ class NodeType(Unchanging):
     def __repr__(self) -> str:
         return f"NodeType({self.node_type!r}, {self.n_dst} of {self.n_nodes} rows)"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return NodeType, (self.graph, *self.node_types)
 
     @property
     def options(self) -> Options:
-        """Options of the graph."""
+        """Options of the graph: mode, prefetch depth and row format of the exchanges."""
         return self.graph.options
 
     @property
     def mode(self) -> Mode:
-        """How rows travel; see `schedule.modes`."""
+        """Mode of the exchanges: the order of fetching and using remote rows; see `schedule.modes`."""
         return self.graph.options.mode_value
 
     @property
     def n_edges(self) -> int:
-        """Number of this rank's in-edges of all relations."""
+        """Number of this rank's in-edges, summed over all relations of the graph."""
         return sum(len(self.graph.in_edges(relation).indices) for relation in self.graph.relations)
 
     @property
     def n_halo(self) -> int:
-        """Number of peers' rows of all types that this rank needs. The first call is collective."""
+        """Number of halo rows of these types: rows of other ranks that this rank needs. The first call is collective."""
         graphs = [self.graph.out_of(name) for name in self.graph.node_types]
         return sum(out_of_type[0].n_halo for out_of_type in graphs if out_of_type)
 
     def layers(self, n: int) -> list[RelationalLayer]:
-        """Return the graphs that `n` layers compute on: the `HeteroGraph`, n times."""
+        """Return a list with the graph that each of `n` layers computes on: the `HeteroGraph`, n times."""
         return [self.graph] * n
 
     def select(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Return the rows of the types, (n_dst, ...), from rows by type."""
+        """Return the rows of these types as one tensor, (n_dst, ...), from a dict of rows by type."""
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule of other edges between the graph's rows, in its mode, with float32 rows. Collective."""
+        """Return a schedule for other edges between this graph's nodes, in the graph's mode; see `Graph.schedule_of`. Collective."""
         return self.graph.schedule_of(needs)

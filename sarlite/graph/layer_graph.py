@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, MutableMapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -28,11 +27,14 @@ from sarlite.tape.tensor import as_array
 from sarlite.tape.tensor_map import TensorMap
 from sarlite.types import Array, DType
 
+LayerInput = Tensor | tuple[Tensor, Tensor]
+"""Input rows of a layer: one tensor, or for a bipartite graph the pair (source rows, destination rows)."""
+
 
 class LayerGraph(SharedState):
-    """The graph that one layer computes on: edges from source rows to destination rows, and how peers' rows arrive.
+    """Graph that one layer computes on: edges from source rows to destination rows, and the exchange of remote rows.
 
-    A whole graph, a rank's part, one layer of a batch and one relation of a `HeteroGraph` are each a LayerGraph.
+    A whole graph, a rank's part of a graph, one layer of a batch and one relation of a `HeteroGraph` are LayerGraphs.
 
     Parameters
     ----------
@@ -44,9 +46,9 @@ class LayerGraph(SharedState):
     counts : tuple of int
         (n_src, n_dst, n_edges).
     added_loops, bipartite, relation, relation_index, evaluation_log
-        See below.
+        Attributes of these names.
     exchanged_sizes : tuple of int, optional
-        See `sizes`.
+        Sizes that the property `sizes` returns.
 
     Attributes
     ----------
@@ -55,9 +57,9 @@ class LayerGraph(SharedState):
     n_src, n_dst, n_edges : int
         Numbers of local source rows (the inputs of a layer), destination rows (its outputs) and in-edges.
     src_ids, dst_ids : (n_src,), (n_dst,) int64
-        Global ids of the local rows, in order: `x[graph.src_ids]` are the rows of this rank. Subclasses provide them.
+        Global ids of the local rows, in order: `x[graph.src_ids]` are the rows of this rank. Set by subclasses.
     in_degrees : (n_dst,) int64
-        Subclasses provide them.
+        Number of in-edges of each destination row. Set by subclasses.
     added_loops : (n_dst,) bool, or None
         True for each row whose self loop was added to the data.
     bipartite : bool
@@ -69,17 +71,18 @@ class LayerGraph(SharedState):
     schedule : Schedule
         The plan, the transport and the mode.
     memo : Memo
+        Results that later calls use again, such as the factors of "sym" and the sums of constant rows.
     ambiguous_edge_count : int
-        Number of edges that were added while as many were dropped. If it is not 0, values of the given edges would fit
-        the graph's edges by mistake, so edge values are refused.
+        Number of edges that `from_edges` added, if it dropped as many; else 0. The graph then has as many edges as the
+        caller's arrays, so values of the caller's edges would fit other edges unnoticed: edge values are refused.
     has_all_edges : bool
-        True if the edges are all edges of the destination nodes; exact numerics need that.
+        True if the graph has all in-edges of its destination nodes, as exact numerics requires; False for a sample.
     relation : (str, str, str), or None
-        The relation of a `HeteroGraph`.
+        The relation of a `HeteroGraph` that the edges belong to.
     relation_index : int
-        Index of the relation among those that one fetch serves.
+        Index of this relation among the relations that share one fetch.
     has_own_exchange : bool
-        True if no other relation can join the graph's fetch, also on one rank, where nothing is fetched.
+        True if the graph's rows are fetched for this graph alone, and no other relation shares the fetch.
     evaluation_log : EvaluationLog, or None
         Log of the chosen evaluation orders of a relation, keyed by relation and widths.
     """
@@ -118,25 +121,49 @@ class LayerGraph(SharedState):
 
     @property
     def plan(self) -> Plan:
+        """Plan of the schedule: pieces of the forward and of the backward pass."""
         return self.schedule.plan
 
     @property
     def n_halo(self) -> int:
-        """Number of peers' rows that this rank needs."""
+        """Number of halo rows: rows of other ranks that this rank needs."""
         return self.plan.n_halo
 
     # ---- members that models use
 
-    def enter(self, h: Any) -> tuple["LayerGraph", Any]:
-        """Return (graph, h) for a layer; a sampled batch appends its halo rows to h here."""
+    def enter(self, h: Tensor) -> tuple["LayerGraph", Tensor]:
+        """Return the graph and the input rows that a layer computes with: this graph, and `h` unchanged.
+
+        A model calls `g, h = g.enter(h)` before each layer, because a batch with a historical cache appends its halo
+        rows to `h` here.
+
+        Parameters
+        ----------
+        h : Tensor (n_src, ...)
+        """
         return self, h
 
-    def src(self, h: Any) -> Any:
-        """Return the source rows of h: h itself, or the first of a bipartite graph's pair (h_src, h_dst)."""
+    def src(self, h: LayerInput) -> Tensor:
+        """Return the source rows of a layer's input: h itself, or h_src of a bipartite graph's pair (h_src, h_dst)."""
         return h[0] if isinstance(h, tuple) else h
 
-    def dst(self, h: Any) -> Any:
-        """Return the destination rows of h: its first n_dst rows, or the second of a pair (h_src, h_dst)."""
+    def dst(self, h: LayerInput) -> Tensor:
+        """Return the destination rows of a layer's input: its first n_dst rows, or h_dst of a pair (h_src, h_dst).
+
+        Raises
+        ------
+        ShapeError
+            The graph is bipartite, and h is no pair.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Tensor
+        >>> graph = Graph.from_edges([0, 4], [1, 0], n_src=5, n_dst=2)
+        >>> h = Tensor(np.zeros((5, 3))), Tensor(np.ones((2, 3)))
+        >>> graph.src(h).shape, graph.dst(h).shape
+        ((5, 3), (2, 3))
+        """
         if isinstance(h, tuple):
             return h[1]
         if self.bipartite:
@@ -145,28 +172,28 @@ class LayerGraph(SharedState):
             return h
         return destinations(h, self.n_dst) if isinstance(h, Tensor) else h[: self.n_dst]
 
-    def aggregate(self, message: fn.BuiltIn | Callable[..., Any], reducer: str, src: Inputs | None = None, dst: Inputs | None = None,
-                  edge: Inputs | None = None) -> Tensor:
+    def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
+                  dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
         """Return the reduction of the messages over the in-edges of each destination. Collective.
 
-        out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and 0 if i has no in-edges.
+        out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
 
         Parameters
         ----------
         message : fn.copy_src(...), fn.linear(...), fn.mul_edge(...), fn.attend(...), fn.attend_linear(...), \
                 fn.message(...), or a function (src, dst, edge) -> Tensor
-            A function gets dicts of tensors with one row per edge, and the rows' global ids as `.ids`. The function may
-            use any tape operation on rows and any learnable value. Backward calls the function again, so it must not
-            branch on values. The values that it closes over must stay unchanged until then: bind a loop's variable as a
-            default argument, `lambda s, d, e, w=w:`.
+            A function gets three dicts of tensors, each with one row for each edge; `.ids` of a dict are the rows'
+            global ids. The function may use any tape operation on rows, and learnable values. Backward calls the
+            function again, so the function must not branch on values, and everything that it reads must stay unchanged
+            until then. Bind the variable of a loop as a default argument: `lambda s, d, e, w=w:`.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
-            "sym" is the sum of m_ij / sqrt(d_i d_j), for `copy_src` and `linear`. d are the in-degrees but at least 1;
-            on a bipartite graph d_j is the out-degree. `with_edge_values` says how edge weights count in sums. Ties of
-            max and min go to the lowest global source id. "softmax" takes a message that returns a pair, score
-            (n_edges, ...heads) and value (n_edges, ...heads, ...). The values are weighted by the softmax of the scores
-            over each node's in-edges.
-        src, dst, edge : dict of str to Tensor or ndarray
-            Inputs of a function: n_src, n_dst and n_edges rows.
+            "sym" is sum_j m_ij / sqrt(d_i d_j), for `copy_src` and `linear`; d is max(in-degree, 1), and on a bipartite
+            graph d_j is max(out-degree of j, 1). `with_edge_values` says how edge weights enter. "max" and "min" give
+            the gradient of a tie to the source with the lowest global id. "softmax" takes a message function that
+            returns a pair, scores (n_edges, ...heads) and values (n_edges, ...heads, ...), and sums the values with the
+            softmax of the scores over each node's in-edges.
+        src, dst, edge : dict of str to Tensor or ndarray, optional
+            Inputs of a message function, with n_src, n_dst and n_edges rows.
 
         Returns
         -------
@@ -185,14 +212,28 @@ class LayerGraph(SharedState):
 
         Notes
         -----
-        Forward and backward are collective, and every rank must pass the same kind of message. Received bytes: one
-        message per peer, with the rows that this rank needs; in case 2 of mode `sar` again in backward. The sum of
-        `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows. The first "sym" of a
-        graph also fetches one number per row, counted under "setup".
+        Forward and backward are collective, and every rank must pass the same kind of message. In forward each rank
+        receives the rows that it needs, in one message from each peer; in case 2 of mode `sar` it receives them again
+        in backward. The sum of `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches
+        rows. The first "sym" of a graph also fetches one number for each halo row, counted under "setup".
 
         References
         ----------
         SAR, Eq. 1, algorithms 1 and 2.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, fn
+        >>> graph = Graph.from_edges([0, 1, 1], [2, 2, 0])
+        >>> x = np.array([[1.0], [2.0], [4.0]])
+        >>> graph.aggregate(fn.copy_src(x), "sum").data.tolist()
+        [[2.0], [0.0], [3.0]]
+
+        A message function, here the product of source and destination:
+
+        >>> graph.aggregate(lambda src, dst, edge: src["x"] * dst["x"], "max", {"x": x}, {"x": x}).data.tolist()
+        [[2.0], [0.0], [8.0]]
         """
         if callable(message):
             operator_table.find(message, reducer)
@@ -209,7 +250,14 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message as tensors.
+        """Return the inputs of a message function as tensors: first all of `src`, then of `dst`, then of `edge`.
+
+        Parameters
+        ----------
+        message : str
+            Name of the message, for errors.
+        src, dst, edge : dict of str to Tensor or ndarray, optional
+            Inputs with n_src, n_dst and n_edges rows.
 
         Raises
         ------
@@ -235,11 +283,11 @@ class LayerGraph(SharedState):
         return inputs
 
     def apply(self, call: operator_table.Call) -> Tensor:
-        """Run one aggregation. Collective."""
+        """Return the output of one aggregation, recorded as one tape primitive. Collective."""
         return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
     def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        """Return the stored aggregations of a constant tensor by reducer; they live as long as the tensor."""
+        """Return the dict of stored sums of the constant rows `x`, by reducer; the dict lives as long as `x`."""
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def edge_sums(self) -> EdgeSums:
@@ -248,8 +296,8 @@ class LayerGraph(SharedState):
         Raises
         ------
         ConfigError
-            Numerics "exact" cannot sum over this kind of graph or over bfloat16 rows, or was made for another number of
-            ranks.
+            Numerics "exact" is in use, and the graph is a sample or has bfloat16 rows, or the numerics was set up for
+            another communicator.
         """
         exact = numerics.current()
         if exact is None:
@@ -264,9 +312,9 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Source rows, destination rows and edges of all ranks that exchange rows, as `evaluation.Sizes`.
+        """Numbers of source rows, destination rows and edges of all ranks, from which the evaluation order is chosen.
 
-        If they were not counted, the result is (0, 0, 1), so that the widths alone decide the evaluation order.
+        If the ranks did not count them, the result is (0, 0, 1): then the widths of x and W alone decide.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes
@@ -276,7 +324,7 @@ class LayerGraph(SharedState):
     # ---- degrees, and how much each edge counts
 
     def most_edges(self) -> int:
-        """Return the largest in-degree or out-degree of all ranks. The first call is collective."""
+        """Return the largest in-degree or out-degree of any node on any rank. The first call is collective."""
         return self.memo.get("most edges", self._most_edges)
 
     def _most_edges(self):
@@ -290,7 +338,15 @@ class LayerGraph(SharedState):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return the factors of the destinations and of the columns in a sum, or None. Collective."""
+        """Return the factors that a reducer applies to rows of a sum. Collective.
+
+        Returns
+        -------
+        destinations : (n_dst,) float64, or None
+            Factor of each output row; None stands for 1.
+        columns : (n_columns,) float64, or None
+            Factor of each source row, halo rows included, in the order of the blocks' columns.
+        """
         if reducer != "sym":
             return self.inverse_degrees if reducer == "mean" else None, None
         return self.memo.get("sym", self._sym)
@@ -302,7 +358,13 @@ class LayerGraph(SharedState):
         return np.sqrt(self.inverse_degrees), np.concatenate(columns)
 
     def out_degrees(self, weight: Array | None = None) -> Array:
-        """Return the number of edges from each source, or the sum of their weights, (n_src,) float64. Collective."""
+        """Return the number of out-edges of each local source, or the sum of their weights, (n_src,) float64. Collective.
+
+        Parameters
+        ----------
+        weight : (n_edges,) float array, optional
+            Weights of the local in-edges.
+        """
         ones = np.ones((self.n_dst, 1))
         sums = FAST if weight is None else self.edge_sums()
         sink = sums.row_gradient(ones, ones.dtype, weight=weight).start(self.n_src)
@@ -316,15 +378,16 @@ class LayerGraph(SharedState):
         return sink.rounded()[:, 0]
 
     def weighted_in_degrees(self, weight: Array) -> Array:
-        """Return the sum of the weights of each row's in-edges, (n_dst,) float64."""
+        """Return the sum of the weights of each destination's in-edges, (n_dst,) float64."""
         indptr, numbers = np.concatenate([[0], np.cumsum(self.in_degrees)]), self.edges_of(self.plan.local).numbers
         return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
 
     def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
-        """Return the factor of each edge's row in a sum, (n_edges,) constants, or None if `scales` has all factors.
+        """Return the factor of each edge's message in a weighted sum, (n_edges,); None for a graph without edge weights.
 
-        Collective. With edge weights the factors are w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j); they are stored, one
-        number an edge. "sym" fetches one number a halo row, counted under "setup".
+        Collective. The factors are w_ij for "sum", w_ij / d_i for "mean" and w_ij / sqrt(d_i d_j) for "sym". They are
+        stored, one number for each edge. "sym" fetches one number for each halo row, counted under "setup". Without
+        edge weights `scales` has all factors.
 
         Raises
         ------
@@ -343,7 +406,7 @@ class LayerGraph(SharedState):
         return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
-        """Return `edge_counts` of a graph with edge weights as float64; not stored. Collective."""
+        """Compute the factors that `edge_counts` returns, (n_edges,) float64, for a graph with edge weights. Collective."""
         assert self.edge_weight is not None
         if reducer == "sum":
             return self.edge_weight
@@ -362,14 +425,14 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return the number of edges that each edge stands for in a sum, (n_edges,) float64; None if it is 1 for all.
+        """Return how many edges of the full graph each sampled edge stands for, (n_edges,) float64; None if always 1.
 
-        A sampled edge stands for several edges of the graph. Weights are not included.
+        Edge weights are not included.
         """
         return None
 
     def weight_as(self, dtype: DType) -> Array:
-        """Return the edges' weights as floats of `dtype`, (n_edges,); a copy is stored."""
+        """Return the edge weights as floats of `dtype`, (n_edges,). A converted copy is stored for later calls."""
         assert self.edge_weight is not None
         if self.edge_weight.dtype == dtype:
             return self.edge_weight
@@ -384,28 +447,38 @@ class LayerGraph(SharedState):
     # ---- edges
 
     def of_columns(self, values: Array) -> list[Array]:
-        """Return the values of each block's columns, from one value for each local source row. Collective."""
+        """Fetch one value for each column of each block, from one value for each local source row. Collective.
+
+        Parameters
+        ----------
+        values : (n_src,) array
+
+        Returns
+        -------
+        list of (n_columns of the block,) array
+            One array for each block, in the order of `blocks`.
+        """
         columns: list[tuple[int, Array]] = []
         self.schedule.run((values,), lambda block, rows: columns.append((block.offset, rows[0].copy())))
         return [values for _, values in sorted(columns, key=lambda each: each[0])]
 
     def edges_of(self, block: Edges | Bundle) -> Edges:
-        """Return the graph's edges in a block of its schedule, which may be a bundle of several relations' edges."""
+        """Return this graph's edges in a block of the schedule; the block may bundle the edges of several relations."""
         return sets_of(block)[self.relation_index]
 
     @property
     def blocks(self) -> list[Edges]:
-        """The graph's edges by block."""
+        """Edges of this graph in each block of the schedule's plan."""
         return [self.edges_of(block) for block in self.plan.blocks]
 
     @property
-    def itype(self) -> np.dtype[Any]:
-        """The dtype of the blocks' indices."""
+    def itype(self) -> np.dtype[np.generic]:
+        """Dtype of the blocks' indices: int32 or int64."""
         return self.edges_of(self.plan.local).indices.dtype
 
     @cached_property
     def column_ids(self) -> Array | None:
-        """Global id of each column of all blocks; None if the ids ascend."""
+        """Global id of each column of all blocks, block after block, (n_columns,) int64; None if the ids ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 

@@ -1,7 +1,7 @@
-"""LinkGraph: candidate links between a graph's nodes, computed on as one more layer after the graph's layers."""
+"""LinkGraph: candidate links between a graph's nodes, whose scores are one more layer after the layers of the graph."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -9,67 +9,96 @@ from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.graph import Graph
-from sarlite.graph.hetero import NodeType
 from sarlite.graph.layer_graph import LayerGraph
-from sarlite.graph.shared_state import Unchanging
+from sarlite.graph.shared_state import OutputRows, Unchanging
 from sarlite.operators import fn
+from sarlite.profile import Profile
 from sarlite.schedule import needs
+from sarlite.schedule.communicator_state import Memo
+from sarlite.schedule.needs import Needs
 from sarlite.schedule.schedule import Schedule
 from sarlite.structure.part_edges_csr import InEdges
 from sarlite.tape import Tensor, apply, ops
 from sarlite.tape.recording import grad_enabled
 from sarlite.types import Array
 
-Draw = Callable[[int, Array], "LinkGraph"]  # (step, rows) -> those rows, with the step's negatives
+Draw = Callable[[int, Array], "LinkGraph"]
+"""Function (step, rows) -> the LinkGraph of these rows with the negatives of a training step."""
+
+
+class NodeRows(OutputRows, Protocol):
+    """Rows of nodes that an encoder outputs: a `Graph`, a `NodeType` or a `Batch`."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def memo(self) -> Memo: ...
+    @property
+    def n_dst(self) -> int: ...
+    @property
+    def n_nodes(self) -> int: ...
+    def schedule_of(self, needs: Needs) -> Schedule: ...
 
 
 class LinkGraph(Unchanging):
-    """Rows of candidate links; each row has c candidates, a head and a tail node each. Construction is collective.
+    """n links, each with c candidate node pairs (head, tail) that a model scores. Construction is collective.
 
-    The last layer of a model scores the candidates: its output has one row for each row of the `LinkGraph` and one
-    column for each candidate. In training the first candidate is a link of the data, and the other candidates are
-    negatives.
+    The output of a link model has the shape (n, c): one row for each link and one column for each candidate. In
+    training candidate 0 is a link of the data, and the other candidates are negatives.
 
     Parameters
     ----------
     nodes : Graph, NodeType, or Batch
-        Graph of the encoder, along whose edges messages pass; not bipartite. With relations, the node types at the
-        links' ends.
+        Rows of the nodes that the encoder outputs; not bipartite. With relations, the node types at the links' ends.
     heads : (n, c) or (n, 1) int64, or (n,) int
-        Row numbers over all ranks; (n, 1) if the candidates of a row share a head; (n,) for row numbers of local heads.
-        The same kind on every rank.
+        Row numbers of all ranks; (n, 1) if the candidates of a link share the head. With shape (n,) the candidates of a
+        link share a head of this rank, by its local row number. All ranks use the same form.
     tails : (n, c) int64
-        Row numbers over all ranks; c is the same on every rank.
-    relations : (n,) int64, optional
-        Relation of each row, by which a decoder selects its parameters; only for links of several relations.
+        Row numbers of all ranks; c is the same on every rank.
     draw : callable, optional
-        (step, rows) -> LinkGraph of these rows with the negatives of a training step; collective. By default all steps
-        have the same negatives.
+        Function (step, rows) -> LinkGraph of these rows with the negatives of a training step; collective. By default
+        all steps have the same negatives.
     over : Graph, optional
-        Graph whose mode and transport bring remote ends, if `nodes` is a batch of the graph.
+        Graph whose mode and transport bring remote ends, if `nodes` is a batch of this graph.
     comm : Communicator, optional
-        Communicator of the construction.
+        Communicator that the construction uses; by default the one of `nodes`.
     at_once : int, optional
-        Number of candidates that are scored at a time without gradients, which limits the rows held; by default all.
+        Number of candidates that are scored at a time if no gradients are recorded, to limit the memory of their rows;
+        by default all.
+    relations : (n,) int64, optional
+        Relation of each link, by which a decoder selects its parameters; only for links of several relations.
 
     Attributes
     ----------
     n_src, n_dst, n_candidates : int
         Number of local rows that the encoder outputs; n; c.
     comm, profile : Communicator, Profile
-        Those of `nodes`.
+        Attributes of `nodes`.
 
     Notes
     -----
-    The heads and the tails are each fetched as the sources of a bipartite graph with one edge to each candidate. So the
-    mode of `nodes` brings remote rows and returns their gradients, as in any layer. Construction sends 16 bytes per
-    remote row, counted under "setup"; with `at_once` each call of `score` sends them again. Memory, on one rank: about
-    43 bytes per candidate if a row has one head, else 72; with `at_once` 10, else 16.
+    The rows of the heads are fetched over a bipartite graph that has one edge from a node to each candidate, and so are
+    the rows of the tails. So the mode of `nodes` brings remote rows and returns their gradients, as in any layer.
+    Construction sends 16 bytes for each remote row, counted under "setup"; with `at_once` each call of `score` sends
+    them again. Memory on one rank: about 43 bytes for each candidate if the candidates of a link share a head, else 72
+    bytes; with `at_once` 10 and 16 bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.graph.link_graph import LinkGraph
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> links = LinkGraph(graph, np.array([[0], [1]]), np.array([[1, 2], [2, 0]]))
+    >>> links
+    LinkGraph(2 rows of 2 candidates, Graph(n_src=3, n_dst=3, n_edges=3))
+    >>> links.score(nn.Dot(), Tensor(np.eye(3))).shape
+    (2, 2)
     """
 
-    def __init__(self, nodes: Any, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
+    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
                  comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None) -> None:
-        self._graph: Any = over or nodes
+        self._graph: NodeRows = over or nodes
         graph, comm = self._graph, comm or self._graph.comm
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
@@ -87,19 +116,18 @@ class LinkGraph(Unchanging):
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
 
     def layers(self, n: int) -> NoReturn:
-        """Raise a ConfigError: a model of nodes scores no links."""
+        """Raise a ConfigError, because a model that asks a graph for its layers outputs rows of nodes, not of links."""
         raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
                           "nn.Dot())")
 
     def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
-        """Return the scores (n, c) that `decoder` gives the candidates. Collective.
-
-        The decoder is called with the rows of the heads, (n, 1, width) or (n, c, width), and of the tails, (n, c,
-        width). With several relations the relation of each row is a third argument.
+        """Return the decoder's scores of the candidates, (n, c). Collective.
 
         Parameters
         ----------
         decoder : callable
+            Function (heads, tails) -> scores, of Tensors (n, 1, width) or (n, c, width), and (n, c, width). With
+            several relations, a function (heads, tails, relations).
         h : (n_src, width) Tensor
             One row for each of this rank's nodes.
 
@@ -119,7 +147,7 @@ class LinkGraph(Unchanging):
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, start):
-        """Return the LinkGraph of the rows from `start` on that are scored at a time. Collective."""
+        """Return the LinkGraph of the rows that are scored together, from row `start` on. Collective."""
         rows = slice(start, start + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)
@@ -131,20 +159,21 @@ class LinkGraph(Unchanging):
 
 
 def _candidate_rows(rows, shape):
-    """Return the rows (n * c, width) of candidates as rows of links, (n, c, width); a rank owns whole links."""
+    """Return `rows`, (n * c, width), reshaped to (n, c, width) and still marked as rows of this rank."""
     return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
 class _Slots(LayerGraph):
-    """A graph with one destination row for each candidate, whose only source is an end of the candidate link."""
+    """Bipartite graph from nodes to candidates: the only source of candidate k is the candidate's head, or its tail."""
 
     has_all_edges = True
 
-    def __init__(self, graph: Graph | NodeType, schedule: Schedule, ids: Array, n: int) -> None:
+    def __init__(self, graph: NodeRows, schedule: Schedule, ids: Array, n: int) -> None:
         super().__init__(graph.comm, schedule, graph.profile, graph.n_nodes, (len(ids), n, n), bipartite=True)
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
 def _slots_of(comm, graph, ids, rows):
+    """Build the _Slots whose candidate k has the node of row number rows[k] as its source. Collective."""
     halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
     return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

@@ -1,4 +1,4 @@
-"""A graph's normalised adjacency matrix as a linear operator on rows."""
+"""Propagation: the normalised adjacency matrix of a graph, as a linear operator on rows."""
 
 import math
 
@@ -19,63 +19,86 @@ def _inverse(degrees):
 
 
 def _inverse_root(degrees):
-    return 1.0 / np.sqrt(degrees)  # np.power's bits change with the processor
+    return 1.0 / np.sqrt(degrees)  # the bits of np.power differ between processors
 
 
 _SCALES = {"sym": (_inverse_root, _inverse_root), "row": (_inverse, None), "column": (None, _inverse)}
-"""Functions of D that multiply A from the left and from the right, by normalization."""
+"""Functions of D whose results multiply A from the left and from the right, by normalization."""
 NORMALIZATIONS = tuple(_SCALES)
 
 
 class Propagation:
-    """Normalised adjacency: D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"). Construction is collective.
+    """Normalised adjacency matrix S of a graph, without gradients: `propagation(x)` returns S x.
 
-    `propagation(x)` returns S x, where S is the normalised matrix. A_ij is the weight of the edge from j to i, summed
-    over equal edges. D is the diagonal matrix of A's row sums, the weighted in-degrees. A degree of 0 counts as 1. If
-    every edge has a reverse of the same weight, row sums equal column sums, and the columns of "column" sum to 1.
+    S is D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"). A_ij is the weight of the edge from j to i,
+    summed over equal edges. D is the diagonal matrix of A's row sums, the weighted in-degrees; a degree of 0 counts as
+    1. If every edge has a reverse edge of the same weight, the columns of A D^-1 sum to 1. Construction is collective.
 
     Parameters
     ----------
     graph : Graph
-        Graph that is not bipartite. Existing self loops count; none are added.
+        Graph that is not bipartite. Self loops of the graph count; no self loops are added.
     normalization : {"sym", "row", "column"}
     edge_weight : (n_edges,) float array, optional
-        Non-negative weight of each local in-edge, as for `fn.mul_edge`. By default the graph's `edge_weight`, or 1.
-        Borrowed.
+        Non-negative weight of each local in-edge; by default the graph's `edge_weight`, or 1. The array is not copied.
 
     Raises
     ------
     ConfigError, ShapeError, DataError
-        On every rank together: the graph is bipartite, the normalization is unknown, there is not one weight per edge,
-        or a weight is negative or not finite.
+        On every rank together: the graph is bipartite, the normalization is unknown, there is not one weight for each
+        edge, or a weight is negative or not finite.
 
     Notes
     -----
-    Memory: 8 or 16 bytes per node.
+    Memory: 8 or 16 bytes for each node.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.comm import threads
+    >>> from sarlite.graph.propagation import Propagation
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 0, 1])
+    >>> Propagation(graph, "row")(np.array([[2.0], [4.0], [6.0]])).tolist()
+    [[4.0], [4.0], [0.0]]
+
+    Two ranks as threads; each passes and gets the rows of its own nodes:
+
+    >>> x = np.array([[2.0], [4.0], [6.0]])
+    >>> def propagate(comm):
+    ...     part = graph.shard(comm, [0, 0, 1])
+    ...     return Propagation(part, "row")(x[part.node_ids]).tolist()
+    >>> threads.run(2, propagate)
+    [[[4.0], [4.0]], [[0.0]]]
     """
 
     def __init__(self, graph: Graph, normalization: str = "sym", edge_weight: ArrayLike | None = None) -> None:
         weight = together(graph.comm, lambda: _checked(graph, normalization, edge_weight))
         self.graph, self.weight = graph, weight
         self._fits: set[DType] = set()  # dtypes in which every rank's weights are finite
-        found = positive(graph.in_degrees if weight is None else graph.weighted_in_degrees(weight))
-        self.left, self.right = (scale and scale(found[:, None]) for scale in _SCALES[normalization])
+        degrees = positive(graph.in_degrees if weight is None else graph.weighted_in_degrees(weight))
+        self.left, self.right = (scale and scale(degrees[:, None]) for scale in _SCALES[normalization])
 
     def __call__(self, x: Array) -> Array:
-        """Return S x, a new (n_dst, ...) array of x's dtype. Collective.
+        """Return S x. Collective.
 
         Parameters
         ----------
         x : (n_src,) or (n_src, ...) float array
 
+        Returns
+        -------
+        (n_dst, ...) array
+            New array of x's dtype.
+
         Raises
         ------
         ShapeError
-            Another number of rows or no floats; on this rank alone, before anything is sent.
+            x has another number of rows, or is not float. Raised on this rank alone, before anything is sent.
 
         Notes
         -----
-        Sends as much as one aggregation `width` wide. Nothing is recorded and nothing kept.
+        Sends the bytes of one aggregation of rows as wide as x's. Nothing is recorded on the tape.
         """
         x = as_array(x)
         if x.shape[:1] != (self.graph.n_src,) or x.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""The parts of a HeteroGraph, and the graphs of its relations; several relations may share a fetch."""
+"""HeteroParts: the data of a HeteroGraph; Fetch: the graphs of the relations that share one fetch of source rows."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +21,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class HeteroParts(NamedTuple):
-    """Everything that a `HeteroGraph` consists of.
+    """All data that a `HeteroGraph` is built from.
 
     Attributes
     ----------
@@ -34,15 +34,15 @@ class HeteroParts(NamedTuple):
         In-edges of this rank's rows.
     in_degrees : dict of relation to (n_dst,) int64
     edge_ids : dict of relation to (n_edges,) int64
-        Global ids of the in-edges, without the relations whose ids are 0, 1, 2, ...
+        Global ids of the in-edges. A relation whose ids are 0, 1, 2, ... has no entry.
     n_nodes : dict of str to int
         Number of nodes of each type, of all ranks.
     n_edges : dict of relation to int
         Number of edges of each relation, of all ranks.
     edge_values : dict of relation to EdgeValues
-        Values of some relations' in-edges.
+        Weights and features of the in-edges of the relations that have any.
     names : dict of str to (n,) array
-        The caller's names of the nodes of each type, of all ranks; or empty.
+        The caller's names of the nodes of each type, of all ranks; empty if nodes have no names.
     """
 
     comm: Communicator
@@ -63,7 +63,7 @@ class HeteroParts(NamedTuple):
         return np.arange(len(self.in_edges[relation].indices)) if ids is None else ids
 
     def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike]) -> "HeteroParts":
-        """Return the parts with other values on the edges of some relations. Collective."""
+        """Return a copy whose edge values are exactly these weights and features, checked. Collective."""
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
                                          partial(self.ids_of, relation), len(edges.indices), f" of {relation}")
                   for relation, edges in self.in_edges.items() if relation in weights or relation in features}
@@ -73,7 +73,7 @@ class HeteroParts(NamedTuple):
 def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Relation, InEdges],
                     node_ids: Mapping[str, Array], edge_ids: Mapping[Relation, Array],
                     profile: Profile | None = None) -> HeteroParts:
-    """Count the nodes and edges of all ranks, and return the parts of this rank's HeteroGraph. Collective."""
+    """Return the data of this rank's HeteroGraph, with the numbers of nodes and edges of all ranks. Collective."""
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
     in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
@@ -82,13 +82,14 @@ def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Rela
 
 
 class Fetch(NamedTuple):
-    """The relations that one fetch of a node type's rows serves.
+    """Relations out of one node type that share a fetch of its rows.
 
     Attributes
     ----------
     schedule : Schedule
+        Schedule of the fetch; its blocks have the edges of all these relations.
     n_halo : int
-        Number of rows that all ranks fetch.
+        Number of halo rows, summed over all ranks.
     graphs : dict of relation to Graph
     """
 
@@ -98,9 +99,15 @@ class Fetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> Fetch:
-    """Return the fetch that serves some relations out of one type. Collective.
+    """Build the exchange and the graphs of the relations that share a fetch. Collective.
 
-    With gradients that are fetched, `relations` is one relation, which has a fetch of its own.
+    Parameters
+    ----------
+    parts : HeteroParts
+    relations : tuple of relation
+        Relations out of one node type; a single relation if `parts.options.separate`.
+    evaluation_log : EvaluationLog
+        Log that the relations share.
     """
     comm = parts.comm
     agree(comm, relations, f"relations out of {relations[0][0]!r} that are aggregated together")
@@ -118,7 +125,7 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return the graphs of relations whose rows one fetch brings; each block has the edges of all of them."""
+    """Return the parts of each relation's graph, with one schedule whose blocks have the edges of all relations."""
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]
     halo = needs.find(parts.comm, edges, src_ids, len(src_ids))
@@ -129,6 +136,7 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
 
 
 def _separate(parts: HeteroParts, relation: Relation) -> list[GraphParts]:
+    """Return a list with the parts of one relation's graph, which has its own schedule."""
     src_ids, dst_ids = parts.node_ids[relation[0]], parts.node_ids[relation[2]]
     return [build_part(parts.comm, parts.in_edges[relation], node_ids=dst_ids, src_ids=src_ids, n_src=len(src_ids),
                        options=parts.options, profile=parts.profile)]

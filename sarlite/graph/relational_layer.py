@@ -1,21 +1,32 @@
 """RelationalLayer: the relations that one layer of a relational model computes on."""
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Protocol
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.array_checks import Relation, check_rows
 from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.shared_state import OutputRows
 from sarlite.operators import fn, operator_table, relation_sums
 from sarlite.operators.evaluation import EVALUATIONS, check
 from sarlite.tape import Tensor
 
 
-class RelationalLayer:
-    """The graphs that one layer of a relational model computes on: a `LayerGraph` for each relation.
+class TypeRows(OutputRows, Protocol):
+    """Rows of one node type that a layer outputs on this rank."""
 
-    A `HeteroGraph` is the RelationalLayer of all its layers; a batch has a RelationalLayer for each layer. One fetch of
-    a node type's rows serves the relations out of that type.
+    @property
+    def n_dst(self) -> int: ...
+    @property
+    def node_type(self) -> str: ...
+
+
+class RelationalLayer:
+    """Base class of the graphs that one layer of a relational model computes on: a `LayerGraph` for each relation.
+
+    Every layer of a full-batch model computes on the same RelationalLayer, the `HeteroGraph`; a batch has another one
+    for each layer. One fetch of a node type's rows serves all relations out of that type.
 
     Attributes
     ----------
@@ -25,73 +36,89 @@ class RelationalLayer:
     relations: tuple[Relation, ...]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return the graphs of some relations, a dict for each fetch. The first call is collective."""
+        """Return the graphs of the relations in `chosen`, one dict for each fetch. The first call is collective."""
         raise NotImplementedError
 
-    def of(self, node_type: str) -> Any:
-        """Return the destinations of one type, which have `n_dst`, `dst_ids`, `node_type` and `comm`."""
+    def of(self, node_type: str) -> TypeRows:
+        """Return the destination rows of one node type."""
         raise NotImplementedError
 
-    def enter(self, h: Any) -> tuple["RelationalLayer", Any]:
-        """Return (graph, h) for a layer; see `LayerGraph.enter`."""
+    def enter(self, h: Mapping[str, Tensor]) -> tuple["RelationalLayer", Mapping[str, Tensor]]:
+        """Return the graph and the input rows, by node type, that a layer computes with; see `LayerGraph.enter`."""
         return self, h
 
-    def dst(self, h: Any) -> Any:
-        """Return the destination rows of h by type."""
+    def dst(self, h: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the destination rows by node type, from a layer's input rows by node type."""
         return h
 
-    def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Any]], reducer: str, *,
-                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None,
-                  evaluation: str | None = None) -> dict[str, Tensor]:
-        """Return {destination type: out}, where out_i sums the aggregations of all relations into the type. Collective.
+    def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]]], reducer: str, *,
+                  self_terms: Mapping[str, tuple[Tensor, Tensor]] | None = None, evaluation: str | None = None,
+                  own: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> dict[str, Tensor]:
+        """Aggregate each relation's messages, and add up the results by destination type. Collective.
 
-        out_i = sum over relations r of (reduce over r's in-edges (j, i) of messages[r]).
+        out_i = sum over relations r into i's type of (reduce over r's in-edges (j, i) of messages[r]).
 
         Parameters
         ----------
         messages : dict of relation to fn.copy_src(x), fn.linear(x, weight), fn.mul_edge(x, weight), fn.attend(...), \
                 fn.attend_linear(...), fn.message(function, src, dst, edge) or a function
-            Source rows are those of the relation's source type, in the order of `node_ids`. Relations without a message
-            are left out. The same relations on every rank.
+            Message of each relation; its source rows are the rows of the relation's source type, in the order of
+            `node_ids`. A relation without a message is left out. Every rank passes the same relations.
         reducer : {"sum", "mean", "sym", "max", "min", "softmax"}
             Reducer within each relation; see `Graph.aggregate`. `copy_src` supports all but "softmax"; `linear` "sum",
             "mean" and "sym"; `mul_edge` "sum", "mean", "max" and "min"; `attend` and `attend_linear` "sum"; a function
             all but "sym". "sym" divides by the square roots of i's in-degree and j's out-degree in the relation.
-        own : dict of str to (x, weight), optional
-            Products x W, (n_dst, n_in) by (n_in, n_out), that are added to the sums of a type: a layer's transform of
-            the destinations' own rows.
+        self_terms : dict of str to (x, weight), optional
+            Products x W that are added to the sums of a destination type, such as a layer's transform of the nodes'
+            own rows; x is (n_dst, n_in), W is (n_in, n_out).
         evaluation : {"inside", "first"}, optional
-            Evaluation order of the weights of `fn.linear`: inside the message, or sums first and products after. The
-            results are equal up to rounding. By default each relation takes the order that moves fewer bytes; see
-            `operators.evaluation`, and `evaluations` for the chosen orders.
+            How `fn.linear` is evaluated: "inside" multiplies by the weight inside the message, "first" sums first and
+            multiplies the sums. The results are equal up to rounding. By default each relation takes the way that moves
+            fewer bytes; `HeteroGraph.evaluations` lists the choices.
+        own : dict, optional
+            Deprecated name of `self_terms`.
 
         Returns
         -------
         dict of str to Tensor (n_dst, ...)
-            0 for a node without edges.
+            Sums by destination type; 0 for a node without edges.
 
         Raises
         ------
         ConfigError, ShapeError
-            An unknown relation, a message that does not fit the reducer, an input that does not fit, or sums and
-            products of different float dtypes that are added up.
+            A relation is unknown, a message does not fit the reducer, an input does not fit the graph, or sums and
+            products that are added up have different float dtypes.
 
         Notes
         -----
-        One fetch for each source type serves all its relations. A row that several relations need travels once, and
-        once more in backward if an operator needs it (case 2: a weight inside, attention). A tensor in several messages
-        travels once. The sum or mean of a constant tensor's rows is stored, as by `Graph.aggregate`; the first call
-        computes it by a fetch of its own, so that all calls add up in one order. The first call for a set of relations
-        out of a type builds their exchange.
+        One fetch for each source type serves all relations out of it. A row that several relations need travels once,
+        and once more in backward if an operator needs the row again (case 2: a weight inside the message, attention). A
+        tensor in several messages travels once. The sum or mean of a constant tensor's rows is stored, as by
+        `Graph.aggregate`; a separate fetch computes the sum in the first call, so that all calls add in the same order.
+        The first call for a set of relations out of a type builds their exchange.
 
         References
         ----------
         SAR, appendix A, Eq. 4.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import HeteroGraph, Tensor, fn
+        >>> writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+        >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 1]), cites: ([0], [1])}, {"author": 2, "paper": 2})
+        >>> authors, papers = Tensor(np.array([[1.0], [2.0]])), Tensor(np.array([[10.0], [20.0]]))
+        >>> out = graph.aggregate({writes: fn.copy_src(authors), cites: fn.copy_src(papers)}, "sum")
+        >>> out["paper"].data.tolist()
+        [[1.0], [12.0]]
         """
-        self._check_own(own or {})
+        if own is not None:
+            warnings.warn("aggregate: own is now called self_terms", DeprecationWarning, stacklevel=2)
+            self_terms = own
+        self._check_self_terms(self_terms or {})
         check(evaluation, EVALUATIONS)
         self._check_messages(messages, reducer)
-        products: list[relation_sums.Product] = [(to, x, weight) for to, (x, weight) in (own or {}).items()]
+        products: list[relation_sums.Product] = [(to, x, weight) for to, (x, weight) in (self_terms or {}).items()]
         fetches: list[list[relation_sums.Summand]] = []
         sums: dict[str, Tensor] = {}
         for graphs in self.by_source(messages):
@@ -112,13 +139,13 @@ class RelationalLayer:
             _add(sums, outputs)
         return _add(sums, relation_sums.add_up(fetches, products) if fetches or products else {})
 
-    def _check_own(self, own):
-        for to, (x, weight) in own.items():
+    def _check_self_terms(self, self_terms):
+        for to, (x, weight) in self_terms.items():
             n_dst = self.of(to).n_dst
             if x.ndim != 2 or weight.ndim != 2 or x.shape != (n_dst, len(weight)):
                 needed = f"({n_dst}, n_in) and (n_in, n_out)"
-                raise ShapeError(f"own[{to!r}]: x {x.shape} and weight {weight.shape} are not {needed}")
-            check_rows(f"own[{to!r}]: x", x, self.of(to).comm.size)
+                raise ShapeError(f"self_terms[{to!r}]: x {x.shape} and weight {weight.shape} are not {needed}")
+            check_rows(f"self_terms[{to!r}]: x", x, self.of(to).comm.size)
 
     def _check_messages(self, messages, reducer):
         for relation, message in messages.items():
@@ -135,9 +162,9 @@ def _evaluated(message, evaluation):
 
 
 def _store_constant_sums(graphs, calls):
-    """Store the sums of constant rows that no earlier call has stored, by a fetch of their own.
+    """Compute and store the sums of constant rows that are not stored yet, in a separate fetch.
 
-    Then the first call adds up the other relations in the order of all later calls.
+    The first call then adds up the other relations in the same order as later calls, which find the sums stored.
     """
     missing = [(graphs[relation], relation, call) for relation, call in calls.items()
                if call.kept_sums is not None and call.kept_output is None]
@@ -146,7 +173,10 @@ def _store_constant_sums(graphs, calls):
 
 
 def _sum_key(relation, graph, call):
-    """Return the relation if its output is multiplied or fetched alone; else the type whose sum it joins."""
+    """Return the key under which a relation's output is added up: the relation itself, or its destination type.
+
+    The output is kept separate if a weight multiplies it afterwards, or if the relation has a fetch of its own.
+    """
     separate = graph.has_own_exchange or call.weight is not None
     return relation if separate else relation[2]
 

@@ -1,4 +1,4 @@
-"""Divide whole graphs among ranks: a graph of one relation, and the edge lists of several relations."""
+"""Functions that divide a graph that every rank holds: a graph of one relation, or the edge lists of several."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,17 +16,19 @@ from sarlite.structure.part_edges_csr import InEdges
 from sarlite.types import Array, ArrayLike
 
 
-class OwnPart(NamedTuple):
-    """One rank's part of a whole graph.
+class DividedPart(NamedTuple):
+    """Arrays of one rank's part of a divided graph.
 
     Attributes
     ----------
     edges : InEdges
         In-edges of the part's rows.
     node_ids : (n_dst,) int64
+        Global ids of the part's rows.
     src_ids : (n_src,) int64, or None
         Global ids of the part's sources, if the graph is bipartite.
     edge_ids : (n_edges,) int64
+        Global ids of the in-edges.
     """
 
     edges: InEdges
@@ -36,7 +38,7 @@ class OwnPart(NamedTuple):
 
 
 def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
-                 src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> OwnPart:
+                 src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> DividedPart:
     """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
 
     Parameters
@@ -48,7 +50,7 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
         Number of source nodes.
     bipartite : bool
     parts, src_parts, order, seed
-        As of `Graph.shard`.
+        See `Graph.shard`.
     """
     if comm.size > 1:
         agree(comm, (edges, n_src), "graph")
@@ -73,26 +75,30 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
     where = np.repeat(edges.indptr[node_ids] - indptr[:-1], lengths) + np.arange(indptr[-1])
     edge_ids = where if edges.numbers is None else edges.numbers[where].astype(np.int64)
     loops = None if edges.added_loops is None else edges.added_loops[node_ids]
-    return OwnPart(InEdges(indptr, new_number[edges.indices[where]], added_loops=loops), node_ids,
+    return DividedPart(InEdges(indptr, new_number[edges.indices[where]], added_loops=loops), node_ids,
                    np.flatnonzero(src_owners == comm.rank) if bipartite else None, edge_ids)
 
 
 def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
-    """Divide both sides; METIS divides the graph of all nodes, sources after destinations."""
+    """Return the rank of each destination and of each source of a bipartite graph. Collective.
+
+    METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
+    """
     n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
     if not isinstance(both, str) and src_parts is None:
         raise ConfigError("src_parts: a bipartite graph's sources need a division too")
-    if all(isinstance(given, str) and given == "metis" for given in (parts, both)):
+    if all(isinstance(method, str) and method == "metis" for method in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
         owners = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
         parts, both = owners[:n_dst], owners[n_dst:]
     refused = {"metis": "metis divides both sides of a bipartite graph or none",
                "fennel": "fennel divides no bipartite graph"}
-    return [_division(comm, given, n, name, "shard", _by_number(comm, n, seed, refused))
-            for name, given, n in (("parts", parts, n_dst), ("src_parts", both, n_src))]
+    return [_division(comm, division, n, name, "shard", _without_edges(comm, n, seed, refused))
+            for name, division, n in (("parts", parts, n_dst), ("src_parts", both, n_src))]
 
 
 def _order(comm, edges, order, seed):
+    """Return the permutation `order`, checked; rank 0 computes it if `order` names a method. Collective."""
     if isinstance(order, str):
         orders.check_method(order)
         method = order
@@ -107,7 +113,7 @@ def _order(comm, edges, order, seed):
 
 def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
                      parts: TypedParts, seed: int) -> RelationArrays:
-    """Divide the nodes of each type; return this rank's part. Collective.
+    """Divide the nodes of each type, and return this rank's rows and in-edges; see `HeteroGraph.from_edges`. Collective.
 
     Returns
     -------
@@ -115,8 +121,8 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
     node_ids : dict of str to (n,) int64
         Ids of this rank's rows of each type.
     edge_ids : dict of relation to (n_edges,) int64
-        Index of each of this rank's edges in the relation's edge list, without the relations whose indices are
-        0, 1, 2, ...
+        Index of each of this rank's edges in the relation's edge list. A relation whose indices are 0, 1, 2, ... has no
+        entry.
     """
     owners = _typed_parts(comm, edges, n_nodes, parts, seed)
     node_ids = {name: np.flatnonzero(ranks == comm.rank) for name, ranks in owners.items()}
@@ -136,7 +142,7 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
 
 
 def _typed_parts(comm, edges, n_nodes, parts, seed):
-    """Return the rank of each node, by type."""
+    """Return the rank of each node, a dict by type. Collective."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
     by_type = isinstance(parts, Mapping)
@@ -148,10 +154,11 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
         raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
     refused = {method: f"{method} divides the nodes of all types together, or none" for method in partition.BALANCED}
     return {name: _division(comm, parts if isinstance(parts, str) else parts[name], n, f"parts of {name!r}", repr(name),
-                            _by_number(comm, n, seed, refused)) for name, n in n_nodes.items()}
+                            _without_edges(comm, n, seed, refused)) for name, n in n_nodes.items()}
 
 
 def _divide_together(n_parts, edges, n_nodes, method, seed):
+    """Return the rank of each node, type after type, from a partition of the graph of all types."""
     owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
     return np.concatenate([*owners.values()])
 
@@ -160,9 +167,9 @@ def _divide_together(n_parts, edges, n_nodes, method, seed):
 
 
 def _division(comm, parts, n, name, source, divide):
-    """Return the rank of each of n nodes. Collective.
+    """Return the rank of each of n nodes, checked, the same on every rank. Collective.
 
-    If `parts` names a method, rank 0 calls `divide(method)`. Errors name `name` and `source`.
+    If `parts` is the name of a method, rank 0 calls `divide(method)`. Errors name the argument, `name`, and `source`.
     """
     if isinstance(parts, str):
         method = parts
@@ -172,8 +179,8 @@ def _division(comm, parts, n, name, source, divide):
     return parts
 
 
-def _by_number(comm, n, seed, refused):
-    """Return a function that divides n nodes by a method that sees no edges; `refused` has errors by method."""
+def _without_edges(comm, n, seed, refused):
+    """Return a function that divides n nodes by a method that reads no edges; `refused` maps other methods to errors."""
     def divide(method):
         if method in refused:
             raise ConfigError(refused[method])
@@ -183,7 +190,7 @@ def _by_number(comm, n, seed, refused):
 
 
 def _row_numbers(parts, order=None):
-    """Return the row number of each node; rows are sorted by rank, then by the order or the id."""
+    """Return the row number of each node: nodes are numbered by rank, and within a rank by `order` or by id."""
     by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
     numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
     numbers[by_part] = np.arange(len(parts))
@@ -196,5 +203,5 @@ def _on_root(comm, action):
 
 
 def _kind(parts):
-    """Return the method or the name of the type, which ranks must agree on before they compare values."""
+    """Return `parts` if it names a method, else the name of its type; ranks compare these before they compare values."""
     return parts if isinstance(parts, str) else type(parts).__name__

@@ -1,24 +1,25 @@
-"""SharedState: the attributes that Graph and HeteroGraph have in common, and what copies and pickles of graphs are."""
+"""SharedState: the attributes that Graph and HeteroGraph have in common, and the rules for their copies and pickles."""
 
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from sarlite.comm import Communicator
 from sarlite.profile import Profile
 from sarlite.schedule.communicator_state import CommState, Memo
+from sarlite.types import Array
 
 T = TypeVar("T", bound="SharedState")
 U = TypeVar("U", bound="Unchanging")
 
 
 class Unchanging:
-    """Base class of objects that never change: a deep copy is the object itself, on any number of ranks."""
+    """Base class of immutable objects: `copy.deepcopy` returns the object itself."""
 
-    def __deepcopy__(self: U, memo: dict[int, Any]) -> U:
+    def __deepcopy__(self: U, memo: dict[int, object]) -> U:
         return self
 
 
 class SharedState(Unchanging):
-    """A graph's communicator, its counters, and the results that its ranks computed together.
+    """Base class of graphs: the communicator, the counters, and the results that the ranks computed together.
 
     Attributes
     ----------
@@ -26,7 +27,7 @@ class SharedState(Unchanging):
     profile : Profile
         Counters of bytes and remote buffers.
     memo : Memo
-        Results that later calls use, as scales and sums of constant rows. `recover` voids them.
+        Results that later calls use again, such as sums of constant rows. `recover` discards them.
     """
 
     def __init__(self, comm: Communicator, profile: Profile, state: CommState) -> None:
@@ -42,15 +43,25 @@ class SharedState(Unchanging):
         return self.copy_without_memo()
 
     def recover(self) -> None:
-        """Make the graphs of the communicator usable again after an aggregation that failed. Collective.
+        """Make all graphs of this communicator usable again after an aggregation that failed. Collective.
 
-        Later calls compute the stored results and exchanges again.
+        After a failure every call on these graphs raises a PeerError until each rank has called `recover`. Stored
+        results and exchanges are computed again when they are next needed.
         """
         self.memo.state.recover()
 
 
-def check_whole(graph: Any) -> None:
-    """Raise a TypeError if a graph to be pickled is a part: peers, which exchange rows with it, have no copy."""
+class OutputRows(Protocol):
+    """Rows that a layer outputs on this rank, as norms and activations use them: a graph, a `NodeType` or a batch."""
+
+    @property
+    def comm(self) -> Communicator: ...
+    @property
+    def dst_ids(self) -> Array: ...
+
+
+def check_whole(graph: OutputRows | SharedState) -> None:
+    """Raise a TypeError if `graph` is one rank's part of a graph: such a part cannot be pickled without its peers."""
     if graph.comm.size > 1:
         raise TypeError(f"a part of a {type(graph).__name__} on {graph.comm.size} ranks is not pickled, as its peers "
                         "exchange rows with it: pickle the whole graph, or its edges, and divide it on the ranks of "

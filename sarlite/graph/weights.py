@@ -1,4 +1,4 @@
-"""Edge values as arrays: weights, which sums multiply by, and features."""
+"""Checks and sums of edge values: weights, which sums multiply by, and features."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,18 +12,19 @@ from sarlite.structure import validation
 from sarlite.structure.edges import row_chunks
 from sarlite.types import Array, ArrayLike, DType
 
-_CHUNK = 1 << 20  # edges that are summed at a time
+_CHUNK = 1 << 20  # number of edges that are summed at a time
 
 
 class EdgeValues(NamedTuple):
-    """Values on a rank's in-edges, in the order of `edge_ids`.
+    """Weights and features of a rank's in-edges, in the order of `edge_ids`.
 
     Attributes
     ----------
     weight : (n_edges,) float array, or None
     features : (n_edges, n_edge_features) float array, or None
     negative : (int, float), or None
-        Global id and weight of the first edge of any rank whose weight is negative; the same on every rank.
+        Global id and weight of one edge, of any rank, whose weight is negative; the same on every rank. None if no
+        weight is negative.
     """
 
     weight: Array | None = None
@@ -31,35 +32,35 @@ class EdgeValues(NamedTuple):
     negative: tuple[int, float] | None = None
 
     def check_degrees(self) -> None:
-        """Raise a DataError on every rank if a weight is negative, because degrees are sums of weights."""
+        """Raise a DataError on every rank if a weight of any rank is negative, because degrees are sums of weights."""
         if self.negative is not None:
             edge, value = self.negative
             raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
 
     def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None]":
-        """Return the weights and the features of some of the edges."""
+        """Return the weights and the features of the edges at `index`; None stays None."""
         return (None if self.weight is None else self.weight[index],
                 None if self.features is None else self.features[index])
 
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "") -> EdgeValues:
-    """Return the values on a rank's in-edges as float arrays. Collective.
+    """Return checked edge values as float arrays. Collective.
 
     Parameters
     ----------
     comm : Communicator
     weight, features : array, or None
     edge_ids : callable
-        Returns the (n_edges,) global ids of the edges.
+        Function () -> (n_edges,) global ids of the edges; called only for the error of a negative weight.
     n_edges : int
     owner : str
-        Text that errors append to the name of the values, as the relation.
+        Text that errors append to the name of the values, such as " of" and a relation.
 
     Raises
     ------
     ShapeError, DataError
-        As `Graph.with_edge_values`.
+        See `Graph.with_edge_values`.
     """
     weight, features = together(comm, lambda: (_finite(f"edge_weight{owner}", weight, n_edges, 1),
                                                _finite(f"edge_features{owner}", features, n_edges, 2)))
@@ -69,7 +70,10 @@ def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLi
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
-    """Return finite numbers as float32 or float64, one number or one row an edge; None stays None."""
+    """Return edge values as a float32 or float64 array with one number or one row for each edge; None stays None.
+
+    Raises a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
+    """
     if values is None:
         return None
     array = check_array(name, values)
@@ -83,14 +87,17 @@ def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> A
 
 def _first_negative(comm: Communicator, weight: Array,
                     edge_ids: Callable[[], Array]) -> tuple[int, float] | None:
-    """Return (id, weight) of the first rank's first edge with a negative weight, or None. Collective."""
+    """Return (id, weight) of the first edge with a negative weight on the lowest rank that has one; None without one.
+
+    Collective.
+    """
     at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
     local = None if at is None else (int(edge_ids()[at]), float(weight[at]))
     return next((negative for negative in comm.allgather(local) if negative is not None), None)
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError if values of the edges that the caller gave would also fit the graph's edges."""
+    """Raise a ConfigError, naming the edge values `name`, if `LayerGraph.ambiguous_edge_count` is not 0."""
     if ambiguous_edge_count:
         raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as "
                           "many, so that values of the given edges would fit, but as other edges'; drop equal edges "
@@ -98,7 +105,13 @@ def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
 
 
 def range_error(weight: Array, values: Array) -> DataError | None:
-    """Return the error for the first of the `values`, computed from `weight`, that is not finite; None if all are."""
+    """Return a DataError that names the first weight whose value in `values` is not finite; None if all are finite.
+
+    Parameters
+    ----------
+    weight, values : (n_edges,) float arrays
+        Edge weights, and numbers computed from them, such as the weights as another dtype.
+    """
     finite = np.isfinite(values)
     if finite.all():
         return None
@@ -115,22 +128,23 @@ def check_range(weight: Array | None, dtype: DType) -> None:
 
 
 def positive(degrees: Array) -> Array:
-    """Return the degrees with each 0 replaced by 1."""
+    """Return a copy of `degrees` with each 0 replaced by 1."""
     return np.where(degrees == 0, 1.0, degrees)
 
 
 def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
-    """Return the sums of the rows of a CSR, (n_rows,) float64, computed a chunk of edges at a time.
+    """Return the sum of the values in each row of a CSR, (n_rows,) float64, computed from chunks of edges.
 
     Parameters
     ----------
     indptr : (n_rows + 1,) int64
     values : callable
-        Returns the values of a slice of the CSR's edges.
+        Function of a slice of the CSR's edges -> the values of these edges.
 
     Notes
     -----
-    A row's sum has the same bits for any order of its edges, because the order depends on the partition.
+    The bits of a sum do not depend on the order of the row's edges. That order depends on the partition, and results
+    must not.
     """
     out = np.zeros(len(indptr) - 1)
     for low, high in row_chunks(indptr, _CHUNK):
@@ -140,7 +154,8 @@ def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
 
 
 def _fixed_point_sums(indptr: Array, values: Array) -> Array:
-    """Return each row's sum; the values are added as integer multiples of 2^-60 of the row's largest power of two."""
+    """Return each row's sum, added in integer arithmetic: as multiples of 2^-60 of a power of two above the row's values.
+    """
     lengths = np.diff(indptr)
     nonempty, starts = lengths > 0, indptr[:-1][lengths > 0]
     sums = np.zeros(len(lengths))
@@ -158,7 +173,14 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Reorder values that follow the rows' edges to the order of edge values."""
+    """Return values given in the order of the CSR's edges, (n_edges,), in the order of edge values.
+
+    Parameters
+    ----------
+    values : (n_edges,) array
+    numbers : (n_edges,) int array, or None
+        Index of each CSR edge in edge values; None if the two orders are the same.
+    """
     if numbers is None:
         return values
     out = np.empty_like(values)

@@ -9,9 +9,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError, ShapeError, whole
-from sarlite.graph.graph_set import GraphSet
-from sarlite.graph.hetero import NodeType
-from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.shared_state import OutputRows
 from sarlite.nn.activate import activate
 from sarlite.nn.arguments import floating, rows_of, share, source
 from sarlite.nn.module import Module, Parameter
@@ -189,7 +187,7 @@ class Activation(Module):
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)
 
-    def __call__(self, x: Tensor, graph: LayerGraph | NodeType | GraphSet, overwrite: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, graph: OutputRows, overwrite: bool = False) -> Tensor:
         """Activate this rank's rows.
 
         Parameters

@@ -11,10 +11,9 @@ from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch import NeighborLoader
-from sarlite.minibatch.batch import FixedBatch, FullBatch
+from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch, Hidden
 from sarlite.minibatch.part_edges import share
 from sarlite.structure.part_edges_csr import owners
-from sarlite.tape import Tensor
 from sarlite.tape.row_index import selected_rows
 from sarlite.tasks.negatives import Candidates
 from sarlite.types import Array
@@ -42,17 +41,17 @@ class LinkBatch:
     lasting: ClassVar[bool] = False
     outputs: ClassVar[None] = None
 
-    def __init__(self, graph: LinkGraph, labels: Array, step: int, n_global: int) -> None:
-        self.graph, self.labels, self.step, self.n_global = graph, labels, step, n_global
+    def __init__(self, graph: LinkGraph, nodes: Batch, labels: Array, step: int, n_global: int) -> None:
+        self.graph, self._nodes, self.labels, self.step, self.n_global = graph, nodes, labels, step, n_global
         self.rows = np.arange(graph.n_dst)
 
     @property
-    def x(self) -> Tensor:
-        return self.graph.nodes.x
+    def x(self) -> Hidden:
+        return self._nodes.x
 
     @property
     def graphs(self) -> list[Any]:
-        return self.graph.nodes.graphs
+        return self._nodes.graphs
 
 
 class LinkLoader(NeighborLoader):
@@ -120,7 +119,7 @@ class LinkLoader(NeighborLoader):
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling,
                               relations=self._candidates.relations_of(of))
-            return LinkBatch(graph, self._labels[of], step, self._seeds.count(step))
+            return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step))
 
     def _nodes(self, step, heads, tails, without):
         """Return the batch of the nodes at both ends, and the ends as row numbers of the batch. Collective."""

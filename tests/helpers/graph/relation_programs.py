@@ -221,7 +221,7 @@ class Parts:
             for relation, message in messages.items()
         }
         found = self.graph.aggregate(
-            made, reducer, own={to: (h[to], leaves[w]) for to, w in own.items()}, evaluation=evaluation
+            made, reducer, self_terms={to: (h[to], leaves[w]) for to, w in own.items()}, evaluation=evaluation
         )
         return {to: in_rows(out, (-1,)) for to, out in found.items()}
 

@@ -256,7 +256,7 @@ def test_sums_over_several_source_types_are_one_array():
     messages = {r: fn.linear(x[r[0]], weights[r]) for r in edges}
     tracemalloc.start()
     try:
-        out = graph.aggregate(messages, "mean", evaluation="inside", own=own)
+        out = graph.aggregate(messages, "mean", evaluation="inside", self_terms=own)
         most = tracemalloc.get_traced_memory()[1] / (8 * n * width)
     finally:
         tracemalloc.stop()
@@ -275,10 +275,10 @@ def test_sums_that_cannot_be_one_array():
         graph.aggregate({WRITES: fn.copy_src(np.arange(len(X["author"])))}, "sum")
     single = Tensor(X["paper"].astype(np.float32)), Tensor(values(1, N_IN, 2).astype(np.float32))
     with pytest.raises(ShapeError, match="float32 into paper, float64 into paper: one float dtype"):
-        graph.aggregate({WRITES: messages[WRITES]}, "sum", own={"paper": single})
+        graph.aggregate({WRITES: messages[WRITES]}, "sum", self_terms={"paper": single})
     for wrong in ((X["paper"], values(1, N_IN + 1, 2)), (X["paper"][1:], values(1, N_IN, 2)), (X["paper"], values(1, N_IN))):
-        with pytest.raises(ShapeError, match=r"own\['paper'\]: x \(.*\) and weight \(.*\) are not \(23, n_in\) and \(n_in, n_out\)"):
-            graph.aggregate({WRITES: messages[WRITES]}, "sum", own={"paper": tuple(map(Tensor, wrong))})
+        with pytest.raises(ShapeError, match=r"self_terms\['paper'\]: x \(.*\) and weight \(.*\) are not \(23, n_in\) and \(n_in, n_out\)"):
+            graph.aggregate({WRITES: messages[WRITES]}, "sum", self_terms={"paper": tuple(map(Tensor, wrong))})
     wide = Tensor(values(1, N_IN, 3))
     for first in (CITES, WRITES):
         x, y = (Tensor(X[r[0]]) for r in (first, ABOUT if first == CITES else REVIEWS))

@@ -214,7 +214,7 @@ def test_local_is_the_graph_without_its_cut_edges():
         (batch,) = NeighborLoader(nodes, own, None, slice(None), fanouts=(-1,), batch_size=23, **options)
         g, h = batch.layers(1)[0].enter(batch.x)
         messages = {r: fn.linear(h[r[0]], Tensor(values(9, 3, 2))) for r in g.relations if r[2] == "paper"}
-        out = g.aggregate(messages, "sym", own={"paper": (g.dst(h)["paper"], Tensor(values(8, 3, 2)))})["paper"]
+        out = g.aggregate(messages, "sym", self_terms={"paper": (g.dst(h)["paper"], Tensor(values(8, 3, 2)))})["paper"]
         return dict(zip(batch.dst_ids.tolist(), out.data))
 
     expected = sums(HeteroGraph.from_edges(inner, N_NODES))

@@ -103,7 +103,7 @@ def relational(comm, messages, options, name="exact"):
     learned = {kind: Tensor(rows[graph.node_ids[kind]], True, placement="rows") for kind, rows in x.items()}
     with numerics.using(Exact(comm) if name == "exact" else None):
         made, own = messages({kind: (Tensor(t.data, placement="rows"), t) for kind, t in learned.items()})
-        out = graph.aggregate(made, "sum", own=own)["c"]
+        out = graph.aggregate(made, "sum", self_terms=own)["c"]
         g = np.cos(np.add.outer(graph.node_ids["c"], np.arange(4))).astype(np.float32)
         out.backward(g.reshape(out.shape))
     return [out.data, *(t.grad for t in learned.values() if t.grad is not None)]

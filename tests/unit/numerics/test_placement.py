@@ -72,8 +72,8 @@ def test_a_learned_tensor_that_all_ranks_hold_is_no_rows_of_a_graph_on_several_r
                 with pytest.raises(ConfigError, match="is the same on every rank, but each rank needs its own"):
                     graph.aggregate(message, "sum")
             hetero = HeteroGraph.from_edges({("a", "to", "a"): edges}, {"a": 4}, comm=comm, parts="contiguous")
-            with pytest.raises(ConfigError, match=r"own\['a'\]: x of shape .* is the same on every rank"):
-                hetero.aggregate({}, "sum", own={"a": (nn.Parameter(np.ones((hetero.of("a").n_dst, 2))), nn.Parameter(np.eye(2)))})
+            with pytest.raises(ConfigError, match=r"self_terms\['a'\]: x of shape .* is the same on every rank"):
+                hetero.aggregate({}, "sum", self_terms={"a": (nn.Parameter(np.ones((hetero.of("a").n_dst, 2))), nn.Parameter(np.eye(2)))})
 
     for n_ranks, name in ((1, "fast"), (1, "exact"), (2, "fast"), (2, "exact")):
         threads.run(n_ranks, work, name)

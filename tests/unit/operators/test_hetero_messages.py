@@ -108,7 +108,7 @@ def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
             messages = {WRITES: fn.copy_src(constant["author"]), REVIEWS: fn.copy_src(h["author"]), CITES: fn.copy_src(h["paper"]),
                         ABOUT: fn.copy_src(constant["field"])}
             for _ in range(3):
-                out = graph.aggregate(messages, "mean", own={"paper": (h["paper"], weight)})["paper"]
+                out = graph.aggregate(messages, "mean", self_terms={"paper": (h["paper"], weight)})["paper"]
                 ops.cross_entropy(out, np.arange(len(out.data)) % 5, np.arange(len(out.data)), N_NODES["paper"]).backward()
                 found.append([array.copy() for array in (out.data, weight.grad, h["author"].grad, h["paper"].grad)])
                 weight.grad = h["author"].grad = h["paper"].grad = None

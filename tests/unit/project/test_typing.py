@@ -56,7 +56,7 @@ ANNOTATED = {
     "sarlite.optim": ("Optimizer", "SGD", "Adam", "constant", "cosine", "steps", "warmup", "schedule"),
     "sarlite.graph.propagation": ("Propagation",),
     "sarlite.graph.correct_and_smooth": ("CorrectAndSmooth", "check_probabilities"),
-    "sarlite.graph.array_checks": ("check_array", "check_csr", "check_distinct", "check_edge_lists", "check_own_relations",
+    "sarlite.graph.array_checks": ("check_array", "check_csr", "check_distinct", "check_edge_lists", "check_part_relations",
                                        "check_sources", "check_relation"),
     "sarlite.graph.build": ("build_from_edges", "build_from_csr", "build_from_scipy", "build_from_networkx",
                                 "build_from_rows", "build_part", "sort_by_id"),
