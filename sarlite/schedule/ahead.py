@@ -1,4 +1,4 @@
-"""A thread that makes items before they are needed and stays a bounded number of items ahead."""
+"""A thread that runs a generator a bounded number of items ahead of its consumer."""
 
 import contextvars
 import queue
@@ -18,49 +18,49 @@ class Ahead(Generic[T]):
 
     Parameters
     ----------
-    produce : callable (leave) -> iterator
-        Generator function. It calls `leave()` before it makes each item, and ends if that returns False.
+    produce : callable (may_continue) -> iterator
+        Generator function. The generator calls `may_continue()` before each item, and ends if the result is False.
     room : int
-        Number of items that may be made before the first `release`.
+        Number of items that the generator may produce before the first `release`.
     name : str
         Name of the thread.
 
     Notes
     -----
-    The thread may make `room` items and one more for each `release`, and makes them all even after `stop`. A collective
-    generator therefore ends after the same item on all ranks. `stop(at_once=True)` takes back unused permissions. An
-    exception of the generator is raised by `take` or by `finish`.
+    The generator may produce `room` items, and one more for each `release`. It produces all of them, even after `stop`,
+    so a generator with collective calls ends after the same item on all ranks. `stop(at_once=True)` withdraws the
+    permission for items that are not produced yet. `take` or `finish` raises an exception of the generator.
     """
 
     def __init__(self, produce: Callable[[Callable[..., bool]], Iterator[T]], room: int, name: str) -> None:
         self._ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-        self._leaves: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._permits: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._goes_on = self._wanted = True
         for _ in range(room):
-            self._leaves.put(True)
-        context = contextvars.copy_context()  # the consumer's buffers are the thread's
+            self._permits.put(True)
+        context = contextvars.copy_context()  # the thread allocates from the consumer's buffer pool
         self._thread = threading.Thread(target=context.run, args=(self._work, produce), name=name, daemon=True)
         self._thread.start()
 
     def _work(self, produce):
         try:
-            kernels.set_threads(1)  # this thread's own; a second team would fight for the cores with the computing one
-            for item in produce(self._leave):
+            kernels.set_threads(1)  # for this thread only: a second team of threads would compete for the cores
+            for item in produce(self._may_continue):
                 if self._wanted:
                     self._ready.put((item, None))
                 del item
             self._ready.put((None, StopIteration()))
-        except BaseException as error:  # handed to the consumer, which raises it
+        except BaseException as error:  # passed to the consumer, whose `take` or `finish` raises it
             self._ready.put((None, error))
 
-    def _leave(self, wait=True):
-        """Wait until one more item may be made. Return False if the thread must end.
+    def _may_continue(self, wait=True):
+        """Wait until the generator may produce one more item; return False if the generator must end.
 
-        Without `wait` also return False if no item may be made yet.
+        With wait=False, also return False if no further item is permitted yet.
         """
         if self._goes_on:
             try:
-                self._goes_on = self._leaves.get(block=wait)
+                self._goes_on = self._permits.get(block=wait)
             except queue.Empty:
                 return False
         return self._goes_on
@@ -73,17 +73,20 @@ class Ahead(Generic[T]):
         return cast(T, item)
 
     def release(self) -> None:
-        """Let the thread make one more item."""
-        self._leaves.put(True)
+        """Permit the generator to produce one more item."""
+        self._permits.put(True)
 
     def stop(self, at_once: bool = False) -> None:
-        """Ask the thread to end; the caller takes no further items."""
+        """Ask the thread to end after the permitted items; with `at_once`, after the current item.
+
+        The caller must not take further items after `at_once`.
+        """
         if at_once:
             self._wanted = False
             with suppress(queue.Empty):
                 while True:
-                    self._leaves.get(block=False)
-        self._leaves.put(False)
+                    self._permits.get(block=False)
+        self._permits.put(False)
 
     def wait(self) -> None:
         """Wait until the thread has ended."""
@@ -102,18 +105,32 @@ class Ahead(Generic[T]):
 
 
 def ahead(make: Callable[[S], T], items: Iterable[S], n: int) -> Generator[T, None, None]:
-    """Yield make(item) for each item; a thread computes up to `n` items ahead.
+    """Yield make(item) for each item, while a thread computes up to `n` values ahead of the consumer.
 
-    With n = 0 each value is computed when it is requested, without a thread. An exception of `make` is raised in place
-    of its value. The thread has ended when the iterator is closed or exhausted.
+    Parameters
+    ----------
+    make : callable (item) -> value
+        Called in the thread. An exception of `make` is raised to the consumer in place of the value.
+    items : iterable
+    n : int
+        Number of values computed ahead. With 0 each value is computed when it is requested, without a thread.
+
+    Notes
+    -----
+    The thread has ended once the iterator is closed or exhausted.
+
+    Examples
+    --------
+    >>> list(ahead(lambda k: k * k, [1, 2, 3], 1))
+    [1, 4, 9]
     """
     if n == 0:
         yield from map(make, items)
         return
 
-    def produce(leave):
+    def produce(may_continue):
         for item in items:
-            if not leave():
+            if not may_continue():
                 return
             yield make(item)
 

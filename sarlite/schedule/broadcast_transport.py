@@ -1,38 +1,40 @@
-"""Rows broadcast in turn, in one order on every rank (MG-GCN 4.1, Figure 2), or ahead by a thread (MG-GCN 4.3)."""
+"""Transport of mode "broadcast": each rank in turn broadcasts its rows to all ranks (MG-GCN 4.1, Figure 2).
+
+With prefetch, a thread runs the broadcasts ahead of the computation (MG-GCN 4.3).
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from sarlite.comm import Communicator, Request
 from sarlite.comm.wire_arrays import check_calls
-from sarlite.schedule.ahead import Ahead
+from sarlite.schedule.communicator_state import Waitable
 from sarlite.schedule.messages import allocate
 from sarlite.schedule.pieces import Piece
 from sarlite.schedule.transport import Fetch, Transport, wait_all
 from sarlite.types import Array
 
 MOVED_BYTES = 1 << 17
-"""Bytes of rows that are moved at once, each time copied: few, so that they stay in the processor's cache."""
+"""Number of bytes that `columns_of` moves in one copy: few, so that they stay in the processor's cache."""
 
 
 class Broadcasts(Fetch):
-    """Brings the rows of pieces by broadcasts.
+    """Fetches the rows of pieces by broadcasts: for each piece, the owner of the rows sends them to every rank.
 
-    The source of a piece sends all its rows, or a range of them, to every rank. With prefetch a thread brings the rows
-    of up to `prefetch` ranks ahead of the rows in use. Two broadcasts are then in progress at a time, so that the setup
-    of the second is hidden behind the first.
+    The owner sends all its rows, or a range of its rows. With prefetch a thread fetches the rows of up to `prefetch`
+    ranks ahead of the rows in use. Then two broadcasts are in progress at a time, so that the setup of the second is
+    hidden behind the first.
 
-    If the computation fails on a rank, the rank still takes part in the remaining broadcasts and drops their rows.
-    Other ranks, which may have failed at another piece, wait for it.
+    If the computation fails on a rank, the rank still takes part in the remaining broadcasts and drops their rows,
+    because the other ranks wait for it.
     """
 
     def __init__(self, transport: Transport, pieces: Sequence[Piece], arrays: tuple[Array, ...], phase: str) -> None:
         super().__init__(transport, pieces, arrays, phase)
-        self.left = deque(self.coming)
+        self.remaining = deque(self.coming)
 
     def __enter__(self):
         if self.coming and not self.goes_ahead:
@@ -48,15 +50,15 @@ class Broadcasts(Fetch):
         return transport.comm.channel("broadcast")
 
     @property
-    def threads(self) -> list[Ahead[Any]]:
+    def threads(self) -> list[Waitable]:
         return self.transport.state.broadcasting
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
         if error is not None and not self.ahead:
-            while self.left:
-                self.bring(self.left[0])
+            while self.remaining:
+                self.bring(self.remaining[0])
 
     def check(self) -> None:
         """Raise a ShapeError on every rank unless all ranks broadcast rows of the same shape and dtype. Collective."""
@@ -68,31 +70,34 @@ class Broadcasts(Fetch):
             super().release(piece)
 
     def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
-        self.left.popleft()
+        self.remaining.popleft()
         try:
             return self.start(piece)(), ()
         except BaseException:
-            self.left.clear()  # nobody knows how far the other ranks are
+            self.remaining.clear()  # a broadcast failed, so this rank does not know how far the other ranks are
             raise
 
-    def produce(self, leave: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
-        under_way = deque[Callable[[], tuple[Array, ...]]]()
+    def produce(self, may_continue: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
+        in_progress = deque[Callable[[], tuple[Array, ...]]]()
         self.check()
         for piece in self.coming:
-            if not piece.own and not leave(wait=False):
-                while under_way:  # before rows are freed they must be here
-                    yield under_way.popleft()()
-                leave()
-            under_way.append(self.start(piece))
-            if len(under_way) > 1:
-                yield under_way.popleft()()
-        while under_way:
-            yield under_way.popleft()()
+            if not piece.own and not may_continue(wait=False):
+                while in_progress:  # the consumer releases rows only after it has taken them
+                    yield in_progress.popleft()()
+                may_continue()
+            in_progress.append(self.start(piece))
+            if len(in_progress) > 1:
+                yield in_progress.popleft()()
+        while in_progress:
+            yield in_progress.popleft()()
 
     def start(self, piece: Piece) -> Callable[[], tuple[Array, ...]]:
-        """Start to broadcast the rows of a piece.
+        """Start the broadcasts of a piece's rows, one for each array.
 
-        Return a function that waits for the transfer and returns the rows of the piece's columns.
+        Returns
+        -------
+        callable () -> tuple of (n_columns, ...) array
+            Waits for the broadcasts and returns the rows of the piece's columns.
         """
         (arrival,) = piece.arrivals
         if piece.own:
@@ -116,14 +121,21 @@ class Broadcasts(Fetch):
 
 
 def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
-    """Return the needed rows; if their numbers ascend, move the rows to the front of `rows` in place.
+    """Return `rows[needed]`, without a second array if the row numbers `needed` ascend.
 
-    Each row only moves towards the front, and never over a row that is still to be read.
+    Ascending rows are moved to the front of `rows` in place. Each row moves towards the front only, and never over a
+    row that is still to be read.
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> columns_of(rows, np.array([1, 3])).ravel(), rows.ravel()
+    (array([1., 3.]), array([1., 3., 2., 3.]))
     """
     if isinstance(needed, slice) or not (np.diff(needed) > 0).all():
         return rows[needed]
-    some = max(1, moved_bytes * len(rows) // max(rows.nbytes, 1))
-    for a in range(0, len(needed), some):
-        part = needed[a : a + some]
+    n_at_once = max(1, moved_bytes * len(rows) // max(rows.nbytes, 1))
+    for a in range(0, len(needed), n_at_once):
+        part = needed[a : a + n_at_once]
         rows[a : a + len(part)] = rows[part]
     return rows[: len(needed)]

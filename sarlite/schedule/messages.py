@@ -1,4 +1,7 @@
-"""Messages: the rows of several arrays in one buffer, with one section for each array."""
+"""Messages: rows of several arrays in one buffer of bytes, with one section for each array.
+
+A *template* is the pair (shape of a row, dtype) of an array; None stands for an array that is not sent.
+"""
 
 import math
 
@@ -8,27 +11,41 @@ from sarlite import kernels
 from sarlite.schedule.pieces import length
 
 ALIGNMENT = 16
+"""Each section starts at a multiple of this number of bytes."""
 
 
 def templates_of(arrays):
-    """Return the (row shape, dtype) of each array; None stays None."""
+    """Return the template of each array, or None for None."""
     return tuple(None if a is None else (a.shape[1:], a.dtype) for a in arrays)
 
 
 def allocate(n_rows, templates, zero=False):
-    """Return (buffer, tuple of views): a section of `n_rows` rows for each (row shape, dtype); None stays None."""
+    """Allocate a message of `n_rows` rows for each template, with zeros if `zero`.
+
+    Returns
+    -------
+    buffer : (n_bytes,) uint8
+    views : tuple of (n_rows, ...) array or None
+        Each array's section of the buffer.
+
+    Examples
+    --------
+    >>> buffer, (x, scores) = allocate(3, [((2,), np.float32), ((), np.float64)])
+    >>> buffer.nbytes, x.shape, scores.shape
+    (56, (3, 2), (3,))
+    """
     buffer = (np.zeros if zero else np.empty)(layout(n_rows, templates)[1], np.uint8)
     return buffer, sections(buffer, n_rows, templates)
 
 
 def sections(buffer, n_rows, templates):
-    """Return the views of the arrays' sections in an existing message buffer."""
+    """Return a view of each array's section, (n_rows, ...), in a message's buffer."""
     return tuple(None if template is None else _section(buffer, start, n_rows, template)
                  for template, start in zip(templates, layout(n_rows, templates)[0]))
 
 
 def layout(n_rows, templates):
-    """Return the byte offset of each section, and the total number of bytes."""
+    """Return the byte offset of each section in a message of `n_rows` rows, and the message's number of bytes."""
     starts, end = [], 0
     for template in templates:
         starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
@@ -37,21 +54,24 @@ def layout(n_rows, templates):
 
 
 def pack(arrays, rows):
-    """Return a message with some rows of each array; `rows` is a slice or row numbers. None stays None."""
+    """Return the buffer of a message with some rows of each array; `rows` is a slice or an array of row numbers."""
     buffer, views = allocate(length(rows), templates_of(arrays))
     gather(arrays, rows, views)
     return buffer
 
 
 def gather(arrays, rows, views):
-    """Copy some rows of each array, or `kernels.Rows`, into its view; arrays that are None are skipped."""
+    """Copy array[rows] into its view for each pair of `arrays` and `views`, where the array is not None.
+
+    An array may be `kernels.Rows`. `rows` is a slice or an array of row numbers.
+    """
     for array, view in zip(arrays, views):
         if array is not None:
             kernels.copy_rows(array, rows, view)
 
 
 def row_bytes(template):
-    """Return the number of bytes of one row of a template, (row shape, dtype)."""
+    """Return the number of bytes of one row of a template."""
     shape, dtype = template
     return math.prod(shape) * np.dtype(dtype).itemsize
 

@@ -1,4 +1,7 @@
-"""Rows that ranks need from each other. They are found once per graph, and a mode divides them into pieces."""
+"""Halo rows: the rows that each rank needs from each other rank.
+
+They are found once for each graph or batch, and a mode divides them into pieces.
+"""
 
 from fractions import Fraction
 from typing import NamedTuple
@@ -14,27 +17,30 @@ from sarlite.types import Array, RowIndex
 
 
 class Needs(NamedTuple):
-    """Rows that this rank needs from each rank, and rows that each rank needs from it.
+    """Rows that this rank needs from each rank, and rows that each rank needs from this rank.
 
     Attributes
     ----------
     rank : int
+        This rank.
     offsets : (size + 1,) int64
-        First source row of each rank.
+        Rank p owns the source rows offsets[p] .. offsets[p + 1] - 1.
     cuts : list of EdgesByOwner
-        Edges divided by the owner of their source; one item for each set of edges.
+        For each set of edges, its edges divided by the owner of their source. A graph has one set, and a `HeteroGraph`
+        one for each relation.
     needs : list of (n,) int64
-        For each rank, its rows that this rank needs, counted from the rank's first row, in the order of their columns.
+        For each rank, the rows of that rank which this rank needs, counted from the rank's first row, in the order of
+        the blocks' columns.
     asked : list of (n,) int64
-        For each rank, the local rows that it needs from this rank.
+        For each rank, the rows of this rank which that rank needs, counted from this rank's first row.
     src_ids : list of (n,) int64
-        For each rank, the global ids of its rows in `needs`; for this rank the ids of all local rows.
+        For each rank, the global ids of the rows in `needs`; for this rank, the global ids of all local rows.
     degree : float
-        Mean number of edges of a destination row, over all sets and ranks; 0 for a batch, whose rows do not ascend.
+        Mean number of edges of a destination row, over all sets and ranks; 0 for a batch.
     """
 
     rank: int
-    offsets: np.ndarray
+    offsets: Array
     cuts: list[part_edges_csr.EdgesByOwner]
     needs: list[Array]
     asked: list[Array]
@@ -43,6 +49,7 @@ class Needs(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Number of ranks."""
         return len(self.offsets) - 1
 
     @property
@@ -58,26 +65,38 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return this rank's own tile, and the list of the peers' tiles.
+        """Return the pieces that a mode arranges: this rank's own tile, and the peers' tiles.
 
-        Each tile takes the rows of `peers_at_once` peers. With one peer at once, a peer has one tile for each of `n`
-        ranges of its rows. In round s a rank p receives rows from rank p + s and sends rows to rank p - s, so every
-        rank has one partner in each direction.
+        Parameters
+        ----------
+        n : int
+            Number of ranges that each peer's rows are divided into, with a tile for each range; 1 if `peers_at_once`
+            is above 1.
+        peers_at_once : int
+            Number of peers whose rows one tile takes.
+
+        Returns
+        -------
+        own_tile : Piece
+            The edges from this rank's rows.
+        peer_tiles : list of Piece
+            The edges from peers' rows, with the arrivals of the rows. In round s rank p receives from rank p + s and
+            sends to rank p - s, so that each rank has one partner in each direction.
         """
         rounds = [((self.rank + s) % self.size, (self.rank - s) % self.size) for s in range(1, self.size)]
         groups = [rounds[start : start + peers_at_once] for start in range(0, len(rounds), peers_at_once)]
         blocks = self._blocks([[self.rank], *([source for source, _ in group] for group in groups)], n)
         peers = []
-        for group, own_blocks in zip(groups, blocks[1:]):
+        for group, group_blocks in zip(groups, blocks[1:]):
             arrivals = zip(*(self._arrivals(source, target, n) for source, target in group))
-            peers += [Piece(block, False, each, Fraction(len(each), n)) for block, each in zip(own_blocks, arrivals)]
+            peers += [Piece(block, False, each, Fraction(len(each), n)) for block, each in zip(group_blocks, arrivals)]
         return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, RowIndex]]:
-        """Return the `n` ranges of rank q's rows, each with the rows in it that this rank needs.
+        """Divide rank q's rows into `n` ranges; return (range, needed rows) for each.
 
-        A range is a slice counted from rank q's first row. The needed rows are counted from the first row of the range.
-        They are a slice if they are consecutive, else integers.
+        The range is a slice, counted from rank q's first row. The needed rows are the rows of the range that this rank
+        needs, counted from the range's first row: a slice if they are consecutive, else an array of integers.
         """
         ends = range_ends(self.offsets, q, n)
         ranges = [slice(a, b) for a, b in zip([0, *ends], ends)]
@@ -91,13 +110,16 @@ class Needs(NamedTuple):
         return [(self.rank + s) % self.size for s in range(self.size)]
 
     def _arrivals(self, source, target, n):
-        """Return the arrivals of one round, one for each of the n ranges of the ranks' rows."""
+        """Return the arrivals from rank `source` and to rank `target`, one for each of the n ranges of their rows."""
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return the blocks of each group of ranks, one for each range; the first group, this rank, has one block."""
+        """Return, for each group of ranks, the list of its blocks, one for each of the n ranges of the rank's rows.
+
+        The first group is this rank alone, and has a single block.
+        """
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []
         for group in groups:
@@ -109,11 +131,11 @@ class Needs(NamedTuple):
             src_ids += np.split(ids, at[:-1])
             starts += [offsets[group[0]] + a for a in (0, *at[:-1])]
         sets = [cut.blocks(groups, ends, src_ids, starts, self._dtype(n_columns)) for cut in self.cuts]
-        found = iter(sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)])
-        return [[next(found) for _ in (at if len(group) == 1 else at[:1])] for group, at in zip(groups, ends)]
+        blocks = iter(sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)])
+        return [[next(blocks) for _ in (at if len(group) == 1 else at[:1])] for group, at in zip(groups, ends)]
 
     def _column_offsets(self):
-        """Return the first column of each rank, and the number of all columns."""
+        """Return the first column of each rank's rows over all blocks, and the number of columns of all blocks."""
         offsets, end = [0] * self.size, 0
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])
@@ -124,7 +146,7 @@ class Needs(NamedTuple):
         return [rows] if n == 1 else np.split(rows, np.searchsorted(rows, range_ends(self.offsets, q, n)[:-1]))
 
     def _dtype(self, n_columns):
-        """Return the dtype of the blocks' indices, int32 if it is large enough."""
+        """Return the dtype of the blocks' indices: int32 if it holds all columns and edges, else int64."""
         most = max([n_columns, *(len(cut.edges.indices) for cut in self.cuts)])
         return np.dtype(np.int32 if most < 2**31 else np.int64)
 
@@ -136,10 +158,12 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
     ----------
     comm : Communicator
     sets : list of InEdges
-        Sets of edges from the same source rows, which one fetch serves: one, or one a relation.
+        In-edges of this rank's destination rows: one set for a graph, or one set for each relation. All sets have the
+        same source rows, which are fetched once for all sets.
     src_ids : (n_local_src,) int64, or None
-        Global ids of this rank's source rows; None: their row numbers. On all ranks alike.
+        Global ids of this rank's source rows. None, on all ranks, if the ids are the row numbers.
     n_local_src : int
+        Number of source rows of this rank.
 
     Returns
     -------
@@ -148,11 +172,24 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
     Raises
     ------
     DataError
-        On every rank together: an index out of range or indptr not ascending.
+        On every rank together: an index is out of range, or an indptr does not ascend.
 
     Notes
     -----
-    Takes O(local edges) and O(rows of one part) bytes; nothing is O(n_nodes).
+    Memory: O(local edges) and O(rows of one part) bytes. No array is O(n_nodes).
+
+    Examples
+    --------
+    Rank 0 owns rows 0 and 1, rank 1 owns rows 2 and 3. Row 0 has an edge from row 3, and row 2 from row 1.
+
+    >>> from sarlite.comm import threads
+    >>> from sarlite.structure.part_edges_csr import InEdges
+    >>> def needed(comm):
+    ...     edges = InEdges(np.array([0, 1, 1]), np.array([3 if comm.rank == 0 else 1]))
+    ...     halo = find(comm, [edges], None, 2)
+    ...     return [rows.tolist() for rows in halo.needs], [rows.tolist() for rows in halo.asked]
+    >>> threads.run(2, needed)
+    [([[], [1]], [[], [1]]), ([[1], []], [[1], []])]
     """
     n_src, n_dst, n_edges = zip(*comm.allgather((int(n_local_src), sum(edges.n_dst for edges in sets),
                                                  sum(len(edges.indices) for edges in sets))))
@@ -163,16 +200,16 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
     sets = [edges.sorted() for edges in sets]
     where, needs = part_edges_csr.needed_rows(sets, offsets, comm.rank)
     asked = comm.alltoall(needs)
-    own = np.arange(first, first + n_local_src) if src_ids is None else np.asarray(src_ids, np.int64)
+    local_ids = np.arange(first, first + n_local_src) if src_ids is None else np.asarray(src_ids, np.int64)
     if src_ids is None:
-        halo_ids = [need + start for need, start in zip(needs, offsets)]
+        ids = [need + start for need, start in zip(needs, offsets)]
     else:
-        halo_ids = comm.alltoall([own[rows] for rows in asked])
-    halo_ids[comm.rank] = own
+        ids = comm.alltoall([local_ids[rows] for rows in asked])
+    ids[comm.rank] = local_ids
     cuts = part_edges_csr.by_owner(sets, where, needs, offsets, comm.rank)
-    return Needs(comm.rank, offsets, cuts, needs, asked, halo_ids, sum(n_edges) / max(sum(n_dst), 1))
+    return Needs(comm.rank, offsets, cuts, needs, asked, ids, sum(n_edges) / max(sum(n_dst), 1))
 
 
 def range_ends(offsets: Array, q: int, n: int) -> list[int]:
-    """Return the ends of the `n` ranges of rank q's rows, counted from its first row."""
+    """Return the end of each of `n` ranges of rank q's rows, counted from rank q's first row."""
     return (np.arange(1, n + 1) * (offsets[q + 1] - offsets[q]) // n).tolist()

@@ -1,6 +1,6 @@
-"""Pieces: units of computation, with the rows that must arrive before each.
+"""Pieces and plans: a piece is a block of edges and the rows that must arrive before the block is computed.
 
-A plan is two lists of pieces, forward and backward.
+A plan is two lists of pieces, one for the forward pass and one for the backward pass.
 """
 
 from fractions import Fraction
@@ -9,27 +9,26 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.structure.block import Bundle, Edges
-from sarlite.types import RowIndex
+from sarlite.types import Array, RowIndex
 
 
 class Arrival(NamedTuple):
-    """Exchange of rows: this rank receives rows of `source` and sends its `send_rows` to `target`.
+    """One exchange of rows: this rank receives rows of rank `source` and sends `send_rows` to rank `target`.
 
     Attributes
     ----------
     source : int
-        Rank whose rows arrive. In a broadcast it may be this rank; then it sends its rows and none arrive.
+        Rank whose rows arrive. In a broadcast `source` may be this rank, which then sends rows and receives none.
     target : int, or None
-        Rank that `send_rows` go to; None in a broadcast, where the source's rows go to every rank.
+        Rank that receives `send_rows`; None in a broadcast, where the source's rows go to every rank.
     n_rows : int
         Number of rows that arrive.
     contiguous : bool
-        True if the rows that arrive are consecutive at their owner, which then sends them array by array without
-        copying.
+        True if the arriving rows are consecutive at their owner, which then sends each array without copying rows.
     send_rows : slice or (n_send,) int
-        Local rows to send, ascending on a graph; a slice if they are consecutive.
+        Local rows to send, a slice if they are consecutive. They ascend on a graph, but not in a batch.
     needed : slice or (n_columns,) int, optional
-        Arriving rows that are columns of the block; by default all are.
+        Positions, among the arriving rows, of the rows that are columns of the block; by default all rows.
     """
 
     source: int
@@ -46,29 +45,31 @@ class Arrival(NamedTuple):
 
     @property
     def n_columns(self) -> int:
-        """Number of the arriving rows that are columns of the block."""
+        """Number of arriving rows that are columns of the block."""
         return self.n_rows if self.needed is None else length(self.needed)
 
     def cut(self, n: int) -> list["Arrival"]:
-        """Divide the arriving rows, and the rows to send, into `n` parts of nearly equal size."""
-        come, go = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
-        return [self._replace(n_rows=come[k + 1] - come[k], send_rows=some(self.send_rows, go[k], go[k + 1]))
-                for k in range(n)]
+        """Return `n` arrivals that divide the arriving rows, and the rows to send, into parts of nearly equal size."""
+        received, sent = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
+        return [self._replace(n_rows=received[k + 1] - received[k],
+                              send_rows=some(self.send_rows, sent[k], sent[k + 1])) for k in range(n)]
 
 
 class Piece(NamedTuple):
-    """One unit of computation: a block of edges, and the sources of the rows of the block's columns.
+    """One unit of computation: a block of edges, and where the rows of the block's columns come from.
+
+    The block's columns are this rank's rows if `own` is True, followed by the rows of each arrival.
 
     Attributes
     ----------
-    block : Edges, or Bundle of several sets of edges, or None
-        The block's columns are this rank's rows if `own`, then the rows of each arrival. With None rows are sent, and
-        nothing is computed.
+    block : Edges or Bundle, or None
+        Edges to compute. With None this rank only sends rows.
     own : bool
-        True if this rank's own rows are the first columns.
+        True if this rank's own rows are the block's first columns.
     arrivals : tuple of Arrival
+        Exchanges that bring the rows of peers.
     share : Fraction
-        Number of peers whose rows arrive; below 1 if the rows of one peer arrive in several pieces.
+        Number of peers whose rows arrive. It is below 1 if the rows of one peer arrive in several pieces.
     """
 
     block: Edges | Bundle | None
@@ -82,11 +83,11 @@ class Piece(NamedTuple):
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:
-        """Divide a piece that has one arrival into `n` pieces, each for a range of the block's columns."""
+        """Return `n` pieces that divide the columns of this piece, which must have one arrival, into ranges."""
         if n == 1:
             return [self]
         (arrival,), block = self.arrivals, self.block
-        assert block is not None  # a piece whose rows arrive computes
+        assert block is not None  # only a broadcasting rank's own piece, which is never cut, may lack a block
         parts, ends = arrival.cut(n), [0]
         for part in parts:
             ends.append(ends[-1] + part.n_rows)
@@ -95,15 +96,15 @@ class Piece(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Work of one rank over a graph, as two lists of pieces that a mode builds.
+    """The work of one rank over a graph: two lists of pieces, which a mode arranges.
 
     Attributes
     ----------
     n_src : int
         Number of source rows that this rank owns.
     forward, backward : tuple of Piece
-        Pieces in the order in which the rank takes them. Every edge of the rank is in one forward and in one backward
-        piece. Backward pieces always exchange rows between two peers, never by broadcast.
+        Pieces in the order of computation. Every in-edge of this rank is in exactly one forward piece and in exactly
+        one backward piece. Backward pieces exchange rows between two peers, never by broadcast.
     degree : float
         Mean number of edges of a destination row, over all ranks.
     """
@@ -115,16 +116,13 @@ class Plan(NamedTuple):
 
     @property
     def blocks(self) -> tuple[Edges | Bundle, ...]:
-        """The blocks of the forward pieces in the order of their columns.
-
-        The first block holds the local edges, or all edges if there is one block.
-        """
+        """The blocks of the forward pieces, ordered by their columns: the block of this rank's own rows comes first."""
         blocks = (piece.block for piece in self.forward if piece.block is not None)
         return tuple(sorted(blocks, key=lambda block: block.offset))
 
     @property
     def local(self) -> Edges | Bundle:
-        """The block that holds the edges from this rank's own rows; with one block of all edges, that block."""
+        """The block with the edges from this rank's own rows, which holds all edges if the plan has a single block."""
         return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
 
     @property
@@ -134,7 +132,7 @@ class Plan(NamedTuple):
 
     @property
     def n_halo(self) -> int:
-        """Number of peers' rows that this rank needs."""
+        """Number of halo rows: rows of peers that this rank needs."""
         return sum(arrival.n_rows for arrival in self.exchanges)
 
     @property
@@ -143,7 +141,10 @@ class Plan(NamedTuple):
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:
-        """Return (block, owner, columns of the block) for the peers' rows, in the order of all blocks' columns."""
+        """Return (block, owner, columns) for each range of halo rows, in the order of the blocks' columns.
+
+        `columns` is the slice of the block's columns that hold rows of rank `owner`.
+        """
         columns = []
         for piece in self.forward:
             if piece.block is None:
@@ -156,21 +157,21 @@ class Plan(NamedTuple):
         return sorted(columns, key=lambda each: each[0].offset)
 
     def needed(self, size: int) -> list[int]:
-        """Return, for each rank, the number of its rows that this rank needs."""
-        found = [0] * size
+        """Return, for each of `size` ranks, the number of that rank's rows that this rank needs."""
+        counts = [0] * size
         for arrival in self.exchanges:
-            found[arrival.source] += arrival.n_rows
-        return found
+            counts[arrival.source] += arrival.n_rows
+        return counts
 
-    def asked(self, size: int) -> list[np.ndarray]:
-        """Return, for each rank, the local rows that are sent to it, (n,) int64, in the order of sending."""
-        found = [[np.empty(0, np.int64)] for _ in range(size)]
+    def asked(self, size: int) -> list[Array]:
+        """Return, for each of `size` ranks, the local rows that are sent to that rank, (n,) int64, in sending order."""
+        sent: list[list[Array]] = [[np.empty(0, np.int64)] for _ in range(size)]
         for arrival in self.exchanges:
             rows = arrival.send_rows
-            assert arrival.target is not None  # backward pieces come and go from peer to peer
+            assert arrival.target is not None  # backward pieces never broadcast
             numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.astype(np.int64)
-            found[arrival.target].append(numbers)
-        return [np.concatenate(rows) for rows in found]
+            sent[arrival.target].append(numbers)
+        return [np.concatenate(parts) for parts in sent]
 
 
 def length(rows: RowIndex) -> int:
@@ -183,8 +184,14 @@ def some(rows: RowIndex, a: int, b: int) -> RowIndex:
     return slice(rows.start + a, rows.start + b) if isinstance(rows, slice) else rows[a:b]
 
 
-def as_range(rows: np.ndarray) -> RowIndex:
-    """Return row numbers as a slice if they are consecutive, else as the smallest integer dtype that fits."""
+def as_range(rows: Array) -> RowIndex:
+    """Return row numbers as a slice if they are consecutive, else as int32 or, if they are too large, int64.
+
+    Examples
+    --------
+    >>> as_range(np.array([4, 5, 6])), as_range(np.array([4, 6]))
+    (slice(4, 7, None), array([4, 6], dtype=int32))
+    """
     if len(rows) == 0:
         return slice(0, 0)
     if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():

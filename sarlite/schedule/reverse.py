@@ -1,4 +1,4 @@
-"""Edges ordered by their sources: the out-edges of a part, and a test for a symmetric structure."""
+"""Reversed edges: the out-edges of a part's source rows, and a test for a symmetric structure."""
 
 import numpy as np
 
@@ -13,18 +13,26 @@ def out_edges(comm, edges, n_src):
     ----------
     comm : Communicator
     edges : InEdges
-        Of this rank's destination rows.
+        In-edges of this rank's destination rows.
     n_src : int
-        Source rows of this rank.
+        Number of source rows of this rank.
 
     Returns
     -------
     InEdges
-        Its rows are the sources, its indices row numbers of destinations in the whole graph, ascending in each row.
+        The reversed edges: a row for each source, whose indices are the row numbers of the source's destinations in the
+        whole graph, ascending in each row.
 
     Notes
     -----
-    Memory: 40 bytes an in-edge and an out-edge while it runs.
+    Memory while the function runs: 40 bytes for each in-edge and for each out-edge.
+
+    Examples
+    --------
+    >>> from sarlite import Solo
+    >>> reversed_edges = out_edges(Solo(), InEdges(np.array([0, 0, 1, 3]), np.array([0, 0, 1])), 3)
+    >>> reversed_edges.indptr.tolist(), reversed_edges.indices.tolist()
+    ([0, 2, 3, 3], [1, 2, 2])
     """
     first = np.concatenate([[0], np.cumsum(comm.allgather(n_src))])
     before = sum(comm.allgather(edges.n_dst)[: comm.rank])
@@ -40,16 +48,16 @@ def out_edges(comm, edges, n_src):
 
 
 def is_symmetric(comm, edges, n_src):
-    """Return True if the structure is symmetric and each rank has as many sources as destinations. Collective.
+    """Return True if each edge occurs as often as its reverse, and each rank has as many sources as destinations.
 
-    An edge must occur as often as its reverse. The test compares a 64-bit hash of the edges with a hash of the reversed
-    edges, so different structures pass with a probability of about 2^-64. Memory: 24 bytes per edge while it runs.
+    Collective. The test compares a 64-bit hash of all edges with a hash of all reversed edges, so an asymmetric
+    structure passes with a probability of about 2^-64. Memory while the function runs: 24 bytes for each edge.
     """
     before = sum(comm.allgather(edges.n_dst)[: comm.rank])
     src = edges.indices.astype(np.uint64)
     dst = np.uint64(before) + np.repeat(np.arange(edges.n_dst, dtype=np.uint64), np.diff(edges.indptr))
     with np.errstate(over="ignore"):
-        own = int(splitmix64(splitmix64(src) + dst).sum()), int(splitmix64(splitmix64(dst) + src).sum())
-    ranks = comm.allgather((edges.n_dst == n_src, *own))
+        hashes = int(splitmix64(splitmix64(src) + dst).sum()), int(splitmix64(splitmix64(dst) + src).sum())
+    ranks = comm.allgather((edges.n_dst == n_src, *hashes))
     same, forward, backward = zip(*ranks)
     return all(same) and (sum(forward) - sum(backward)) % 2**64 == 0

@@ -1,4 +1,4 @@
-"""Row formats, values of the schedule: the dtype of rows that are stored and sent for edges to gather."""
+"""Row formats: the dtype, float32 or bfloat16, of stored and sent rows that edges gather."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,14 @@ from sarlite.types import Array
 
 
 class RowFormat(NamedTuple):
-    """Storage format of rows. The schedule rounds rows once, when it receives them; kernels dispatch on their dtype.
+    """Storage format of rows, a value of the schedule.
+
+    The schedule rounds rows once, when an aggregation gives it the rows. Kernels choose their code by the rows' dtype.
 
     Attributes
     ----------
     name : {"float32", "bfloat16"}
+        "float32" leaves rows of any dtype unchanged; "bfloat16" rounds rows of float32.
     """
 
     name: str
@@ -25,7 +28,19 @@ class RowFormat(NamedTuple):
         return self.name != "float32"
 
     def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return source rows as the schedule stores them. Arrays of a kind other than "rows" are not changed."""
+        """Return the fetched inputs of an operator in this format.
+
+        Parameters
+        ----------
+        arrays : tuple of (n_src, ...) array
+        kinds : tuple of {"rows", "scores"}
+            Kind of each array. Scores are returned unchanged.
+
+        Raises
+        ------
+        ConfigError
+            The format is bfloat16, and rows are not float32.
+        """
         if not self.is_narrow:
             return arrays
         return tuple(self._narrow(x) if kind == "rows" else x for x, kind in zip(arrays, kinds))
@@ -36,21 +51,29 @@ class RowFormat(NamedTuple):
         return kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Return rows of an output's gradient as the schedule stores them, and the scale that is not yet applied.
+        """Return the gradient of an output in this format, and the scale that the result does not contain yet.
+
+        Parameters
+        ----------
+        g : (n_dst, ...) array
+            Gradient of an output, whose rows edges gather in the backward pass.
+        scale : (n_dst,) array, optional
+            Factor of each row. With bfloat16 the rows are multiplied before they are rounded.
+
+        Returns
+        -------
+        g : (n_dst, ...) array
+        scale : (n_dst,) array, or None
+            Factor of each row that is still to be applied.
 
         Notes
         -----
-        The rounding of a row depends on the row alone, so all ranks that sum the gradient rows use the same values. The
-        sums over edges and ranks are float32.
-
-        Notes
-        -----
-        A rounding depends on the row alone. So every rank that sums rows of a gradient sums the same values, and what
-        edges or ranks add up is float32.
+        The rounding of a row depends on the row alone, so all ranks that sum rows of the gradient use the same values.
+        The sums over edges and ranks are float32.
         """
         if not self.is_narrow:
             return g, scale
-        return kernels.narrow(g, scale, g.flags.writeable), None  # a gradient that may be written to is this pass's own
+        return kernels.narrow(g, scale, g.flags.writeable), None  # a writable gradient is not read by anyone else
 
 
 FLOAT32 = RowFormat("float32")

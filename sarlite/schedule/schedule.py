@@ -1,4 +1,4 @@
-"""The schedule of one graph: its plan, its transport, and the two loops over the plan's pieces.
+"""The schedule of one graph: its plan, its transport, and the two loops over the plan's pieces (SAR algorithms 1, 2).
 
 The schedule knows no operator.
 """
@@ -13,14 +13,14 @@ from sarlite.schedule import needs
 from sarlite.schedule.modes import MODES, Mode
 from sarlite.schedule.modes.sequential import Sequential
 from sarlite.schedule.pieces import Plan
-from sarlite.schedule.plan_check import OWN, plan_of
+from sarlite.schedule.plan_check import LIBRARY_MODES, plan_of
 from sarlite.schedule.reverse import is_symmetric, out_edges
 from sarlite.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
 from sarlite.schedule.transport import Fetch, NoFetch, Push, Transport
 
 
 class Schedule(NamedTuple):
-    """Plan and transport of one graph, and the loops that aggregations run over its blocks.
+    """Plan and transport of one graph, and the loops that aggregations run over the graph's blocks.
 
     Attributes
     ----------
@@ -28,8 +28,8 @@ class Schedule(NamedTuple):
     transport : Transport
     mode : Mode
     reverse : Schedule, or None
-        Schedule of the reversed edges, from destination to source rows, if gradients of linear messages are computed
-        over them.
+        Schedule of the reversed edges, from destination rows to source rows, if gradients of linear messages are
+        computed over the reversed edges.
     reverses_attention : bool
         True if the gradients of attention are also computed over the reversed edges.
     row_format : RowFormat
@@ -54,20 +54,21 @@ class Schedule(NamedTuple):
         Parameters
         ----------
         arrays : tuple of (n_src, ...) ndarray
-            Local rows, which peers fetch too.
-        on_block : callable
-            Called with a block and the rows of its columns, which are freed after the call.
+            Local rows, which this rank also sends to its peers.
+        on_block : callable (block, rows) -> None
+            `rows` is a tuple with the (n_columns, ...) rows of the block's columns for each array. They are freed after
+            the call.
         keeps_rows : bool
-            True if the rows of each block are kept and returned.
-        phase : str
-            Phase that the transferred bytes are counted under.
+            True to keep the rows of each block and return them.
+        phase : {"forward", "backward"}
+            Phase under which the profile counts the transferred bytes.
 
         Returns
         -------
         list of tuple of ndarray, or None
             If `keeps_rows`, the rows of each block, in the order of `plan.blocks`.
         """
-        kept = []
+        block_rows = []
         with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
             for piece in self.plan.forward:
                 rows = fetched.take(piece)
@@ -75,10 +76,10 @@ class Schedule(NamedTuple):
                     with self._span(piece.block, phase):
                         on_block(piece.block, rows)
                     if keeps_rows:
-                        kept.append((piece.block.offset, rows))
+                        block_rows.append((piece.block.offset, rows))
                 del rows
                 fetched.release(piece)
-        return [rows for _, rows in sorted(kept, key=lambda each: each[0])] if keeps_rows else None
+        return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward"):
         """Call `on_block(block, rows, d_rows)` for each block, and push each d_rows to its owner (SAR algorithm 2).
@@ -88,22 +89,23 @@ class Schedule(NamedTuple):
         Parameters
         ----------
         arrays : tuple of (n_src, ...) ndarray, or None
-            Local rows in case 2, where the peers' rows are fetched again. With None and no `block_rows`, rows are None.
+            Local rows in case 2, where rows of peers are fetched again; None in case 1 and with `block_rows`.
         block_rows : list of tuple of ndarray, or None
-            Rows of each block that `run` returned, used instead of fetched rows.
-        on_block : callable
-            Called with a block, its rows and the gradients to add to. Without `block_rows` a block may hold a part of
-            the rows or columns of a block of `run`.
+            Rows of each block, as `run` returned them, to use instead of fetched rows.
+        on_block : callable (block, rows, d_rows) -> None
+            Adds the gradients of the block's columns to `d_rows`, arrays of (n_columns, ...). `rows` are the rows of
+            the columns, or None in case 1. Without `block_rows`, a block may be some rows or columns of a block of
+            `run`.
         d_arrays : list of (n_src, ...) ndarray or None
             Gradients of the local rows, added to in place; None for a gradient that is not wanted.
         phase : str
-            Phase that the transferred bytes are counted under.
+            Phase under which the profile counts the transferred bytes.
         """
         pieces = self._backward_pieces(arrays is not None)
-        kept = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
+        rows_of_pieces = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
         fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
         with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
-            for piece, rows in zip(pieces, kept, strict=True):
+            for piece, rows in zip(pieces, rows_of_pieces, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):
                     on_block(piece.block, fetched.take(piece) if rows is None else rows, d_rows)
@@ -112,22 +114,23 @@ class Schedule(NamedTuple):
                 del buffer, d_rows
 
     def _backward_pieces(self, fetches):
-        """Return the pieces of a backward pass.
+        """Return the pieces of a backward pass; `fetches` is True in case 2.
 
-        The own tile comes last, so that it is computed while the last gradients travel. If a thread fetches rows again,
-        half of the own tile's rows come first, to be computed while the first rows travel.
+        The own tile comes last, so that it is computed while the last gradients travel. If a thread fetches rows, half
+        of the own tile comes first instead, to be computed while the first rows travel.
         """
-        *peers, own = self.plan.backward
-        if not (fetches and self.transport.prefetch and peers):
+        *peer_tiles, own_tile = self.plan.backward
+        if not (fetches and self.transport.prefetch and peer_tiles):
             return self.plan.backward
-        first, last = own.block.halves
-        return own._replace(block=first), *peers, own._replace(block=last)
+        first, last = own_tile.block.halves
+        return own_tile._replace(block=first), *peer_tiles, own_tile._replace(block=last)
 
     @property
     def _depth(self):
-        """Number of gradient messages that travel at the same time.
+        """Number of gradient messages that travel during the computation.
 
-        It is the number of messages of one piece; with prefetch, the number of messages of one peer.
+        For pieces that take several peers it is the number of peers of a piece. For pieces of one peer it is 0 without
+        prefetch; with prefetch it is the number of pieces that one peer's rows are divided into.
         """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:
@@ -139,6 +142,7 @@ class Schedule(NamedTuple):
 
 
 BACKWARD = "push", "fetch"
+"""Values of the option `backward`."""
 
 
 class Options(NamedTuple):
@@ -147,23 +151,32 @@ class Options(NamedTuple):
     Attributes
     ----------
     mode : {"sar", "sa", "oneshot", "broadcast"}, or a Mode
-        The order in which a layer's remote rows are fetched and used; see `schedule.modes`.
+        Order in which a layer's remote rows are fetched and used; see `schedule.modes`.
     prefetch : int
-        Number of peers whose rows a thread fetches ahead; with 0 rows are fetched when they are used.
+        Number of peers whose rows a thread fetches ahead. With 0 rows are fetched when they are used.
     backward : {"push", "fetch"}, optional
-        How gradients of source rows reach their owners. With "push" the owner of the destinations computes them and
-        sends them. With "fetch" the owner of the sources fetches the destinations' gradients over the reversed edges
-        (4 bytes an edge, none if the structure is symmetric). "fetch" works for sums of `copy_src` and `linear` and
-        for `attend`; other gradients are pushed. By default those of `copy_src` and `linear` are fetched in mode
-        "broadcast", and all others are pushed; with bfloat16 rows all are fetched that can be.
+        How gradients of source rows reach their owners. With "push" the owner of the destinations computes the
+        gradients and sends them. With "fetch" the owner of the sources fetches the gradients of the destinations and
+        computes the gradients over the reversed edges, which take 4 bytes an edge, or none if the structure is
+        symmetric. "fetch" applies to sums of `copy_src` and `linear` and to `attend`; gradients of other messages are
+        pushed. By default gradients are pushed, except that mode "broadcast" fetches for sums of `copy_src` and
+        `linear`, and bfloat16 rows fetch for every message that supports it.
     row_dtype : {"float32", "bfloat16"}
-        Type in which rows that edges gather are stored and sent: the float32 source rows of `copy_src`, `linear`,
-        `mul_edge` and `attend` (its z), and the gradients of their outputs. "bfloat16" rounds each value once, to
-        nearest, ties to even. Sums and pushed gradients stay float32. Other messages are refused.
+        Dtype in which rows that edges gather are stored and sent. Those are the float32 source rows of `copy_src`,
+        `linear`, `mul_edge` and `attend` (its z), and the gradients of their outputs. "bfloat16" rounds each value
+        once, to nearest, ties to even. Sums and pushed gradients stay float32. Other messages are refused.
     peers_at_once : int, optional
-        Number of peers whose rows are fetched and used at once, 1 .. N - 1; by default 1, and all in mode "oneshot".
-        A rank holds the rows of (1 + prefetch) times as many peers. More peers at once wait less at many ranks. Not
-        for mode "broadcast".
+        Number of peers whose rows are fetched and used at once, 1 .. N - 1; by default 1, and N - 1 in mode "oneshot".
+        A rank holds the rows of (1 + prefetch) * peers_at_once peers. With many ranks, more peers at once wait less.
+        Not for mode "broadcast".
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.comm import threads
+    >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> threads.run(2, lambda comm: graph.shard(comm, "contiguous", mode="oneshot", prefetch=0).n_halo)
+    [1, 1]
     """
 
     mode: str | Mode = "sar"
@@ -195,10 +208,10 @@ class Options(NamedTuple):
 
     @property
     def reverses(self):
-        """True if the gradients of linear messages are computed over the reversed edges on several ranks.
+        """True if several ranks compute the gradients of linear messages over the reversed edges.
 
-        By default they are with bfloat16 rows. A gradient row is rounded in the same way by every rank that uses it.
-        Pushed sums must not be rounded, because the edges in each sum depend on the division of the graph.
+        This is the default with bfloat16 rows. Every rank that fetches a row of a gradient gets the same rounded row.
+        A pushed sum must not be rounded, because the edges that the sum adds up depend on the division of the graph.
         """
         return self.reverses_attention or (self.mode_value.reverses if self.backward is None else False)
 
@@ -209,13 +222,13 @@ class Options(NamedTuple):
 
     @property
     def compared(self) -> "Options":
-        """These options as ranks compare them: in place of a mode of the user's the name of its class."""
-        own = isinstance(self.mode, (str, *OWN))
-        return self if own else self._replace(mode=type(self.mode).__qualname__)
+        """The options in a form that ranks can compare: the name of its class replaces a user's mode."""
+        is_library_mode = isinstance(self.mode, (str, *LIBRARY_MODES))
+        return self if is_library_mode else self._replace(mode=type(self.mode).__qualname__)
 
     @property
     def separate(self):
-        """True if each relation has its own fetch, even if several relations have the same source rows."""
+        """True if each relation has a fetch of its own, so that relations with the same source rows share no fetch."""
         return self.backward == "fetch"
 
     @property
@@ -225,32 +238,37 @@ class Options(NamedTuple):
         return mode if self.peers_at_once is None else replace(cast(Sequential, mode), peers_at_once=self.peers_at_once)
 
 
-def make(comm, found, options, profile, dst_ids=None):
-    """Return the Schedule for the needs that `needs.find` returned. Collective.
+def make(comm, halo_needs, options, profile, dst_ids=None):
+    """Return the Schedule of a graph or of relations. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    found : Needs
-        Needs of one set of edges, or of several relations, whose gradients are then always pushed.
+    halo_needs : Needs
+        Result of `needs.find` for one set of edges, or for several relations, whose gradients are then always pushed.
     options : Options
     profile : Profile
     dst_ids : (n_dst,) int64, optional
         Global ids of this rank's destination rows; None for relations.
+
+    Returns
+    -------
+    Schedule
     """
     mode, transport = options.mode_value, Transport(comm, options.prefetch, profile)
-    plan = plan_of(comm, mode, found, transport.prefetch)
-    made = Schedule(plan, transport, mode, row_format=ROW_FORMATS[options.row_dtype])
+    plan = plan_of(comm, mode, halo_needs, transport.prefetch)
+    schedule = Schedule(plan, transport, mode, row_format=ROW_FORMATS[options.row_dtype])
     if comm.size == 1 or dst_ids is None or not options.reverses:
-        return made
-    return made._replace(reverse=_reversed(comm, found, dst_ids, made), reverses_attention=options.reverses_attention)
+        return schedule
+    reverse = _reversed(comm, halo_needs, dst_ids, schedule)
+    return schedule._replace(reverse=reverse, reverses_attention=options.reverses_attention)
 
 
-def _reversed(comm, found, dst_ids, made):
-    """Return a Schedule of the reversed edges; it is `made` itself if the structure is symmetric with equal ids."""
-    (cut,), n_src = found.cuts, made.plan.n_src
-    same_ids = all(comm.allgather(np.array_equal(dst_ids, found.src_ids[comm.rank])))
+def _reversed(comm, halo_needs, dst_ids, schedule):
+    """Return the Schedule of the reversed edges, which is `schedule` for a symmetric structure with the same ids."""
+    (cut,), n_src = halo_needs.cuts, schedule.plan.n_src
+    same_ids = all(comm.allgather(np.array_equal(dst_ids, halo_needs.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):
-        return made
+        return schedule
     reversed_needs = needs.find(comm, [out_edges(comm, cut.edges, n_src)], dst_ids, cut.edges.n_dst)
-    return made._replace(plan=plan_of(comm, made.mode, reversed_needs, made.transport.prefetch))
+    return schedule._replace(plan=plan_of(comm, schedule.mode, reversed_needs, schedule.transport.prefetch))

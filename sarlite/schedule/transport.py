@@ -1,22 +1,22 @@
-"""Transport: fetches rows from peers and pushes gradients to their owners.
+"""Transport: rows fetched from peers, and gradients pushed to the owners of their rows.
 
-Only this module and `broadcast_transport` talk to peers during an aggregation, and neither knows an operator. Values
-and gradients use separate channels, because different threads send them. Each direction of each aggregation has its own
-tag, so that messages left over from a failed aggregation match no later one. After a failure on several ranks the
-communicator's graphs refuse to work until `recover` (`CommState`), because no rank knows how far the others came.
+Only this module and `broadcast_transport` communicate during an aggregation, and neither knows an operator. Rows and
+gradients use separate channels, because different threads send them. Each direction of each aggregation has its own
+tag, so that a message of a failed aggregation is never received by a later one. After a failure on several ranks all
+graphs of the communicator refuse to work until `recover` (`CommState`), because no rank knows which messages the other
+ranks have sent.
 """
 
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
 
 from sarlite import kernels
 from sarlite.comm import Communicator, Request
 from sarlite.errors import PeerError
 from sarlite.schedule.ahead import Ahead
-from sarlite.schedule.communicator_state import CommState
+from sarlite.schedule.communicator_state import CommState, Waitable
 from sarlite.schedule.messages import allocate, gather, pack, templates_of
 from sarlite.schedule.pieces import Arrival, Piece
 from sarlite.types import Array
@@ -34,6 +34,8 @@ class Transport:
 
     Attributes
     ----------
+    prefetch : int
+        The given number; 0 if MPI does not support several threads.
     fetch_comm, push_comm : Communicator
         Channels for rows and for gradients.
     state : CommState
@@ -49,16 +51,16 @@ class Transport:
         self.prefetch, self.profile, self.state = prefetch, profile, CommState.of(comm)
 
     def new_tag(self):
-        """Return the tag of one aggregation's messages, the same on all ranks."""
+        """Return a new tag for the messages of one direction of an aggregation, the same on all ranks."""
         self.state.check()
         self.state.n_tags += 1
         return self.state.n_tags % self.fetch_comm.max_tag
 
 
 class Transfer:
-    """Context of the messages of one direction of an aggregation.
+    """Context for the messages of one direction of an aggregation, which have one tag.
 
-    After an error the communicator's state records the failure, and no further message is started.
+    After an error inside the context, the communicator's state records the failure, and no further message is started.
     """
 
     def __init__(self, transport, comm):
@@ -73,8 +75,8 @@ class Transfer:
         try:
             if error is None:
                 self.finish()
-        except BaseException as found:
-            error = found
+        except BaseException as raised:
+            error = raised
             raise
         finally:
             if error is not None:
@@ -86,9 +88,11 @@ class Transfer:
         """Wait for all messages that are still in transit."""
 
     def receive(self, array, source):
+        """Start to receive into `array`; return the request, or None for an empty array."""
         return self._start(self.comm.start_recv, array, source)
 
     def send(self, array, target):
+        """Start to send `array`; return the request, or None for an empty array."""
         return self._start(self.comm.start_send, array, target)
 
     def _start(self, start, array, peer):
@@ -108,19 +112,19 @@ def wait_all(requests):
 
 
 class Fetch(Transfer):
-    """Brings the rows of pieces from peer to peer, one piece after the other.
+    """Fetches the rows of pieces by messages between two ranks, one piece after the other.
 
-    With prefetch a thread fetches ahead (SAR 3.4).
+    With prefetch, a thread fetches ahead of the computation (SAR 3.4).
 
     Parameters
     ----------
     transport : Transport
     pieces : sequence of Piece
-        Pieces in the order in which they are taken.
+        Pieces in the order of computation.
     arrays : tuple of (n_src, ...) ndarray
-        This rank's rows, which peers fetch too.
+        This rank's rows, which this rank also sends to peers.
     phase : str
-        Phase that the transferred bytes are counted under.
+        Phase under which the profile counts the transferred bytes.
     """
 
     def __init__(self, transport: Transport, pieces: Sequence[Piece], arrays: tuple[Array, ...], phase: str) -> None:
@@ -128,11 +132,11 @@ class Fetch(Transfer):
         self.arrays, self.phase, self.templates = arrays, phase, templates_of(arrays)
         self.coming = [piece for piece in pieces if piece.arrivals]
         self.goes_ahead = bool(transport.prefetch and self.coming and len(pieces) > 1)
-        self.ahead: Ahead[Any] | None = None
+        self.ahead: Ahead[tuple[Array, ...]] | None = None
 
     def __enter__(self):
         if self.goes_ahead:
-            # pieces whose rows may be here at once
+            # the rows of the piece in use, and of `prefetch` peers, whose rows may be divided into several pieces
             room = 1 + self.transport.prefetch * self.coming[0].share.denominator
             self.ahead = Ahead(self.produce, room, "sarlite-prefetch")
             self.threads.append(self.ahead)
@@ -140,11 +144,12 @@ class Fetch(Transfer):
 
     @staticmethod
     def channel_of(transport: Transport) -> Communicator:
+        """Return the communicator for the messages."""
         return transport.fetch_comm
 
     @property
-    def threads(self) -> list[Ahead[Any]]:
-        """List that the prefetch thread is registered in, so that `recover` can wait for it."""
+    def threads(self) -> list[Waitable]:
+        """List of running prefetch threads, so that `recover` can wait for this fetch's thread."""
         return self.transport.state.fetching
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -155,12 +160,12 @@ class Fetch(Transfer):
 
     def finish(self) -> None:
         if self.ahead:
-            with self.profile.span("wait", phase=self.phase):  # for the last rows sent to leave
+            with self.profile.span("wait", phase=self.phase):  # until the last rows are sent
                 self.ahead.finish()
             self.threads.remove(self.ahead)
 
     def take(self, piece: Piece) -> tuple[Array, ...]:
-        """Wait for the rows of the piece's columns and return them."""
+        """Wait for the rows of the piece's columns and return them, (n_columns, ...) for each array."""
         if not piece.arrivals:
             return self.arrays
         peer = {} if len(piece.arrivals) > 1 else {"peer": piece.arrivals[0].source}
@@ -172,14 +177,14 @@ class Fetch(Transfer):
             return rows
 
     def release(self, piece: Piece) -> None:
-        """Report that the rows of the piece taken last are freed, so that more rows may be fetched."""
+        """Report that the rows of `piece`, which was taken last, are freed, so that more rows may be fetched."""
         if self.ahead and piece.arrivals:
             self.ahead.release()
 
-    def produce(self, leave: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
-        """Yield the rows of each piece; the prefetch thread runs this generator."""
+    def produce(self, may_continue: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
+        """Yield the rows of each piece with arrivals. The prefetch thread runs this generator; see `Ahead`."""
         for piece in self.coming:
-            if not leave():
+            if not may_continue():
                 return
             rows, sends = self.bring(piece)
             yield rows
@@ -187,7 +192,15 @@ class Fetch(Transfer):
             wait_all(sends)
 
     def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
-        """Receive the rows of a piece; return the rows and the requests of the messages sent to peers."""
+        """Exchange the rows of a piece with peers.
+
+        Returns
+        -------
+        rows : tuple of (n_rows, ...) array
+            Received rows.
+        sends : list of Request or None
+            Requests of the messages to peers, which may still be in transit.
+        """
         buffer, rows = allocate(piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
         receives, end = [], 0
@@ -201,10 +214,19 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
-        """Start to receive the rows of an arrival into `views`; return a function that completes the receive.
+        """Start to receive the rows of an arrival into `views`; return a function that waits for them.
 
-        Rows that are consecutive at their owner come array by array. Other rows come as one message. If `message` is
-        given, `views` are its sections.
+        Parameters
+        ----------
+        arrival : Arrival
+        message : (n_bytes,) uint8, or None
+            Buffer whose sections are `views`; None if `views` are parts of larger sections.
+        views : tuple of (n_rows, ...) array
+
+        Notes
+        -----
+        Rows that are consecutive at their owner come in one message for each array. Other rows come packed, all arrays
+        in one message.
         """
         sections: tuple[Array, ...] = ()
         if arrival.contiguous or len(views) == 1:
@@ -228,9 +250,9 @@ class Fetch(Transfer):
         return finish
 
     def start_send(self, arrival: Arrival) -> list[Request | None]:
-        """Start to send `send_rows` of each array; return the requests.
+        """Start to send the arrival's `send_rows` of each array to its target; return the requests.
 
-        Consecutive rows are sent without a copy, other rows as one packed message.
+        Consecutive rows are sent without a copy, in one message for each array. Other rows are packed into one message.
         """
         rows = arrival.send_rows
         parts = [a[rows] for a in self.arrays] if isinstance(rows, slice) else [pack(self.arrays, rows)]
@@ -240,7 +262,7 @@ class Fetch(Transfer):
 
 
 class NoFetch:
-    """Replaces `Fetch` in case 1, where no rows are fetched: `take` returns None."""
+    """Replacement of `Fetch` in case 1, where no rows are fetched: `take` returns None."""
 
     goes_ahead = False
 
@@ -258,7 +280,7 @@ class NoFetch:
 
 
 class Push(Transfer):
-    """Sends gradients of remote rows to their owners, and adds the gradients that peers send to `d_arrays`.
+    """Sends gradients of peers' rows to their owners, and adds the gradients that peers send to `d_arrays`.
 
     Parameters
     ----------
@@ -266,9 +288,9 @@ class Push(Transfer):
     d_arrays : list of (n_src, ...) ndarray or None
         Gradients of this rank's rows, added to in place; None for a gradient that is not wanted.
     depth : int
-        Number of messages in each direction that travel during the computation.
+        Number of exchanges that may travel during the computation; with 0 each exchange ends before the next block.
     phase : str
-        Phase that the transferred bytes are counted under.
+        Phase under which the profile counts the transferred bytes.
     """
 
     def __init__(self, transport, d_arrays, depth, phase):
@@ -280,16 +302,17 @@ class Push(Transfer):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (buffer, views) for the gradients of a piece's columns.
+        """Return (buffer, arrays) for a block to add the gradients of a piece's columns to.
 
-        The views are zeros. For a piece without arrivals they are `d_arrays`, and the buffer is None.
+        The arrays are zeros, (n_rows, ...), which are sections of the message buffer. For a piece of the rank's own
+        rows the arrays are `d_arrays`, and the buffer is None.
         """
         if not piece.arrivals:
             return None, self.d_arrays
         return allocate(piece.n_rows, self.templates, zero=True)
 
     def start(self, piece, buffer, views):
-        """Start to send the gradients of a piece's columns to the owners of the rows."""
+        """Start to send the gradients of a piece's columns, as `gradients` returned them, to the owners of the rows."""
         if len(piece.arrivals) == 1:
             self._start_exchange(piece.arrivals[0], buffer)
             return
@@ -301,9 +324,9 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
-        """Start one exchange of gradients when at most `depth` - 1 exchanges are in progress.
+        """Start to send `message` to the owner of an arrival's rows, and to receive gradients of the rows sent before.
 
-        With depth 0 also wait for its end.
+        Earlier exchanges are finished first, so that at most `depth` exchanges are in progress.
         """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)
@@ -331,7 +354,10 @@ class Push(Transfer):
 
 
 def add_rows(received, rows, d):
-    """Add received gradients to the rows `rows` of `d`. Every sum of gradients from peers is made here."""
+    """Add received gradients to `d[rows]` in place, for a slice or an array of row numbers.
+
+    Every sum of gradients from peers is computed here.
+    """
     if isinstance(rows, slice):
         kernels.add(d[rows], received, d[rows])
     else:
@@ -339,20 +365,23 @@ def add_rows(received, rows, d):
 
 
 def _in_thread(finish):
-    """Run `finish` in a thread, so that MPI makes progress while kernels compute; return a function that joins it."""
-    failed = []
+    """Call `finish` in a new thread, so that MPI makes progress while kernels compute.
+
+    Return a function that joins the thread and raises the exception of `finish`, if any.
+    """
+    errors = []
 
     def wait():
         try:
-            kernels.set_threads(1)  # this thread's own, which is beside the computing one
+            kernels.set_threads(1)  # for this thread only, beside the thread that computes
             finish()
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     def join():
         thread.join()
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
     thread = threading.Thread(target=wait, name="sarlite-push", daemon=True)
     thread.start()

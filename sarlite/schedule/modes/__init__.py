@@ -1,6 +1,6 @@
-"""The modes: orders for fetching and using a layer's remote rows.
+"""The modes: each is one order of fetching and using a layer's remote rows.
 
-A mode is a value. A new mode is a file here and a line in `MODES`.
+A mode is a value with the methods of `Mode`. A new mode is a file in this folder and a line in `MODES`.
 """
 
 from typing import Protocol
@@ -14,37 +14,37 @@ from sarlite.schedule.transport import Fetch
 
 
 class Mode(Protocol):
-    """Order for fetching and using a layer's remote rows; `str(mode)` is its name."""
+    """Order of fetching and using a layer's remote rows; `str(mode)` is its name."""
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank: its forward and backward pieces."""
+        """Return the plan of one rank, given the rows that ranks need from each other."""
         ...
 
     @property
     def fetch(self) -> "type[Fetch] | type[Broadcasts]":
-        """The class that brings the rows of forward pieces: `transport.Fetch` or `broadcast_transport.Broadcasts`."""
+        """Class that fetches the rows of forward pieces: `transport.Fetch` or `broadcast_transport.Broadcasts`."""
         ...
 
     @property
     def keeps_rows(self) -> bool:
-        """True if the rows of each block are kept for backward, so that no rows are fetched again.
+        """True if the rows of each block are kept for the backward pass, so that no rows are fetched again.
 
-        The backward pieces are then the forward pieces with the own tile last.
+        The backward pieces are then the forward pieces, with the own tile last.
         """
         ...
 
     @property
     def reverses(self) -> bool:
-        """True if the gradient of a linear message is by default computed over the reversed edges."""
+        """True if gradients of linear messages are by default computed over the reversed edges (`backward="fetch"`)."""
         ...
 
     @property
     def in_step(self) -> bool:
-        """True if all ranks take the pieces in one order, wait for each other, and send all their rows to each rank."""
+        """True if every rank sends all its rows to all ranks, and all ranks take the pieces in the same order."""
         ...
 
 
-MODES: dict[str, Mode] = {
+MODES: dict[str, Mode] = {  # by name, as in the option `mode`
     "sar": Sequential("sar", keeps_rows=False),
     "sa": Sequential("sa", keeps_rows=True),
     "oneshot": Sequential("oneshot", keeps_rows=True, peers_at_once=None),

@@ -14,22 +14,23 @@ from sarlite.schedule.transport import Fetch
 
 @dataclass(frozen=True)
 class Sequential:
-    """Takes one piece per group of peers: fetch their rows, compute their block, free the rows.
+    """Mode with one piece for each group of peers: fetch their rows, compute their block, free the rows.
 
     The own tile comes first in forward and last in backward. In the backward pass of `sar` a peer's rows come in parts,
-    so that few refetched rows and gradients are held at once. Parts would cost time in forward, because each block's
-    pass touches all rows of the output. In backward a block's rows are the peer's, and any part of them costs the same.
+    so that few refetched rows and gradients are in memory at once. In forward, parts would cost time, because each
+    block takes a pass over all rows of the output. In backward the output of a block is the gradients of the peer's
+    rows, so dividing these rows into parts costs nothing.
 
     Attributes
     ----------
     name : str
     keeps_rows : bool
-        True if the rows of each block are kept for backward (`sa`); else rows are fetched again (`sar`).
+        True if the rows of each block are kept for backward (`sa`); False if rows are fetched again (`sar`).
     peers_at_once : int, or None
         Number of peers whose rows a piece takes, 1 .. N - 1; None for all peers (`oneshot`). A rank holds the rows of
         (1 + prefetch) * peers_at_once peers, and takes about (N - 1) / peers_at_once rounds.
     backward_pieces : int
-        Approximate number of backward pieces of a rank with few peers.
+        Approximate number of backward pieces of a rank with few peers; a rank with more peers has a piece for each.
     backward_rows : int
         Smallest number of rows of a backward piece, if all rows of a peer are needed.
     """
@@ -49,15 +50,15 @@ class Sequential:
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
         """Return the plan of one rank: its forward and backward pieces."""
-        own, peers = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
+        own_tile, peer_tiles = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
         n = 1 if self.keeps_rows or self.peers_at_once != 1 else n_parts(needs, self.backward_pieces, self.backward_rows)
-        parts = [part for piece in peers for part in piece.cut(n)]
-        return Plan(needs.n_src, (own, *peers), (*parts, own), needs.degree)
+        parts = [part for piece in peer_tiles for part in piece.cut(n)]
+        return Plan(needs.n_src, (own_tile, *peer_tiles), (*parts, own_tile), needs.degree)
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return the number of parts that a peer's rows are divided into, the same on every rank.
+    """Return the number of parts that a peer's rows are divided into in backward, the same on every rank.
 
-    There are about `pieces` parts over all peers, with at least `rows` rows each.
+    The parts of all peers are about `pieces` in number, and have at least `rows` rows each.
     """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))

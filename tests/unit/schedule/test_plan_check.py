@@ -24,7 +24,7 @@ GRAPHS = {"dense": EDGES, "empty": Edges(np.empty(0, int), np.empty(0, int), 7),
 @pytest.fixture
 def every_mode(monkeypatch):
     """Check the library's own modes as well."""
-    monkeypatch.setattr(plan_check, "OWN", ())
+    monkeypatch.setattr(plan_check, "LIBRARY_MODES", ())
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
