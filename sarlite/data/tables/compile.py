@@ -138,12 +138,12 @@ class _Compiler:
     def _edge_tables(self, at, columns, numberings, touched, changes):
         relation = columns.source.relation
         self._tell(f"number {'.'.join(relation)}")
-        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, numberings)
-        notes = edges.change(changes, numberings[relation[0]].n_nodes)
         relational = self._description.relational
         directions = [(relation if relational else RELATION, False)]
         if relational and columns.source.reverse:
             directions.append((reverse(relation), True))
+        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, numberings, changes, len(directions) > 1)
+        notes = edges.change(numberings[relation[0]].n_nodes)
         for name, back in directions:
             self._tell(f"sort {'.'.join(name)}")
             sizes = [numberings[end].n_nodes for end in (relation[::-2] if back else relation[::2])]

@@ -105,19 +105,30 @@ class EdgeColumns:
 
 
 class NumberedEdges:
-    """Edges between row numbers, in a table of DuckDB: row, src, dst and the values.
+    """Edges between row numbers, in a table or a view of DuckDB: row, src, dst and the values.
 
     Parameters
     ----------
     connection : duckdb.DuckDBPyConnection
     name : str
-        Name of the table that is made.
+        Name of the table or view that is made.
     columns : EdgeColumns
     numberings : dict of str to Numbering
+    changes : dict of str to bool
+        Changes that `change` will make.
+    reverse : bool
+        True if the edges are sorted in both directions.
+
+    Notes
+    -----
+    Edges that are neither changed nor read twice are a view: DuckDB joins, checks and sorts them in one pass.
     """
 
-    def __init__(self, connection: Any, name: str, columns: EdgeColumns, numberings: dict[str, Numbering]) -> None:
-        self._connection, self._name, self._columns = connection, name, columns
+    def __init__(self, connection: Any, name: str, columns: EdgeColumns, numberings: dict[str, Numbering],
+                 changes: dict[str, bool], reverse: bool) -> None:
+        self._connection, self._name, self._columns, self._numberings = connection, name, columns, numberings
+        self._changes, self._n_unknown = changes, 0
+        self._kind = "TABLE" if any(changes.values()) or reverse or columns.source.on_unknown == "drop" else "VIEW"
         relation, table = columns.source.relation, columns.table
         self._values = [*columns.values]
         self._ends = ["src", "dst", *(["time"] if "time" in columns.values else [])]  # edges of two times are two
@@ -129,25 +140,26 @@ class NumberedEdges:
                 shown.append(f"CAST(t.{alias} AS UINTEGER)")
             else:
                 ends.append(f"{numbering.key(quote(column))} AS {alias}")
-                joins.append(f"LEFT JOIN {numbering.table} {alias} ON {alias}.id = t.{alias}")
+                joins.append(f"LEFT JOIN {numbering.table} {alias} ON {numbering.key(f'{alias}.id')} = t.{alias}")
                 shown.append(f"{alias}.n")
         values = [f"{expression} AS {value}" for value, expression in columns.values.items()]
         inner = ", ".join(["rowid AS row", *ends, *values])
         outer = ", ".join(["t.row", f"{shown[0]} AS src", f"{shown[1]} AS dst", *(f"t.{name}" for name in self._values)])
-        self._run(f"CREATE TEMP TABLE {name} AS SELECT {outer} FROM (SELECT {inner} FROM {table.name}) t "
+        self._run(f"CREATE TEMP {self._kind} {name} AS SELECT {outer} FROM (SELECT {inner} FROM {table.name}) t "
                   f"{' '.join(joins)}")
-        columns.refuse_doubts(connection, name)
-        self._unknown = self._settle_unknown(numberings)
+        if self._kind == "TABLE":
+            self._check()
 
-    def _settle_unknown(self, numberings):
-        """Refuse or drop edges whose ends are no nodes; return how many were dropped."""
+    def _check(self):
+        """Refuse values that are in doubt; refuse or drop edges whose ends are no nodes."""
+        self._columns.refuse_doubts(self._connection, self._name)
         row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
         if row is None:
-            return 0
+            return
         source, table = self._columns.source, self._columns.table
         if source.on_unknown == "refuse":
             end = 0 if self._run(f"SELECT src IS NULL FROM {self._name} WHERE row = {row}").fetchone()[0] else 1
-            column, listed = self._columns.ends[end].column, numberings[source.relation[::2][end]].listed_in
+            column, listed = self._columns.ends[end].column, self._numberings[source.relation[::2][end]].listed_in
             shown = table.value(quote(column), row)
             blanks = ", with its blanks," if isinstance(shown, str) and shown != shown.strip() else ""
             raise DataError(f"{table.where}: row {row}, column {column!r}: {shown!r}{blanks} is not in {listed}; "
@@ -155,11 +167,12 @@ class NumberedEdges:
         before = self._n()
         self._replace(f"SELECT row_number() OVER (ORDER BY row) - 1 AS row, * EXCLUDE (row) FROM {self._name} WHERE "
                       "src IS NOT NULL AND dst IS NOT NULL")
-        return before - self._n()
+        self._n_unknown = before - self._n()
 
-    def change(self, changes: dict[str, bool], n_nodes: int) -> dict[str, int]:
+    def change(self, n_nodes: int) -> dict[str, int]:
         """Add reverses and self loops and join equal edges, as `build` says; return what was done, with counts."""
-        notes = {"left out, as an end is no node": self._unknown} if self._unknown else {}
+        notes = {"left out, as an end is no node": self._n_unknown} if self._n_unknown else {}
+        changes = self._changes
         given, where = self._n(), self._columns.table.where
         if changes["undirected"]:
             swapped = ", ".join(self._values)
@@ -215,7 +228,7 @@ class NumberedEdges:
             forms["edge_time"] = np.int64, ()
         if self._columns.width:
             forms["edge_features"] = np.float32, (self._columns.width,)
-        stream = _Stream(self._connection, self._name, self._values, forms, back, counters)
+        stream = _Stream(self._connection, self._name, self._values, forms, back, counters, self._check)
         dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
                   **{name: dtype for name, (dtype, _) in stream.columns.items()}}
         outs = {name: workspace.spool(name, dtype) for name, dtype in dtypes.items()}
@@ -229,10 +242,11 @@ class NumberedEdges:
 
     def drop(self) -> None:
         """Free the table."""
-        self._run(f"DROP TABLE {self._name}")
+        self._run(f"DROP {self._kind} {self._name}")
 
     def _n(self):
-        return self._run(f"SELECT count(*) FROM {self._name}").fetchone()[0]
+        rows = self._name if self._kind == "TABLE" else self._columns.table.name
+        return self._run(f"SELECT count(*) FROM {rows}").fetchone()[0]
 
     def _replace(self, sql):
         """Put the result of a query in the table's place."""
@@ -272,8 +286,8 @@ class _Stream:
         Dtype and shape of what an edge has beside its key, by field of an `EdgeTable`.
     """
 
-    def __init__(self, connection, name, values, columns, back, counters):
-        self._connection, self._counters = connection, counters
+    def __init__(self, connection, name, values, columns, back, counters, check):
+        self._connection, self._counters, self._check = connection, counters, check
         self.columns = {field: (np.dtype(dtype), shape) for field, (dtype, shape) in columns.items()}
         high, low = ("src", "dst") if back else ("dst", "src")
         key = f"CAST({high} AS UBIGINT) * 4294967296 + {low} AS key"
@@ -285,6 +299,8 @@ class _Stream:
     def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yield the keys of edges, ascending, and their columns."""
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
+            if keys.null_count:
+                self._check()
             keys, found = np.asarray(keys), {}
             if self._counters is not None:
                 self._counters.add(keys)
@@ -293,4 +309,6 @@ class _Stream:
                     found[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
             if columns:
                 found["edge_features"] = matrix(columns, np.float32)
+            if not all(np.isfinite(found[field]).all() for field in found if field != "edge_ids"):
+                self._check()
             yield keys, found

@@ -163,6 +163,13 @@ def test_ids_that_are_none(ids, told):
         from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
 
 
+@pytest.mark.parametrize("odd, told", [("x", "'x' is no number"), ("", "None: no value|no value"), ("inf", "'inf' is not a finite number")])
+def test_an_odd_weight_is_named_where_joining_and_sorting_are_one_pass(here, odd, told):
+    (here / "w.csv").write_text(f"s,d,w\nb,a,1\nc,a,{odd}\na,b,2\n")
+    with pytest.raises(DataError, match=f"w.csv: row 1, column 'w': ({told})"):
+        load("edges:w.csv,src=s,dst=d,weight=w", allow_empty=ALL)
+
+
 # 6: undirected, in every door
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sarlite import Graph
 from sarlite.data import from_tables
+from sarlite.data.tables import numbering
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0", exclude_categories=("Cs", "Cc")), min_size=1, max_size=4)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -85,3 +86,12 @@ def test_nodes_that_only_edges_name_ascend(seed):
     ends, names = data.target_nodes.names["ends"], data.target_nodes.names["bytes"]
     known = [bytes(names[ends[at] : ends[at + 1]]).decode() for at in range(data.n_nodes)]
     assert known == sorted(set(words)) == graph.ids.tolist()
+
+
+@pytest.mark.parametrize("form", ["hash({})", "length({})"])
+def test_ids_with_equal_hashes_stay_two_nodes(monkeypatch, form):
+    """Words are joined by their hashes only if no two words have one hash."""
+    monkeypatch.setattr(numbering, "_HASH", form)
+    edges = {"src": ["a", "b", "ccc"], "dst": ["b", "ccc", "a"]}
+    data = from_tables({"nodes": {"u": {}}, "edges": [{"file": edges, "relation": ["u", "e", "u"]}]})
+    assert data.indices.tolist() == [2, 0, 1] and data.indptr.tolist() == [0, 1, 2, 3]
