@@ -1,28 +1,24 @@
 """Write a trained model's outputs for the nodes, links or graphs of a data set, or the rows of one of its layers."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sarlite import kernels, nn
-from sarlite.cli import config, resume
-from sarlite.cli.combinations import Run, refuse
-from sarlite.cli.config import naming_flags, resolve
-from sarlite.cli.decision import decision_of
-from sarlite.cli.option import option, options_of
-from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
-from sarlite.cli.run import new_model, task_of, tell
-from sarlite.cli.settings import settings
+from sarlite import kernels
+from sarlite.cli import config
+from sarlite.cli.config import naming_flags
+from sarlite.cli.option import option
+from sarlite.cli.options import RunOptions
+from sarlite.cli.run import task_of
 from sarlite.cli.train_command import main_on_ranks
+from sarlite.cli.trained_run import TAKEN, CheckpointOptions, input_rows, load_data, open_run, restore_model
 from sarlite.comm import together
 from sarlite.command import refuse_input, show
 from sarlite.data import result_table
-from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError, needs
 from sarlite.graph.hetero import NodeType
 from sarlite.numerics import using
@@ -34,24 +30,16 @@ from sarlite.tasks.link_data import known_links, without_links
 from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.pair_task import PairTask
 from sarlite.tasks.recommend import ranks, top
-from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
-from sarlite.tasks.task_table import TASKS
-from sarlite.train import checkpoint, predictions, propagated
-from sarlite.train.edge_values import ARRAYS
-from sarlite.train.identity import difference, identity
-from sarlite.train.load import kind, load, prefetched, told_widths
+from sarlite.train import predictions
 from sarlite.train.predictions import Asked
-from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
 from sarlite.user_code import errors_of
 
 
 @dataclass(frozen=True)
-class PredictOptions:
+class PredictOptions(CheckpointOptions):
     """Options of the command that predicts: the objects to predict and the output files."""
 
-    checkpoint: str = option(None, "folder of a run of sarlite.train, or its checkpoint, with the model and all options",
-                             metavar="RUN")
     out: str = option(
         None, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
         "FILE.labels.npy; an old file is replaced", metavar="FILE")
@@ -70,16 +58,9 @@ class PredictOptions:
     embeddings: int | None = option(
         None, "write the rows of this layer, from 1 on; the last layer's rows are no probabilities yet",
         metavar="LAYER")
-    threshold: float | None = option(
-        None, "probability from which on the positive one of two classes, or a label, is predicted", metavar="P",
-        inside="above 0 and below 1", otherwise="as the run chose it")
     type: str | None = option(
         None, "for --embeddings of relational data: node type whose rows are written, with their ids", metavar="TYPE",
         otherwise="the type that has labels")
-    weights: str = option("best", "parameters of the best epoch, or of the last epoch", choices=("best", "last"))
-    given: Mapping[str, Any] = field(default_factory=dict)
-    """Training options of the command line, by name, which stand over the options in the checkpoint."""
-
     def __post_init__(self) -> None:
         if not self.out.endswith((".npy", *result_table.SUFFIXES)):
             raise ConfigError(f"--out {self.out}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
@@ -98,13 +79,6 @@ class PredictOptions:
             raise ConfigError("--known means nothing without --top or --rank")
 
 
-TAKEN = ("data", "model", "edge_weights", "edge_features", "mode", "prefetch", "partition", "order", "balance",
-         "threads", "ranks", "stall_timeout", "propagated", "progress", "verify")  # fmt: skip
-"""Options of `sarlite.train` that this command has too. The checkpoint has the options of data and model."""
-_FROM_CHECKPOINT = {"data", *options_of(ModelOptions),
-                    *(name for name, option in OPTIONS.items() if option.on_resume == "fixed")}
-
-
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
     """Return the options of a run without a checkpoint, and of this command.
 
@@ -119,8 +93,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
     needs("safetensors", "a checkpoint")
     for path in (own.out, *predictions.paths(own, "classify")):
         refuse_input("--out", path, {"--checkpoint": own.checkpoint, "--nodes": own.nodes, "--links": own.links})
-    same_on_ranks = {name: value for name, value in given.items() if name != "threads"}
-    return config.resolve(given), replace(own, given=same_on_ranks, checkpoint=checkpoint.path_of(own.checkpoint))
+    return config.resolve(given), own.with_given(given)
 
 
 @naming_flags
@@ -151,31 +124,13 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     -----
     Memory: as training's forward pass, a copy of this rank's rows, and with --nodes on rank 0 8 bytes a row of it.
     """
-    prefixes = ("best.", "model.") if config.weights == "best" else ("model.",)
-    tensors, meta = checkpoint.read(comm, config.checkpoint, prefixes)
-    options = together(comm, lambda: _options(config, meta))
-    task = options.training.task
-    run = together(comm, lambda: settings(options))
-    form = TASKS[task].form_name(task)
-    decision = together(comm, lambda: decision_of(config, options, meta, form))
+    trained = open_run(comm, config, partial(_check_request, config))
+    task, form, run, meta = trained.task, trained.form, trained.run, trained.meta
     together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
-    kinds = Run.of({**options.values, "embeddings": config.embeddings}, run.model.cls, kind(comm, run.source.spec))
-    together(comm, lambda: refuse(kinds))
-    source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
-                                 schema=meta.get("schema"))
-    graph = prefetched(comm, run.graph, options.schedule.prefetch, without_checkpoint.machine.threads)
-    graph = graph._replace(backward="push")  # no plan of the reversed edges is made
-    with errors_of(options.schedule.mode, "mode"):
-        part = load(comm, source, graph, Path(config.out).absolute().parent, tick)
-    n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
-    part = together(comm, lambda: _with_classes(config, run, meta, part))
-    together(comm, lambda: _check_data(config, run, meta, part, n_train))
-    other_data = run.source.spec != meta["options"].get("data")
-    tell(comm, [*part.left_out, *(part.by_position if other_data else ())])
+    part = load_data(comm, trained, without_checkpoint.machine.threads, Path(config.out).absolute().parent,
+                     {"embeddings": config.embeddings}, tick)
     together(comm, lambda: _check_type(config, run, part))
-    if "data" not in config.given:
-        _check_named(comm, config, run, meta, identity(part.graph, part.rows, meta["data"]["classes"]))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
         of = together(comm, lambda: run.links.linked(part.graph, part.names))
@@ -200,20 +155,20 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         nodes = part.graph if config.embeddings is None else of.nodes
         wanted = [predictions.nodes(comm, config.nodes, one[0], nodes, at_once) for one in own]
     with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
-        model, found = _computed(comm, config, run, part, tensors, meta, other_data)
+        model, found = _computed(comm, trained, part)
         if config.top is not None:
             wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
         elif config.links is None:
             (wanted,) = wanted
-            arrays = [array[wanted.rows] for array in _arrays(config, form, found, decision)]
+            arrays = [array[wanted.rows] for array in _arrays(config, form, found, trained.decision)]
         elif config.rank:
             arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
             _tell_ranks(comm, arrays[0][:, 1])
         else:
-            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found, decision))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found, trained.decision))
     predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
-    if decision is not None and comm.rank == 0:
-        print(f"threshold {', '.join(f'{value:.4g}' for value in decision.thresholds[:10])}", flush=True)
+    if trained.decision is not None and comm.rank == 0:
+        print(f"threshold {', '.join(f'{value:.4g}' for value in trained.decision.thresholds[:10])}", flush=True)
 
 
 def _check_type(config, run, part):
@@ -296,15 +251,9 @@ def _tell(comm, among, numbers):
         show(f"rank among {among}: {told}")
 
 
-def _options(config, meta):
-    """Return the options of the run that wrote the checkpoint, overridden by the options of the command line."""
-    resume.check_run(config.checkpoint, meta)
-    before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
-    model = config.given.get("model", before.get("model"))
-    if model != before.get("model") and not resume.same_class(before.get("model"), model):
-        raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")
-    task = meta.get("task", "classify")
-    options = resolve(config.given, before=before, checkpoint=config.checkpoint).replace(task=task)
+def _check_request(config, options):
+    """Raise a ConfigError if the run's task has no predictions of the kind that the command line wants."""
+    task = options.training.task
     labelled = options.links.edge_labels is not None
     for name in ("links", "top", "rank"):
         if getattr(config, name) and task != "link" and not (labelled and name == "links"):
@@ -316,15 +265,6 @@ def _options(config, meta):
         raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
     if config.links is not None and config.nodes is not None:
         raise ConfigError(f"--nodes {config.nodes}: not beside --links, which has the pairs")
-    return options
-
-
-def _as_trained(values, meta):
-    """Return `values` with arrays that training did not use refused, unless the command line requests them."""
-    reason = "training used none" if "used" in meta else \
-        "the checkpoint does not say whether training used any, so it is taken that it did not"
-    own = {name: None for name in ARRAYS if getattr(values, name) == "there"}
-    return values._replace(**own, reason=reason)
 
 
 def _check_links(config, run, meta, told, several):
@@ -342,95 +282,26 @@ def _check_links(config, run, meta, told, several):
                               "--link-split have changed")
 
 
-def _with_classes(config, run, meta, part):
-    """Return `part` with the labels of the data as numbers of the checkpoint's classes, which are matched by name."""
-    there, here = meta.get("class_names"), part.class_names
-    if here is None or there in (None, here) or not TASKS[part.task].reads_labels:
-        return part
-    unknown = [name for name in here if name not in there]
-    if unknown:
-        raise CheckpointError(f"checkpoint {config.checkpoint}: --data {run.source.spec} have labels that are none of "
-                              f"its classes, {', '.join(there)}: {', '.join(unknown)}")
-    numbers = np.array([*map(there.index, here), -1])  # the last is of nodes without a label, -1
-    rows = part.rows._replace(labels=numbers[part.rows.labels])
-    return part._replace(rows=rows, n_classes=len(there), class_names=there)
-
-
-def _check_data(config, run, meta, part, n_train):
-    """Raise an error if the model does not fit the data. Data without labels fit any number of classes."""
-    if run.training.label_inputs and not (n_train and part.n_classes):
-        lacking = "no training nodes" if part.n_classes else "no labels"
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its model takes the training nodes' labels as inputs, "
-                              f"as --label-inputs {run.training.label_inputs} said, but --data {run.source.spec} have "
-                              f"{lacking}")
-    trained, features = meta["data"], part.rows.features
-    width = told_widths(features) if isinstance(features, dict) else features.shape[1]
-    classes = part.n_classes if TASKS[part.task].reads_labels else None
-    there, here = (trained.get("features"), trained.get("classes")), (width, classes or trained.get("classes"))
-    if there != here:
-        told = ", ".join(f"{b} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
-        said = ", ".join(f"{a} {name}" for name, a, b in zip(("features", "classes"), there, here) if a != b)
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its model is for {said}, but --data {run.source.spec} "
-                              f"have {told}")
-
-
-def _check_named(comm, config, run, meta, here):
-    """Raise a CheckpointError if the path in the checkpoint leads to other data than the training data; else print the path.
-
-    A relative path may lead to other data here. `here` is the identity of the data at the path.
-    """
-    found = difference({name: meta["data"].get(name) for name in here}, here)
-    if found and "digest" in meta["data"]:
-        raise CheckpointError(f"checkpoint {config.checkpoint}: the data that it names, {run.source.spec}, are here not "
-                              f"those of its training: {found}; --data predicts other data")
-    if comm.rank == 0:
-        show(f"data {run.source.spec}, as the checkpoint says", sys.stderr)
-
-
-def _computed(comm, config, run, part, tensors, meta, other_data):
+def _computed(comm, trained, part):
     """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
 
     Collective.
     """
-    n_out, training = meta["data"]["classes"], run.training
-    model = new_model(comm, run, part._replace(n_classes=n_out), nn.Random(training.seed))
-    keys = row_keys(model, part.graph, part.names)
-    with checkpoint.errors_of(config.checkpoint):
-        matched = checkpoint.restore_model(comm, model, tensors, meta, keys)
-    tell(comm, _of_learned_rows(model, matched, keys, other_data))
-    data = identity(part.graph, part.rows, n_out) if training.propagated else None
-    x = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
-    if training.label_inputs:  # all labels of the training nodes are shown, as in evaluation
-        rows = {name: np.flatnonzero(getattr(part.rows, name)) for name in SPLITS}
-        shown = ShownLabels.of(LabelInputs(training.label_inputs, n_out), part.graph, x, np.asarray(part.rows.labels),
-                               rows, training.seed)
-        shown.show_all()
-        x = shown.x
+    config, run, n_out = trained.config, trained.run, trained.meta["data"]["classes"]
+    model = restore_model(comm, trained, part)
+    x = input_rows(comm, trained, part, model)
     of_pairs = _of_pairs(run, part)
     runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
-        output = runs.eval()(graph, x)
+        output = runs(graph, x)
         # scores are as many as pairs, and rows as wide as --link-width
         check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
         if config.embeddings is None:
             return model, as_array(output).copy()
         return model, as_array(graph.rows(output, run.model.spec, config.type)).copy()
-
-
-def _of_learned_rows(model, matched, keys, other_data):
-    """Yield a line on the learned rows of each parameter, if some nodes have none or if position matched them."""
-    types = {name: parameter.node_type for name, parameter in model.named_parameters()}
-    for name, rows in matched.items():
-        what = f"learned rows{' of type ' if types[name] else ''}{types[name]}"
-        if rows is None and other_data:
-            unnamed = "the checkpoint has" if name in keys else "the data have"
-            yield f"{what}: matched by position, as {unnamed} no names of nodes"
-        elif rows is not None and rows.n_missing:
-            yield (f"{what}: {rows.n_missing:,} of {rows.n_here:,} nodes have none in the checkpoint; each gets the "
-                   "mean row")
 
 
 def _of_pairs(run, part):
