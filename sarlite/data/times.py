@@ -8,8 +8,6 @@ import numpy as np
 from sarlite.errors import ConfigError
 
 KINDS = ("dates", "integers")
-ALWAYS = np.iinfo(np.int64).min
-"""Time of what has no time, such as an added self loop: it is there from the beginning."""
 _FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
 
 

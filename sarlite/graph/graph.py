@@ -440,8 +440,9 @@ class Graph(LayerGraph):
                 ambiguous_edge_count=self.ambiguous_edge_count, names=self.names))
         return graph.with_values_of(self, index)
 
-    def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None) -> "Graph":
-        """Return a copy of this graph with weights and features on its edges; without arguments, with none. Collective.
+    def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None,
+                         time: ArrayLike | None = None) -> "Graph":
+        """Return a copy of this graph with weights, features and times on its edges, or with none. Collective.
 
         Let A_ij be the weight of the edge from j to i, and d_i = sum_j A_ij the weighted degree of node i. Sums of
         `fn.copy_src` and `fn.linear` multiply by the weights: "sum" is sum_j A_ij x_j, "mean" is sum_j A_ij x_j / d_i,
@@ -457,6 +458,8 @@ class Graph(LayerGraph):
         features : (n_edges, n_edge_features) array of numbers, optional
             Features of the local in-edges, for messages: `graph.aggregate(message, .., edge={"e":
             graph.edge_features})`. Float arrays are not copied.
+        time : (n_edges,) array of whole numbers or dates, optional
+            Times of the local in-edges, for `minibatch.Temporal`. Dates become nanoseconds since 1970.
 
         Returns
         -------
@@ -478,10 +481,12 @@ class Graph(LayerGraph):
         >>> graph.aggregate(fn.copy_src(np.array([[4.0], [8.0]])), "mean").data.tolist()
         [[0.0], [7.0]]
         """
-        names = [name for name, values in (("edge_weight", weight), ("edge_features", features)) if values is not None]
+        every = {"edge_weight": weight, "edge_features": features, "edge_time": time}
+        names = [name for name, values in every.items() if values is not None]
         together(self.comm, lambda: weights.check_unambiguous(self.ambiguous_edge_count, names[0]) if names else None)
         graph = self.copy_without_memo()
-        graph.edge_values = weights.check_values(self.comm, weight, features, lambda: self.edge_ids, self.n_edges)
+        graph.edge_values = weights.check_values(self.comm, weight, features, lambda: self.edge_ids, self.n_edges,
+                                                 time=time)
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":

@@ -265,16 +265,17 @@ class HeteroGraph(SharedState, RelationalLayer):
         graph = build_relations(parts.comm, parts.options, in_edges, parts.node_ids, edge_ids, parts.profile)
         graph = graph._replace(names=parts.names)
         if self.edge_values:
-            pairs = {relation: values.subset(index.get(relation, slice(None)))
-                     for relation, values in self.edge_values.items()}
-            weights = {relation: weight for relation, (weight, _) in pairs.items() if weight is not None}
-            features = {relation: of_edges for relation, (_, of_edges) in pairs.items() if of_edges is not None}
-            graph = graph.with_values(weights, features)
+            subsets = {relation: own.subset(index.get(relation, slice(None)))
+                       for relation, own in self.edge_values.items()}
+            values: list[Any] = [{relation: arrays[kind] for relation, arrays in subsets.items()
+                                  if arrays[kind] is not None} for kind in range(3)]
+            graph = graph.with_values(*values)
         return HeteroGraph(graph)
 
     def with_edge_values(self, weights: Mapping[Relation, ArrayLike] | None = None,
-                         features: Mapping[Relation, ArrayLike] | None = None) -> "HeteroGraph":
-        """Return a copy of this graph whose edges have these weights and features, and no others. Collective.
+                         features: Mapping[Relation, ArrayLike] | None = None,
+                         times: Mapping[Relation, ArrayLike] | None = None) -> "HeteroGraph":
+        """Return a copy of this graph whose edges have these weights, features and times, and no others. Collective.
 
         Sums within a relation multiply by the weights as `Graph.with_edge_values` says; degrees are sums of the
         relation's weights.
@@ -286,6 +287,8 @@ class HeteroGraph(SharedState, RelationalLayer):
             the same relations.
         features : dict of relation to (n_edges, n_edge_features) array of numbers, optional
             Features of the local in-edges, which messages read as `graph.edge_values[relation].features`.
+        times : dict of relation to (n_edges,) array of whole numbers or dates, optional
+            Times of the local in-edges, for `minibatch.Temporal`. Dates become nanoseconds since 1970.
 
         Returns
         -------
@@ -306,13 +309,13 @@ class HeteroGraph(SharedState, RelationalLayer):
         >>> graph.with_edge_values({writes: [0.5, 2.0]}).edge_values[writes].weight.tolist()
         [0.5, 2.0]
         """
-        weights, features = weights or {}, features or {}
-        wanted = [relation for relation in self.relations if relation in weights or relation in features]
-        unknown = [relation for relation in (*weights, *features) if relation not in self.relations]
+        every = weights, features, times = weights or {}, features or {}, times or {}
+        wanted = [relation for relation in self.relations if any(relation in values for values in every)]
+        unknown = [relation for values in every for relation in values if relation not in self.relations]
         raise_together(self.comm, ConfigError(f"edge values: relation {unknown[0]!r} is none of this graph: "
                                               f"{', '.join(map(str, self.relations))}") if unknown else None)
-        agree(self.comm, (wanted, [*weights], [*features]), "relations of edge values")
-        return HeteroGraph(self._parts.with_values(weights, features))
+        agree(self.comm, (wanted, *map(list, every)), "relations of edge values")
+        return HeteroGraph(self._parts.with_values(weights, features, times))
 
     def full_precision(self) -> "HeteroGraph":
         """Return this graph with row_dtype float32; a graph that had another row_dtype builds its exchanges again."""

@@ -62,11 +62,12 @@ class HeteroParts(NamedTuple):
         ids = self.edge_ids.get(relation)
         return np.arange(len(self.in_edges[relation].indices)) if ids is None else ids
 
-    def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike]) -> "HeteroParts":
-        """Return a copy whose edge values are exactly these weights and features, checked. Collective."""
+    def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike],
+                    times: Mapping[Relation, ArrayLike]) -> "HeteroParts":
+        """Return a copy whose edge values are exactly these weights, features and times, checked. Collective."""
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
-                                         partial(self.ids_of, relation), len(edges.indices), f" of {relation}")
-                  for relation, edges in self.in_edges.items() if relation in weights or relation in features}
+                                         partial(self.ids_of, relation), len(edges.indices), f" of {relation}", times.get(relation))
+                  for relation, edges in self.in_edges.items() if any(relation in every for every in (weights, features, times))}
         return self._replace(edge_values=values)
 
 

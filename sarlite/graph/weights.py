@@ -1,4 +1,4 @@
-"""Checks and sums of edge values: weights, which sums multiply by, and features."""
+"""Checks and sums of edge values: weights, which sums multiply by, features, and times."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,11 +25,13 @@ class EdgeValues(NamedTuple):
     negative : (int, float), or None
         Global id and weight of one edge, of any rank, whose weight is negative; the same on every rank. None if no
         weight is negative.
+    time : (n_edges,) int64 array, or None
     """
 
     weight: Array | None = None
     features: Array | None = None
     negative: tuple[int, float] | None = None
+    time: Array | None = None
 
     def check_degrees(self) -> None:
         """Raise a DataError on every rank if a weight of any rank is negative, because degrees are sums of weights."""
@@ -37,20 +39,21 @@ class EdgeValues(NamedTuple):
             edge, value = self.negative
             raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
 
-    def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None]":
-        """Return the weights and the features of the edges at `index`; None stays None."""
-        return (None if self.weight is None else self.weight[index],
-                None if self.features is None else self.features[index])
+    def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None, Array | None]":
+        """Return the weights, the features and the times of the edges at `index`; None stays None."""
+        weight, features, time = (None if values is None else values[index]
+                                  for values in (self.weight, self.features, self.time))
+        return weight, features, time
 
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
-                 edge_ids: Callable[[], Array], n_edges: int, owner: str = "") -> EdgeValues:
-    """Return checked edge values as float arrays. Collective.
+                 edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
+    """Return checked edge values as arrays. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    weight, features : array, or None
+    weight, features, time : array, or None
     edge_ids : callable
         Function () -> (n_edges,) global ids of the edges; called only for the error of a negative weight.
     n_edges : int
@@ -62,11 +65,37 @@ def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLi
     ShapeError, DataError
         See `Graph.with_edge_values`.
     """
-    weight, features = together(comm, lambda: (_finite(f"edge_weight{owner}", weight, n_edges, 1),
-                                               _finite(f"edge_features{owner}", features, n_edges, 2)))
-    kinds = [None if values is None else (values.shape[1:], str(values.dtype)) for values in (weight, features)]
+    weight, features, time = together(comm, lambda: (_finite(f"edge_weight{owner}", weight, n_edges, 1),
+                                                     _finite(f"edge_features{owner}", features, n_edges, 2),
+                                                     check_times(f"edge_time{owner}", time, n_edges)))
+    kinds = [None if values is None else (values.shape[1:], str(values.dtype)) for values in (weight, features, time)]
     agree(comm, kinds, f"edge values{owner}")
-    return EdgeValues(weight, features, None if weight is None else _first_negative(comm, weight, edge_ids))
+    return EdgeValues(weight, features, None if weight is None else _first_negative(comm, weight, edge_ids), time)
+
+
+def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
+    """Return `n` times as int64; dates of NumPy become nanoseconds since 1970, and None stays None.
+
+    Raises
+    ------
+    ShapeError, DataError
+        The times are not `n` whole numbers or dates; one is NaT, or its nanoseconds do not fit 64 bits.
+    """
+    if times is None:
+        return None
+    array = np.asarray(times)
+    if array.shape != (n,) or (n and array.dtype.kind not in "iuM"):
+        raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but ({n},) whole numbers or dates are needed")
+    if array.dtype.kind == "M":
+        found = array.astype("M8[ns]")
+        wrong = np.isnat(found) | (found.astype(array.dtype) != array)
+        array = found.view(np.int64)
+    else:
+        wrong = array > np.iinfo(np.int64).max if array.dtype == np.uint64 else np.zeros(n, bool)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise DataError(f"{name}: entry {at} is {np.asarray(times)[at]}, which is no time of 64 bits")
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:

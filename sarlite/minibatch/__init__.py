@@ -6,5 +6,7 @@ from sarlite.minibatch.graph_batches import GraphBatch, GraphLoader
 from sarlite.minibatch.hec.halo_cache import HEC
 from sarlite.minibatch.loader import NeighborLoader, RowLoader
 from sarlite.minibatch.sampler import Sampler
+from sarlite.minibatch.temporal import Temporal
 
-__all__ = ["HEC", "Batch", "GraphBatch", "GraphLoader", "NeighborLoader", "RowLoader", "Sampler", "message_flow"]
+__all__ = ["HEC", "Batch", "GraphBatch", "GraphLoader", "NeighborLoader", "RowLoader", "Sampler", "Temporal",
+           "message_flow"]

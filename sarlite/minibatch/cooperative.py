@@ -41,7 +41,7 @@ class Cooperative(Sampler):
     comm : Communicator
         For the sampling thread alone.
     part : PartEdges
-    more
+    sets, args, options
         As of `Sampler`.
 
     Notes
@@ -50,49 +50,28 @@ class Cooperative(Sampler):
     Source: Balin et al. 2023, "Cooperative minibatching in graph neural networks".
     """
 
-    def __init__(self, comm: Communicator, part: PartEdges, *args: Any, **options: Any) -> None:
-        super().__init__(part.sets, *args, **options)
+    def __init__(self, comm: Communicator, part: PartEdges, sets: Sequence[Any], *args: Any, **options: Any) -> None:
+        super().__init__(sets, *args, **options)
         self._comm, self._part = comm, part
 
     def _checked(self, seeds):
         return together(self._comm, lambda: super(Cooperative, self)._checked(seeds))
 
-    def _layer(self, rows, layer, step, without):
+    def _layer(self, rows, layer, request):
         comm, part = self._comm, self._part
-        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, step, without))
-        n, slots = len(rows), part.slots(found.halo - part.n_local)
+        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, request))
+        n, slots = len(rows), part.slots(found.halo // request.n_times - part.n_local)
         slots = comm.alltoall(slots)
         wanted = np.concatenate([mine[own] for mine, own in zip(part.asked, slots)])
+        if len(request.times):
+            of_owners = share(found.halo % request.n_times, part.owners(found.halo // request.n_times - part.n_local))
+            wanted = wanted * request.n_times + np.concatenate(comm.alltoall(of_owners))
         rows, numbers = together(comm, lambda: self._numbering.add(rows, wanted.astype(rows.dtype)))
         asked = share(numbers, np.cumsum([0, *map(len, slots)]))
-        typed = TypedRows(part, rows, found.n_dst)
+        typed = TypedRows(part, rows // request.n_times, found.n_dst)
         needs = comm.alltoall([typed.numbers_of(own) for own in asked])
         for own in found.sets:
             own.columns[own.columns >= n] += len(rows) - n
         sizes = [*typed.n_rows, *typed.n_dst, *(len(own.columns) for own in found.sets)]
         exchange = HaloExchange(needs, asked, np.array(comm.allgather(sizes)))
         return rows, found._replace(n_src=len(rows), exchange=exchange)
-
-
-def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
-                 one_variate: bool = False) -> Sampler:
-    """Return the sampler of a part.
-
-    Parameters
-    ----------
-    part : PartEdges
-    fanouts, kind, seed, one_variate
-        See `Sampler`.
-    comm : Communicator, optional
-        On several ranks: owners expand halo rows, a `Cooperative` on this channel. Without it no halo row is expanded.
-
-    Raises
-    ------
-    ConfigError
-        As `Sampler`.
-    """
-    options: dict[str, Any] = {"ids": part.ids, "n_local": part.n_local, "n_columns": len(part.ids),
-                               "targets": part.targets, "one_variate": one_variate}
-    if comm is None or comm.size == 1:
-        return Sampler(part.sets, fanouts, kind, seed, **options)
-    return Cooperative(comm, part, fanouts, kind, seed, **options)

@@ -10,8 +10,8 @@ from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch, Features, Hidden
 from sarlite.minibatch.batch_layers import batch_rows, layer_graph
-from sarlite.minibatch.cooperative import make_sampler
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
+from sarlite.minibatch.samplers import make_sampler
 from sarlite.tape import Tensor
 from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array

@@ -18,12 +18,14 @@ from sarlite.graph.hetero import NodeType
 from sarlite.graph.weights import check_range
 from sarlite.minibatch.batch import Batch, Features
 from sarlite.minibatch.batch_layers import batch_rows, layer_graph
-from sarlite.minibatch.cooperative import Cooperative, make_sampler
+from sarlite.minibatch.cooperative import Cooperative
 from sarlite.minibatch.hec.halo_cache import HEC, CachedLayer, Caches
 from sarlite.minibatch.hec.row_table import Ordered
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.minibatch.sampler import Sampler, check_fanouts
+from sarlite.minibatch.samplers import make_sampler
 from sarlite.minibatch.seeds import Seeds, divide
+from sarlite.minibatch.temporal import Temporal, timed_edges
 from sarlite.minibatch.transposes import Transposes
 from sarlite.schedule.ahead import ahead
 from sarlite.tape.row_index import selected_rows
@@ -208,6 +210,9 @@ class NeighborLoader(Loader):
         Number of batches that a thread samples ahead of the batch in use; with 0 batches are sampled when requested.
     one_variate : bool
         See `Sampler`.
+    temporal : Temporal, optional
+        Times by which a seed sees only edges and nodes that are not later than the seed. `remote` is then "exact" or
+        "local".
 
     Attributes
     ----------
@@ -239,14 +244,17 @@ class NeighborLoader(Loader):
 
     def __init__(self, graph: Graph | NodeType, x: Features, labels: ArrayLike | None, train: ArrayLike | slice, *, fanouts: Sequence[int],
                  batch_size: int, seed: int = 0, sampler: str = "uniform", remote: "str | HEC" = "exact",
-                 batches: str | None = None, sample_ahead: int = 1, one_variate: bool = False) -> None:
+                 batches: str | None = None, sample_ahead: int = 1, one_variate: bool = False,
+                 temporal: Temporal | None = None) -> None:
         check_graph(graph, "minibatches")
         comm = graph.comm
         super().__init__(graph, x, labels, train, batch_size,
-                         lambda: _check(graph, self.x, seed, sample_ahead, fanouts, sampler, remote))
+                         lambda: _check(graph, self.x, seed, sample_ahead, fanouts, sampler, remote, temporal))
         self.seed = operator.index(seed)
-        said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate)
-        agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches or one_variate")
+        self.temporal = together(comm, lambda: temporal and temporal.checked(graph, sampler, self._n_times()))
+        said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate,
+                self.temporal and (self.temporal.pick, _timed_types(self.temporal)))
+        agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches, one_variate or temporal")
         number = comm.numbered("loader", self)  # several may be in use at once, each with threads that communicate
         channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
         exact = remote == "exact" or comm.size == 1
@@ -255,8 +263,10 @@ class NeighborLoader(Loader):
         self._sampling = channels("sample")  # of the thread ahead alone
         self._seeds = divide(batches, self._sampling, self._seed_ids(), self.batch_size, self.seed)
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
+        timed = timed_edges(self._part, self.temporal) if self.temporal else ()
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
-            self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate)
+            self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate,
+            temporal=self.temporal, timed=timed)
         self.sampler = self._sampler_on("sample")
         self._predicting: Sampler | None = None
         self.caches: Caches | None = None
@@ -336,7 +346,7 @@ class NeighborLoader(Loader):
         if self.caches:
             self.caches.drain()
 
-    def batch(self, seeds: ArrayLike, step: int = 0) -> Batch:
+    def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
         """Return a batch of any rows, for example for a prediction. Collective. It reads caches but pushes no rows.
 
         Parameters
@@ -345,6 +355,8 @@ class NeighborLoader(Loader):
             This rank's rows of the graph. `Batch.rows` has an entry for each, also for a row that is given twice.
         step : int
             Global step, which determines the picks and the ages of cached rows.
+        times : (k,) int64, optional
+            For a `Temporal` loader: time of each seed, by default as `Temporal.seeds` has them.
 
         Raises
         ------
@@ -353,8 +365,8 @@ class NeighborLoader(Loader):
         """
         if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
-        sample = self._predicting
-        sampled = together(self.graph.comm, lambda: sample(seeds, step))
+        sample, more = self._predicting, dict[str, Any]() if times is None else {"times": times}
+        sampled = together(self.graph.comm, lambda: sample(seeds, step, **more))
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
     def contents(self) -> dict[str, Ordered]:
@@ -364,6 +376,10 @@ class NeighborLoader(Loader):
         """Restore the caches from the result of `state` on the same rank of the same division."""
         if self.caches:
             self.caches.load_state(state)
+
+    def _n_times(self):
+        """Return the number of times that `Temporal.seeds` must have."""
+        return self.graph.n_dst
 
     def _seed_ids(self):
         """Return the ids whose hash orders the seeds of an epoch, (n_train,) int64."""
@@ -398,8 +414,18 @@ def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 
-def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote):
+def _timed_types(temporal):
+    """Return the node types that have times."""
+    return [*temporal.nodes] if isinstance(temporal.nodes, dict) else temporal.nodes is not None
+
+
+def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote, temporal):
     operator.index(seed)
+    if temporal is not None and not isinstance(temporal, Temporal):
+        raise ConfigError(f"temporal is a {type(temporal).__name__}, but must be a Temporal", "temporal")
+    if temporal is not None and isinstance(remote, HEC):
+        raise ConfigError(f"remote {remote!r} does not go with temporal: a cache keeps rows that were computed at other "
+                          "times, maybe later ones: remote is exact or local", "temporal")
     if isinstance(graph, NodeType):
         if isinstance(remote, HEC):
             raise ConfigError(f"remote {remote!r}: a node type has no cache of each type's rows: remote is exact or "

@@ -177,6 +177,9 @@ class Estimate:
     With edge weights each message is multiplied by its weight, and degrees are the whole graph's weighted degrees. A
     mean is then d / k times the weighted sum of the picks, divided by the weighted degree.
 
+    Picks in time stand for `Picked.degrees` edges. A weighted mean is then over the weights of the picks. "sym" is
+    refused, because its degrees count later edges.
+
     Parameters
     ----------
     edges : RelationEdges
@@ -231,7 +234,7 @@ class Estimate:
             return self._inverse_degrees, None
         if reducer == "sum":
             return self._share, None
-        into, out_of = self._edges.inverse_roots()
+        into, out_of = self._inverse_roots()
         return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
@@ -249,11 +252,17 @@ class Estimate:
         if weight is not None:
             counts *= weight
         if reducer == "mean":
-            counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_rest)[dst]
+            counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_sums(dst, counts))[dst]
         elif reducer == "sym":
-            into, out_of = self._edges.inverse_roots(weight is not None)
+            into, out_of = self._inverse_roots(weight is not None)
             counts *= into[self._rows[dst]] * out_of[self._sources[columns]]
         return counts
+
+    def _inverse_roots(self, weighted=False):
+        if self._picked.degrees is not None:
+            raise ConfigError("reducer 'sym' divides by degrees of the whole graph, which count later edges: with temporal "
+                              "sampling take mean or sum, such as --model sage, gat or gin", "temporal")
+        return self._edges.inverse_roots(weighted)
 
     @cached_property
     def _share(self):
@@ -273,12 +282,21 @@ class Estimate:
 
     @cached_property
     def _rest(self):
-        """In-degrees in the whole graph without the edges that are left out, (n_dst,)."""
+        """In-degrees in the whole graph without the edges that are left out, or `Picked.degrees`, (n_dst,)."""
+        if self._picked.degrees is not None:
+            return self._picked.degrees
         if self._picked.without is None:
             return self._full
         ends = self._edges.edges.indptr
         starts, stops = (np.searchsorted(self._picked.without, ends[at]) for at in (self._rows, self._rows + 1))
         return self._full - (stops - starts)
+
+    def _weighted_sums(self, dst, counts):
+        """Return the divisors of a weighted mean, (n_dst,) float64; `counts` are the picks' weights and shares."""
+        if self._picked.degrees is None:
+            return self._weighted_rest
+        sums = np.bincount(dst, counts, len(self._rows))
+        return np.where(sums > 0, sums, 1.0)
 
     @cached_property
     def _weighted_rest(self):

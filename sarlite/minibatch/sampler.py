@@ -53,12 +53,19 @@ class Picked(NamedTuple):
         Position of each pick among the set's edges, ascending within a row.
     without : (n,) int, or None
         Positions of the edges that are left out, ascending.
+    degrees : (n_dst,) int64, or None
+        Number of edges that the picks of each destination stand for; by default the destination's edges without
+        `without`.
+    times : (n_dst,) int64, or None
+        Time of each destination, which is its seed's.
     """
 
     indptr: Array
     columns: Array
     positions: Array
     without: Array | None = None
+    degrees: Array | None = None
+    times: Array | None = None
 
 
 class Layer(NamedTuple):
@@ -92,6 +99,34 @@ class Layer(NamedTuple):
         """The picks of a layer that has one set of edges."""
         (picked,) = self.sets
         return picked
+
+
+class Request(NamedTuple):
+    """A step for which a sampler picks edges.
+
+    Attributes
+    ----------
+    step : int
+        The global step.
+    without : sequence of (n,) int or None
+        By set, the positions of edges that are left out, ascending.
+    times : (n_times,) int64
+        Distinct times of the seeds of all ranks, ascending; empty if time does not matter.
+
+    Notes
+    -----
+    A row of the batch is a pair of a column and a time, written as one integer: column * max(n_times, 1) + index of
+    the time. Without times a row is a column.
+    """
+
+    step: int
+    without: Sequence[Array | None]
+    times: Array = np.empty(0, np.int64)
+
+    @property
+    def n_times(self) -> int:
+        """Number of rows that a column can have, at least 1."""
+        return max(len(self.times), 1)
 
 
 class Sampled(NamedTuple):
@@ -186,28 +221,30 @@ class Sampler:
         ShapeError, DataError
             Seeds that are no list of whole numbers; one that is no row.
         """
-        seeds = self._checked(seeds)
+        return self._sampled(self._checked(seeds), Request(step, without or [None] * len(self.sets)))
+
+    def _sampled(self, seeds, request):
+        """Sample the layers for rows of the batch."""
         with self._lock:
             try:
-                return self._sample(seeds, step, without)
+                return self._sample(seeds, request)
             except BaseException:
                 self._numbering.clear()
                 raise
 
-    def _sample(self, seeds, step, without):
+    def _sample(self, seeds, request):
         layers: list[Layer] = []
         rows, numbers = self._numbering.begin(seeds)
         for layer in reversed(range(len(self.fanouts))):
-            rows, found = self._layer(rows, layer, step, without)
+            rows, found = self._layer(rows, layer, request)
             layers.insert(0, found)
         self._numbering.finish(rows)
         return Sampled(rows, numbers, layers)
 
-    def _layer(self, rows, layer, step, without):
+    def _layer(self, rows, layer, request):
         """Pick for `rows`; return the batch's rows including the new local rows, and the layer."""
         n_dst = len(rows)
-        found = [self._picked(own, rows, layer, step, left) for own, left in
-                 zip(self.sets, without or [None] * len(self.sets))]
+        found = [self._picked(own, rows, layer, request, left) for own, left in zip(self.sets, request.without)]
         columns = found[0].columns if len(found) == 1 else np.concatenate([rows[:0], *(own.columns for own in found)])
         joined = self._numbering.join(rows, columns)
         if len(found) > 1:
@@ -215,20 +252,20 @@ class Sampler:
             found = [own._replace(columns=columns[a:b]) for own, a, b in zip(found, ends, ends[1:])]
         n_src = len(joined)
         if self._numbering.n_columns > self.n_local:
-            n_src = n_dst + int(np.searchsorted(joined[n_dst:], self.n_local))
+            n_src = n_dst + int(np.searchsorted(joined[n_dst:], self.n_local * request.n_times))
             self._numbering.end(joined[n_src:])
         return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:], layer)
 
-    def _picked(self, own, rows, layer, step, without):
+    def _picked(self, own, rows, layer, request, without):
         """Return the picks for the rows that are destinations of the set `own`; their columns are not numbered yet."""
         rows = rows[own.places(rows)]
-        rows = rows - rows.dtype.type(own.first) if own.first else rows
+        rows, step = rows - rows.dtype.type(own.first) if own.first else rows, request.step
         if without is None:
             return Picked(*self._pick(own, rows, layer, step, self._numbering))
         hit = self._hit(own, rows, layer, step, without)
         picks = self._pick(own, rows[~hit], layer, step, self._numbering)
         if hit.any():
-            picks = _merged(hit, picks, self._pick_again(own, rows[hit], layer, step, without))
+            picks = merged(hit, picks, self._pick_again(own, rows[hit], layer, step, without))
         return Picked(*picks, without)
 
     def _hit(self, own, rows, layer, step, without):
@@ -298,19 +335,19 @@ class Sampler:
         return np.ascontiguousarray(rows, self._numbering.dtype)
 
 
-def _merged(second, one, other):
+def merged(second, one, other):
     """Return the picks of all rows, as (indptr, columns, positions), from the picks of two groups of rows.
 
     `second` is True for the rows of the second group, (n_rows,) bool.
     """
     counts = np.empty(len(second), np.int64)
     counts[~second], counts[second] = np.diff(one[0]), np.diff(other[0])
-    of_second, merged = np.repeat(second, counts), []
+    of_second, both = np.repeat(second, counts), []
     for ours, theirs in zip(one[1:], other[1:]):
         array = np.empty(len(of_second), ours.dtype)
         array[~of_second], array[of_second] = ours, theirs
-        merged.append(array)
-    return np.concatenate([[0], np.cumsum(counts)]), *merged
+        both.append(array)
+    return np.concatenate([[0], np.cumsum(counts)]), *both
 
 
 def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ def _of_types(nodes, rows):
             for name, found in graph.aggregate(messages, "sum").items():
                 sums[name] += _multiples(found.data)
             for own in graph.out_of(source):
-                weight, features, _ = nodes.graph.edge_values.get(own.relation, EdgeValues())
+                weight, features, *_ = nodes.graph.edge_values.get(own.relation, EdgeValues())
                 for name, array in (("weight", weight), ("features", features)):
                     if array is not None:
                         found = _of_edges(own, own.edge_src_ids, array.reshape(own.n_edges, math.prod(array.shape[1:])))

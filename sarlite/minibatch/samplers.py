@@ -1,0 +1,41 @@
+"""The sampler of a part: on one rank or cooperative, and with times or without."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sarlite.comm import Communicator
+from sarlite.minibatch.cooperative import Cooperative
+from sarlite.minibatch.part_edges import PartEdges
+from sarlite.minibatch.sampler import Sampler
+from sarlite.minibatch.temporal import CooperativeTemporalSampler, Temporal, TemporalSampler, TimedEdges
+
+
+def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
+                 one_variate: bool = False, temporal: Temporal | None = None,
+                 timed: Sequence[TimedEdges] = ()) -> Sampler:
+    """Return the sampler of a part.
+
+    Parameters
+    ----------
+    part : PartEdges
+    fanouts, kind, seed, one_variate
+        See `Sampler`.
+    comm : Communicator, optional
+        On several ranks: owners expand halo rows, a `Cooperative` on this channel. Without it no halo row is expanded.
+    temporal, timed
+        How rows pick in time, checked, and the result of `timed_edges`.
+
+    Raises
+    ------
+    ConfigError
+        As `Sampler`.
+    """
+    options: dict[str, Any] = {"ids": part.ids, "n_local": part.n_local, "n_columns": len(part.ids),
+                               "targets": part.targets, "one_variate": one_variate}
+    sets: Sequence[Any] = part.sets
+    if temporal is not None:
+        sets, options = timed, {**options, "temporal": temporal}
+    if comm is None or comm.size == 1:
+        return (Sampler if temporal is None else TemporalSampler)(sets, fanouts, kind, seed, **options)
+    cooperative = Cooperative if temporal is None else CooperativeTemporalSampler
+    return cooperative(comm, part, sets, fanouts, kind, seed, **options)
