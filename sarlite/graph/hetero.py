@@ -1,7 +1,7 @@
 """HeteroGraph: nodes of several types and relations between them; NodeType: the nodes of one type or of several."""
 
 from collections.abc import Collection, Mapping
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 

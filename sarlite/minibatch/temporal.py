@@ -25,7 +25,7 @@ ALWAYS = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, eq=False)
 class Temporal:
-    """Times of nodes and seeds, by which a `NeighborLoader` picks; the graph has the times of its edges.
+    """Times of nodes and seeds for a `NeighborLoader`; the graph has the times of its edges.
 
     A seed with time t reaches only edges with a time of at most t, and over these only nodes with a time of at most t.
     The seed's time holds in all layers. What has no time is there from the beginning.
