@@ -31,7 +31,7 @@ import sampling_speed
 from sarlite import HeteroGraph, Trainer, nn, optim
 from sarlite.minibatch import NeighborLoader
 from sarlite.models import RGCN
-from sarlite.models.rgcn import needed
+from sarlite.models.rgcn import types_by_layer
 from sarlite.operators.relation_sums import sets_of
 from sarlite.profile import Memory
 from sarlite.structure.relational_generator import TYPES, mag
@@ -70,7 +70,7 @@ def load(file):
         names = [tuple(map(str, name)) for name in arrays["names"]]
         graph = HeteroGraph.from_edges({name: (arrays[f"src_{r}"], arrays[f"dst_{r}"]) for r, name in enumerate(names)},
                                        dict(zip(TYPES, arrays["n_nodes"].tolist())))
-    for types in needed(graph, next(iter(TYPES)), 2)[1:]:
+    for types in types_by_layer(graph, next(iter(TYPES)), 2)[1:]:
         for plan in graph.prepare(graph.into(types)):
             for edges in sets_of(plan.local):
                 edges.transpose  # noqa: B018 (cached at its first use)

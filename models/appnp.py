@@ -1,6 +1,4 @@
-"""Predict, then propagate: APPNP (Klicpera, Bojchevski & Guennemann, 2019)."""
-
-from typing import Any
+"""APPNP: predict, then propagate with personalised PageRank (Klicpera, Bojchevski & Guennemann, 2019)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,26 +9,40 @@ from sarlite.nn import Dropout, Linear
 
 
 class APPNP(nn.Module):
-    """Z_0 = H = MLP(X); Z_{k+1} = (1 - a) D^-1/2 A D^-1/2 Z_k + a H; the graph's self loops make A the paper's A + I.
+    """Predictions H of an MLP, propagated over the graph: Z_{k+1} = (1 - a) D^-1/2 A D^-1/2 Z_k + a H, from Z_0 = H.
 
-    With edge weights A has these, and D the sums of its rows.
+    A is the adjacency matrix of the graph as it is: the paper's A + I is a graph with self loops. With edge weights the
+    entries of A are the weights, and D are the sums of its rows.
 
     Parameters
     ----------
     n_in, n_out : int
-        Features and classes.
+        Width of the input rows; width of the output rows, such as the number of classes.
     hops : int
-        Steps of propagation, each a layer of the graph: a minibatch has as many fan-outs.
+        Number of propagation steps. Each step is a layer of the graph, so a minibatch has one fan-out for each.
     teleport : float in [0, 1)
-        a: the share of its own prediction that a node has in each step.
+        Weight a of a node's own prediction in each step.
     layers, hidden : int
-        Of the MLP.
-    dropout : float
-        Of each layer's input in the MLP.
-    input_dropout : float, optional
-        Of the features; as `dropout` without it.
+        Number of layers of the MLP; width between its layers.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer of the MLP.
+    input_dropout : float in [0, 1), optional
+        Dropout probability of the features; by default `dropout`.
     activation : {"relu", "elu"}
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import APPNP
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = APPNP(8, 4, hops=3, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     self_loops = edge_weights = True
@@ -51,22 +63,24 @@ class APPNP(nn.Module):
         """Return the modules that precede the second layer."""
         return [self.linears[0]]
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
+    def __call__(self, graph: Graph, h: Tensor) -> Tensor:
+        """Return the propagated predictions, (n_dst, n_out), from the features of the nodes, (n_src, n_in). Collective."""
         first, *others = graph.layers(self.hops)
         g, h = first.enter(h)
-        z = own = self._predict(h, g.src_ids)
-        z, own = self._step(g, z, own)
+        z = prediction = self._predict(h, g.src_ids)
+        z, prediction = self._step(g, z, prediction)
         for g in others:
             g, z = g.enter(z)
-            z, own = self._step(g, z, own)
+            z, prediction = self._step(g, z, prediction)
         return z
 
-    def _step(self, g, z, own):
-        """Return the destinations' next Z, and their own predictions."""
-        own = g.dst(own)
-        return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * own, own
+    def _step(self, g, z, prediction):
+        """Return the next Z and the predictions H of the layer's destination rows."""
+        prediction = g.dst(prediction)
+        return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * prediction, prediction
 
     def _predict(self, h, ids):
+        """Return the output H of the MLP."""
         for k, (linear, dropout) in enumerate(zip(self.linears, self.dropouts)):
             h = getattr(h, self.activation)() if k else h
             h = linear(dropout(h, ids))

@@ -1,40 +1,52 @@
-"""Graph attention network (Velickovic et al., 2018), as SAR Eq. 3."""
+"""GAT: graph attention network (Velickovic et al., 2018; SAR Eq. 3)."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
+from sarlite import LayerGraph, Tensor, fn, nn
 from sarlite.errors import ConfigError
 from sarlite.models.gat_forms import EdgeGATConv, PaperGATConv
-from sarlite.models.heads import AttentionConv, joined
-from sarlite.models.layered import Layered
+from sarlite.models.heads import AttentionConv, join_heads
+from sarlite.models.layered import Conv, Layered
 from sarlite.nn import Dropout
 
 
 class GATConv(AttentionConv):
-    """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)), z = W h.
+    """Graph attention layer: for each head h'_i = sum_j a_ij z_j, with z = W h and scores of source and destination.
 
-    With edge weights h'_i = sum_j w_ij a_ij z_j; see `fn.attend`.
+    a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)). With edge weights h'_i = sum_j w_ij a_ij z_j.
 
     Parameters
     ----------
     n_in, n_feat, n_heads : int
-        Features of the input; features of each head's output; heads.
+        Width of the input rows; width of each head's output; number of heads.
     concat : bool
-        True to put heads side by side, (n_dst, n_heads * n_feat); False to average the heads, (n_dst, n_feat).
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
     residual : bool
-        True to add h_i, projected where the widths differ.
-    attention_dropout : float
+        True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
+    attention_dropout : float in [0, 1)
         Probability of dropping a coefficient a_ij in training.
     slope : float
         Slope of the leaky ReLU below zero.
     bias : bool
-        True to add a bias to h'.
+        True to add a bias to the output.
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
     dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import GATConv
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GATConv(8, n_feat=2, n_heads=2, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
@@ -44,45 +56,79 @@ class GATConv(AttentionConv):
                          dtype=dtype)
         self.coefficients = Dropout(attention_dropout, rng)
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        x, own = graph.src(h), graph.dst(h)
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        x, h_dst = graph.src(h), graph.dst(h)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend_linear(x, self.linear.weight, src_weight, own, self.slope, *self.coefficients.coin(),
+        message = fn.attend_linear(x, self.linear.weight, src_weight, h_dst, self.slope, *self.coefficients.coin(),
                                    dst_weight)
-        return joined(self, graph.aggregate(message, "sum"), own)
+        return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
 
-FORMS = {"standard": GATConv, "paper": PaperGATConv}
-"""Forms of the layer by name."""
+FORMS: dict[str, Callable[..., Conv]] = {"standard": GATConv, "paper": PaperGATConv}
+"""Classes of the layer, by the name of the form."""
 
 
 class GAT(Layered):
-    """GAT layers with dropout of inputs and coefficients; between them batch norm or bias, and activation.
-
-    In the paper's form (DistGNN-MB Eq. 2) bias and relu are in each layer, the last one too, and batch norm, where
-    asked for, and the activation still stand between them; with neither batch norm nor a residual that activation
-    changes nothing, since all is >= 0.
+    """Graph attention network: a sequence of `GATConv` layers with activations between them.
 
     Parameters
     ----------
+    n_in, n_out : int
+        Width of the input rows; width of the output rows, such as the number of classes.
     form : {"standard", "paper"}
-        "paper" is DistGNN-MB's, `PaperGATConv`.
-    edge_features : int
-        Features of each edge that the scores see; see `EdgeGATConv`.
+        "standard" is `GATConv`. "paper" is the form of DistGNN-MB Eq. 2, `PaperGATConv`, which has bias and relu inside
+        each layer, also the last one.
+    layers : int
+        Number of layers.
     hidden : int
-        Features a head.
+        Width of each head's output in every layer but the last.
     heads, out_heads : int
-        Of the hidden layers, side by side; of the last layer.
+        Number of heads of every layer but the last, which stand side by side; number of heads of the last layer.
     out_concat : bool
-        Put the last layer's heads side by side, n_out / out_heads features each; else average heads of n_out features.
-    attention_dropout, residual
-        See `GATConv`.
-    n_in, n_out, layers, dropout, input_dropout, batch_norm, activation, rng
-        See `Layered`.
+        True to put the last layer's heads side by side, n_out / out_heads values each; False to average heads of n_out
+        values.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer.
+    input_dropout : float in [0, 1), optional
+        Dropout probability of the features; by default `dropout`. With 0 the aggregation of constant features is
+        computed only once.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    residual : bool
+        True to add the destination's input row to the output of each layer; see `GATConv`.
+    batch_norm : bool
+        True for batch norm before each activation, in place of a bias.
+    activation : {"relu", "elu"}
+    edge_features : int
+        Number of features of each edge that the scores depend on; see `EdgeGATConv`.
+    rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.comm import threads
+    >>> from sarlite.models import GAT
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GAT(8, 4, rng=nn.Random(0)).eval()
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
+
+    Two ranks as threads; each passes the rows of its own nodes, and gets their scores:
+
+    >>> def scores(comm):
+    ...     part = graph.shard(comm, [0, 0, 1])
+    ...     model = GAT(8, 4, rng=nn.Random(0)).eval()
+    ...     return model(part, Tensor(np.ones((part.n_src, 8), np.float32), placement="rows")).shape
+    >>> threads.run(2, scores)
+    [(2, 4), (1, 4)]
     """
 
     self_loops = True
-    overwrites = False  # attention's gradient reads its output
+    overwrites = False  # the gradient of attention reads the output
     hidden_options = ("hidden", "heads", "batch_norm", "activation")
 
     def __init__(self, n_in: int, n_out: int, *, form: str = "standard", layers: int = 2, hidden: int = 8,
@@ -92,7 +138,7 @@ class GAT(Layered):
                  dtype: npt.DTypeLike = np.float32) -> None:
         if form not in FORMS:
             raise ConfigError(f"form {form!r} is not one of {', '.join(FORMS)}")
-        conv: Any = FORMS[form]
+        conv = FORMS[form]
         if edge_features:
             conv = partial(EdgeGATConv if conv is GATConv else conv, edge_features=edge_features)
         conv = partial(conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
@@ -102,7 +148,7 @@ class GAT(Layered):
                               dropout=dropout, rng=rng, dtype=dtype)
 
     def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
-        """Make the layers; `conv` is the function that makes one layer."""
+        """Make the layers; `conv` is a function (n_in, n_feat, n_heads, **options) -> Conv."""
         self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         heads, out_heads = nn.whole("heads", heads, 1), nn.whole("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:

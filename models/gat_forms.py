@@ -1,29 +1,50 @@
-"""Further forms of graph attention: DistGNN-MB's, and attention whose scores see features of the edges."""
-
-from typing import Any
+"""Further forms of graph attention: the form of DistGNN-MB, and scores that depend on edge features."""
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
+from sarlite import LayerGraph, Tensor, fn, nn
 from sarlite.errors import ConfigError
-from sarlite.models.heads import AttentionConv, joined
+from sarlite.models.heads import AttentionConv, join_heads
 from sarlite.nn import Activation, Dropout, Linear, glorot
 
 
 class PaperGATConv(AttentionConv):
-    """h'_i = sum_j a_ij z_j per head, z_j = relu(W_u h_j + b), a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . q_i)).
+    """Graph attention layer of DistGNN-MB Eq. 2: bias and relu are applied before attention, not after the sum.
 
-    q_i = relu(W_v h_i + b) is the destination's side of the scores, with the same b (DistGNN-MB Eq. 2).
+    For each head h'_i = sum_j a_ij z_j with a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . q_i)), where
+    z_j = relu(W_u h_j + b) and q_i = relu(W_v h_i + b).
 
     Parameters
     ----------
+    n_in, n_feat, n_heads : int
+        Width of the input rows; width of each head's output; number of heads.
+    concat : bool
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
+    residual : bool
+        True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    slope : float
+        Slope of the leaky ReLU below zero.
     bias : bool
-        True for the b of z and q; h' has no bias.
+        True for the bias b of z and q; h' has no bias.
     edge_features : int
-        Features of each edge, `graph.edge_features`, that the scores see; see `EdgeGATConv`.
-    n_in, n_feat, n_heads, concat, residual, attention_dropout, slope, rng, dtype
-        As of `GATConv`.
+        Number of features of each edge, `graph.edge_features`, that the scores depend on; see `EdgeGATConv`.
+    rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import PaperGATConv
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = PaperGATConv(8, n_feat=2, n_heads=2, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
@@ -37,30 +58,56 @@ class PaperGATConv(AttentionConv):
         self.coefficients = Dropout(attention_dropout, rng)
         self.attn_edge = _edge_weights(edge_features, self.n_heads, rng, dtype)
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        own = graph.dst(h)
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        h_dst = graph.dst(h)
         z = self.update(self.linear(graph.src(h)), graph)
-        q = self.update(self.linear_dst(own), graph)
+        q = self.update(self.linear_dst(h_dst), graph)
         src, dst = z @ self._by_head(self.attn_src), q @ self._by_head(self.attn_dst)
         message = fn.attend(z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope, *self.coefficients.coin(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
-        return joined(self, graph.aggregate(message, "sum"), own)
+        return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
     def _by_head(self, a):
-        """Return a matrix (n_heads * n_feat, n_heads) whose product computes a . z of each head."""
+        """Return a block-diagonal matrix, (n_heads * n_feat, n_heads): z times the matrix is a . z of each head."""
         of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
         return a.reshape(-1, 1) * of_heads
 
 
 class EdgeGATConv(AttentionConv):
-    """`GATConv` whose scores see features e_ij of the edges: leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij).
+    """Graph attention layer whose scores depend on edge features e_ij too.
+
+    As `GATConv`, with a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij)).
 
     Parameters
     ----------
+    n_in, n_feat, n_heads : int
+        Width of the input rows; width of each head's output; number of heads.
+    concat : bool
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
+    residual : bool
+        True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
     edge_features : int
-        Features of each edge, `graph.edge_features`.
-    n_in, n_feat, n_heads, concat, residual, attention_dropout, slope, bias, rng, dtype
-        As of `GATConv`.
+        Number of features of each edge, `graph.edge_features`.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    slope : float
+        Slope of the leaky ReLU below zero.
+    bias : bool
+        True to add a bias to the output.
+    rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import EdgeGATConv
+    >>> graph = Graph.from_edges([0, 1], [1, 0]).with_edge_values(features=np.ones((2, 5), np.float32))
+    >>> layer = EdgeGATConv(8, n_feat=2, n_heads=2, edge_features=5, rng=nn.Random(0))
+    >>> layer(graph, Tensor(np.ones((2, 8), np.float32))).shape
+    (2, 4)
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, edge_features: int, concat: bool = True,
@@ -71,22 +118,22 @@ class EdgeGATConv(AttentionConv):
         self.coefficients = Dropout(attention_dropout, rng)
         self.attn_edge = _edge_weights(edge_features, self.n_heads, rng, dtype)
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        x, own = graph.src(h), graph.dst(h)
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        x, h_dst = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend(z, x @ src_weight, own @ dst_weight, self.slope, *self.coefficients.coin(),
+        message = fn.attend(z, x @ src_weight, h_dst @ dst_weight, self.slope, *self.coefficients.coin(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
-        return joined(self, graph.aggregate(message, "sum"), own)
+        return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
 
 def _edge_weights(n_features, n_heads, rng, dtype):
-    """Return a_edge, (n_features, n_heads); None without features."""
+    """Return the learned weights a_edge, (n_features, n_heads); None if n_features is 0."""
     return glorot(rng, (n_features, n_heads), n_features, n_heads, dtype) if n_features else None
 
 
 def _features_of(graph, attn_edge):
-    """Return the edges' features for a_edge; None without a_edge."""
+    """Return the graph's edge features, or None if the layer has no a_edge; raise a ConfigError if they are missing."""
     if attn_edge is None:
         return None
     if graph.edge_features is None:

@@ -1,41 +1,56 @@
-"""Graph attention with dynamic scores (Brody, Alon & Yahav, 2022)."""
+"""GATv2: graph attention with dynamic scores (Brody, Alon & Yahav, 2022)."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, nn
+from sarlite import LayerGraph, Tensor, nn
 from sarlite.models.gat import GAT
-from sarlite.models.heads import joined
+from sarlite.models.heads import join_heads
+from sarlite.models.layered import Conv
 from sarlite.nn import Dropout, Linear, Parameter, glorot
 
 
-class GATv2Conv(nn.Module):
-    """h'_i = sum_j a_ij z_j per head, a_ij = softmax_j(a . leaky_relu(z_j + q_i)).
+class GATv2Conv(Conv):
+    """Graph attention layer with dynamic scores: for each head h'_i = sum_j a_ij z_j.
 
-    z = W_src h + b_src, q = W_dst h + b_dst.
+    a_ij = softmax_j(a . leaky_relu(z_j + q_i)), z = W_src h + b_src and q = W_dst h + b_dst. With edge weights
+    h'_i = sum_j w_ij a_ij z_j.
 
     Parameters
     ----------
     n_in, n_feat, n_heads : int
+        Width of the input rows; width of each head's output; number of heads.
     concat : bool
-        Heads side by side, (n_dst, n_heads * n_feat); else their mean, (n_dst, n_feat).
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
     residual : bool
-        Add h_i, projected where the widths differ.
+        True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
     slope : float
-        Of the leaky ReLU below zero.
-    attention_dropout : float
-        Of the coefficients.
+        Slope of the leaky ReLU below zero.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
     bias : bool
-        Of z, of q, and one of h'.
+        True for b_src, b_dst and a bias of the output.
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
 
     Notes
     -----
-    With edge weights h'_i = sum_j w_ij a_ij z_j.
-    A message of the tape, so O(n_edges * n_heads * n_feat) values are held while a block of edges is computed.
+    The scores are a Python message, not a fused kernel: O(n_edges * n_heads * n_feat) values are held for one block of
+    edges at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import GATv2Conv
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GATv2Conv(8, n_feat=2, n_heads=2, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
@@ -51,33 +66,66 @@ class GATv2Conv(nn.Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
         self.coefficients = Dropout(attention_dropout, rng)
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        own = graph.dst(h)
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        h_dst = graph.dst(h)
         z = self.linear_src(graph.src(h)).reshape(-1, self.n_heads, self.n_feat)
-        q = self.linear_dst(own).reshape(-1, self.n_heads, self.n_feat)
+        q = self.linear_dst(h_dst).reshape(-1, self.n_heads, self.n_feat)
         weight = {}
         if graph.edge_weight is not None:
             weight["weight"] = graph.edge_weight.astype(z.dtype, copy=False).reshape(-1, 1, 1)
-        return joined(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), own)
+        return join_heads(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), h_dst)
 
     def _message(self, src, dst, edge):
-        """Scores, (n_edges, n_heads), and the values that they weigh."""
+        """Return the scores, (n_edges, n_heads), and the values that the softmax of the scores weighs."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
         if self.coefficients.coin()[0]:
-            kept = self.coefficients(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
-            value = value * kept.reshape(-1, self.n_heads, 1)
+            mask = self.coefficients(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
+            value = value * mask.reshape(-1, self.n_heads, 1)
         return score, value * edge["weight"] if "weight" in edge else value
 
 
 class GATv2(GAT):
-    """GATv2 layers with dropout of inputs and coefficients; between them batch norm or bias, and activation.
+    """Graph attention network with dynamic scores: a sequence of `GATv2Conv` layers with activations between them.
 
     Parameters
     ----------
-    n_in, n_out, layers, hidden, heads, out_heads, out_concat, dropout, input_dropout, attention_dropout
-        As of `GAT`.
-    residual, batch_norm, activation, rng
-        As of `GAT`, which has `form` and `edge_features` beside.
+    n_in, n_out : int
+        Width of the input rows; width of the output rows, such as the number of classes.
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of each head's output in every layer but the last.
+    heads, out_heads : int
+        Number of heads of every layer but the last, which stand side by side; number of heads of the last layer.
+    out_concat : bool
+        True to put the last layer's heads side by side, n_out / out_heads values each; False to average heads of n_out
+        values.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer.
+    input_dropout : float in [0, 1), optional
+        Dropout probability of the features; by default `dropout`. With 0 the aggregation of constant features is
+        computed only once.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    residual : bool
+        True to add the destination's input row to the output of each layer; see `GATv2Conv`.
+    batch_norm : bool
+        True for batch norm before each activation.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import GATv2
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GATv2(8, 4, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_out: int, *, layers: int = 2, hidden: int = 8, heads: int = 8, out_heads: int = 1,

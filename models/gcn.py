@@ -1,25 +1,41 @@
-"""Graph convolutional network (Kipf & Welling, 2017)."""
+"""GCN: graph convolutional network (Kipf & Welling, 2017)."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
-from sarlite.models.layered import Layered
+from sarlite import LayerGraph, Tensor, fn, nn
+from sarlite.models.layered import Conv, Layered
 from sarlite.nn import Dropout, Linear, Parameter
 
 
-class GCNConv(nn.Module):
-    """H' = D^-1/2 A D^-1/2 H W + b, with D the in-degrees; the graph's self loops make A the paper's A + I.
+class GCNConv(Conv):
+    """Graph convolution: H' = D^-1/2 A D^-1/2 H W + b, where D are the in-degrees.
 
-    With edge weights A has these, and D the sums of its rows.
+    A is the adjacency matrix of the graph as it is: the paper's A + I is a graph with self loops. With edge weights the
+    entries of A are the weights, and D are the sums of its rows.
 
     Parameters
     ----------
     n_in, n_out : int
+        Width of the input rows; width of the output rows.
+    bias : bool
+        True for the bias b.
     rng : nn.Random
+        Source of the initial values.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import GCNConv
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GCNConv(8, 4, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random,
@@ -27,26 +43,54 @@ class GCNConv(nn.Module):
         self.linear = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
-        h = graph.aggregate(fn.linear(graph.src(h), self.linear.weight), "sym")
-        return h if self.bias is None else h + self.bias
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        out = graph.aggregate(fn.linear(graph.src(h), self.linear.weight), "sym")
+        return out if self.bias is None else out + self.bias
 
 
 class GCN(Layered):
-    """GCN layers with dropout on every layer's input; between them batch norm or bias, and activation.
+    """Graph convolutional network: a sequence of `GCNConv` layers with activations between them.
 
     Parameters
     ----------
     n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-    input_dropout : float, optional
-        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
+        Width of the input rows; width of the output rows, such as the number of classes.
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of the rows between layers.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer.
+    input_dropout : float in [0, 1), optional
+        Dropout probability of the features; by default `dropout`. With 0 the aggregation of constant features is
+        computed only once.
     batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
+        True for batch norm before each activation, in place of the bias of the layer below.
     activation : {"relu", "elu"}
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.comm import threads
+    >>> from sarlite.models import GCN
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GCN(8, 4, rng=nn.Random(0)).eval()
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
+
+    Two ranks as threads; each passes the rows of its own nodes, and gets their scores:
+
+    >>> def scores(comm):
+    ...     part = graph.shard(comm, [0, 0, 1])
+    ...     model = GCN(8, 4, rng=nn.Random(0)).eval()
+    ...     return model(part, Tensor(np.ones((part.n_src, 8), np.float32), placement="rows")).shape
+    >>> threads.run(2, scores)
+    [(2, 4), (1, 4)]
     """
 
     self_loops = edge_weights = True

@@ -1,7 +1,6 @@
-"""Deep graph convolution with initial residuals and identity maps: GCNII (Chen, Wei, Huang, Ding & Li, 2020)."""
+"""GCNII: deep graph convolution with initial residuals and identity maps (Chen, Wei, Huang, Ding & Li, 2020)."""
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,26 +11,41 @@ from sarlite.nn import Dropout, Linear
 
 
 class GCNII(nn.Module):
-    """H_0 = f(X W + b); H_l = f(((1 - a) S H_{l-1} + a H_0)((1 - b_l) I + b_l W_l)), b_l = log(t / l + 1); H_L W' + b'.
+    """Deep graph convolutional network whose layers mix in the first layer's rows H_0 and stay near the identity.
 
-    Source: Eq. 5. S = D^-1/2 A D^-1/2; the graph's self loops make A the paper's A + I. With edge weights A has these,
-    and D the sums of its rows.
+    H_0 = f(X W + b); H_l = f(((1 - a) S H_{l-1} + a H_0)((1 - b_l) I + b_l W_l)) with b_l = log(t / l + 1), for
+    l = 1 .. L; the output is H_L W' + b' (Eq. 5). S = D^-1/2 A D^-1/2, where A is the adjacency matrix of the graph as
+    it is: the paper's A + I is a graph with self loops. With edge weights the entries of A are the weights, and D are
+    the sums of its rows.
 
     Parameters
     ----------
     n_in, n_out : int
-        Features and classes.
+        Width of the input rows; width of the output rows, such as the number of classes.
     layers, hidden : int
-        L, and the width of every H.
+        Number L of graph layers; width of every H.
     teleport : float in [0, 1)
-        a: the share of H_0 in each layer.
+        Weight a of H_0 in each layer.
     identity_decay : float above 0
-        t, the paper's lambda: how fast later layers come near the identity.
-    dropout : float
-        Of each layer's input, the first and the last map's too.
+        t, lambda in the paper: the larger t, the more W_l changes the rows of layer l.
+    dropout : float in [0, 1)
+        Dropout probability of X, of the input of every layer, and of H_L.
     activation : {"relu", "elu"}
-        f.
+        Function f.
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import GCNII
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = GCNII(8, 4, layers=4, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     self_loops = edge_weights = True
@@ -50,24 +64,25 @@ class GCNII(nn.Module):
         self.dropouts = [Dropout(dropout, rng) for _ in range(layers + 2)]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the map of the features."""
+        """Return the modules that precede the second layer: the linear map of the features."""
         return [self.first]
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
+    def __call__(self, graph: Graph, h: Tensor) -> Tensor:
+        """Return the output rows, (n_dst, n_out), from the features of the nodes, (n_src, n_in). Collective."""
         graphs = graph.layers(len(self.linears))
         for k, g in enumerate(graphs):
             g, h = g.enter(h)
             if not k:
-                h = own = self._activated(self.first(self.dropouts[0](h, g.src_ids)))
-            h, own = self._layer(k, g, h, own)
+                h = initial = self._activated(self.first(self.dropouts[0](h, g.src_ids)))
+            h, initial = self._layer(k, g, h, initial)
         return self.last(self.dropouts[-1](h, g.dst_ids))
 
-    def _layer(self, k, g, h, own):
-        """Return the destinations' next H, and their H_0."""
-        own = g.dst(own)
+    def _layer(self, k, g, h, initial):
+        """Return the next H and the H_0 of the layer's destination rows."""
+        initial = g.dst(initial)
         spread = g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym")
-        mixed = (1 - self.teleport) * spread + self.teleport * own
-        return self._activated((1 - self.shares[k]) * mixed + self.shares[k] * self.linears[k](mixed)), own
+        mixed = (1 - self.teleport) * spread + self.teleport * initial
+        return self._activated((1 - self.shares[k]) * mixed + self.shares[k] * self.linears[k](mixed)), initial
 
     def _activated(self, h):
         return getattr(h, self.activation)()

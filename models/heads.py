@@ -1,31 +1,34 @@
-"""Base class of attention layers: the weights of the heads, and the combination of the heads' outputs."""
+"""AttentionConv: base class of attention layers; join_heads: the combination of the heads' outputs."""
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sarlite import Tensor, nn
+from sarlite.models.layered import Conv
 from sarlite.nn import Linear, Parameter, glorot
 
 
-class AttentionConv(nn.Module):
-    """Weights W, a_src and a_dst of an attention layer with several heads, and its residual and bias.
+class AttentionConv(Conv):
+    """Base class of attention layers: the weights W, a_src and a_dst of the heads, the residual matrix and the bias.
 
     Parameters
     ----------
     n_in, n_feat, n_heads : int
-        Features of the input; features of each head's output; heads.
+        Width of the input rows; width of each head's output; number of heads.
     concat : bool
-        True to put heads side by side, (n_dst, n_heads * n_feat); False to average the heads, (n_dst, n_feat).
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
     residual : bool
-        True to add h_i, projected where the widths differ.
+        True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
     slope : float
         Slope of the leaky ReLU below zero.
     bias : bool
-        True to add a bias to h'.
+        True to add a bias to the output.
     rng : nn.Random
+        Source of the initial values.
     dtype : float32 or float64
+        Dtype of the parameters.
     """
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool, residual: bool, slope: float, bias: bool,
@@ -40,17 +43,33 @@ class AttentionConv(nn.Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def score_weights(self) -> tuple[Tensor, Tensor]:
-        """Return W a_src and W a_dst by head, each of shape (n_in, n_heads): a . W h = (W a) . h."""
+        """Return W a_src and W a_dst of each head, each (n_in, n_heads): scores are computed as (W a) . h = a . (W h)."""
         weight = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
         return (weight * self.attn_src).sum(-1), (weight * self.attn_dst).sum(-1)
 
 
-def joined(conv: Any, out: Tensor, own: Any) -> Tensor:
-    """Return the output of a layer, of its heads' (n_dst, n_heads, n_feat): side by side or averaged.
+class MultiHead(Protocol):
+    """Layer of several heads whose outputs `join_heads` combines."""
 
-    The residual, of the destinations' own rows, and the bias are added.
+    n_heads: int
+    n_feat: int
+    concat: bool
+    residual: bool
+    root: Linear | None
+    bias: Parameter | None
+
+
+def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
+    """Return the output rows of a layer from the outputs of its heads: side by side or averaged, plus residual and bias.
+
+    Parameters
+    ----------
+    conv : MultiHead
+    out : Tensor (n_dst, n_heads, n_feat)
+    h_dst : Tensor (n_dst, n_in)
+        Input rows of the destinations, for the residual.
     """
     out = out.reshape(-1, conv.n_heads * conv.n_feat) if conv.concat else out.mean(1)
     if conv.residual:
-        out = out + (own if conv.root is None else conv.root(own))
+        out = out + (h_dst if conv.root is None else conv.root(h_dst))
     return out if conv.bias is None else out + conv.bias

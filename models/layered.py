@@ -1,66 +1,82 @@
-"""Models of consecutive layers, with normalisation, activation and dropout between them."""
+"""Layered: base class of models that are a sequence of graph layers; Conv: base class of one graph layer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from sarlite import Graph, Tensor, nn
+import numpy as np
+import numpy.typing as npt
+
+from sarlite import Graph, LayerGraph, Tensor, nn
 from sarlite.nn import Activation, Dropout
 
 
+class Conv(nn.Module):
+    """Base class of a graph layer: a function of a graph and the rows of the graph's sources."""
+
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        """Return the output rows, (n_dst, n_out), from input rows (n_src, n_in). Collective.
+
+        Parameters
+        ----------
+        graph : LayerGraph
+            The whole graph, this rank's part, or one layer of a batch.
+        h : Tensor (n_src, n_in), or pair of Tensors
+            On a bipartite graph the pair (rows of the sources, rows of the destinations).
+        """
+        raise NotImplementedError
+
+
 class Layered(nn.Module):
-    """A model whose layers each take a graph: dropout of the input, a layer, what stands between, the next layer, ...
+    """Base class of models that are a sequence of graph layers, with an activation after every layer but the last.
 
-    Models have these parameters in common:
-
-    Parameters
-    ----------
-    n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-        Of each layer's input, but the first one's.
-    input_dropout : float, optional
-        Of the first layer's input; as `dropout` without it. With 0 a constant input is aggregated only once.
-    batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
-    activation : {"relu", "elu"}
-    rng : nn.Random
+    Input dropout, layer, activation, layer, ..., activation, layer. An activation is batch norm or a bias, then the
+    function, then dropout.
 
     Attributes
     ----------
-    convs : list of Module
-        conv(graph, h) -> (n_dst, any).
+    convs : list of Conv
+        The layers.
     activations : list of Activation
-        One less: what stands behind each layer but the last.
-    input_dropout : Dropout, optional
-        Of the first layer's input.
+        One for every layer but the last.
+    input_dropout : Dropout, or None
+        Dropout of the features.
     overwrites : bool
-        Whether an activation may be written over the layer's output, which no gradient then reads.
+        True if an activation may overwrite the output of a layer in place, because no gradient reads that output.
     hidden_options : tuple of str
-        Parameters without effect on a model of one layer.
+        Names of the parameters that have no effect on a model of one layer.
     """
 
-    convs: Sequence[Any]
+    convs: Sequence[Conv]
     activations: Sequence[Activation]
     input_dropout: Dropout | None = None
     overwrites = True
     hidden_options: tuple[str, ...] = ("hidden", "batch_norm", "activation", "dropout")
 
-    def make_convs(self, conv: Callable[..., Any], n_in: int, n_out: int, layers: int, hidden: int) -> None:
-        """Make the layers: conv(n_in, n_out, bias=...), of which the last alone has a bias."""
+    def make_convs(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int) -> None:
+        """Make the layers; only the last layer has a bias, as an activation follows every other layer.
+
+        Parameters
+        ----------
+        conv : callable
+            Function (n_in, n_out, bias=bool) -> Conv.
+        n_in, n_out, layers, hidden : int
+            Width of the input; width of the output; number of layers; width between layers.
+        """
         self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         self.convs = [conv(a, b, bias=k == layers - 1) for k, (a, b) in enumerate(zip(widths, widths[1:]))]
 
-    def make_activations(self, width: int, kind: str, **options: Any) -> None:
-        """Make the activation after each layer except the last; see `Activation` for the options."""
-        self.activations = [Activation(width, kind, **options) for _ in self.convs[1:]]
+    def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
+                         rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+        """Make the activation after every layer but the last, of rows of `width` values; see `nn.Activation`."""
+        self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
+                            for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
         """Return the modules that precede the second layer."""
         return [self.convs[0], *self.activations[:1]]
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
+    def __call__(self, graph: Graph, h: Tensor) -> Tensor:
+        """Return the output rows, (n_dst, n_out), from the features of the nodes, (n_src, n_in). Collective."""
         for k, g in enumerate(graph.layers(len(self.convs))):
             g, h = g.enter(h)
             if k == 0 and self.input_dropout is not None:

@@ -1,33 +1,50 @@
-"""Principal neighbourhood aggregation: PNA (Corso, Cavalleri, Beaini, Lio & Velickovic, 2020)."""
+"""PNA: principal neighbourhood aggregation (Corso, Cavalleri, Beaini, Lio & Velickovic, 2020)."""
 
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
+from sarlite import LayerGraph, Tensor, fn, nn
 from sarlite.errors import ConfigError
-from sarlite.models.layered import Layered
+from sarlite.models.layered import Conv, Layered
 from sarlite.nn import Linear
 
 
-class PNAConv(nn.Module):
-    """h'_i = U [h_i, a_i, s_i a_i, a_i / s_i], a_i = [mean, max, min, std]_j (M h_j), s_i = log(d_i + 1) / delta.
+class PNAConv(Conv):
+    """Layer of several aggregations, each also scaled up and down by the node's degree (Eq. 8).
 
-    Source: Eq. 8. d_i is the in-degree, delta the mean of log(d + 1) over the nodes of all ranks. A node without
-    in-edges has a = 0 and no 1 / s.
+    h'_i = U [h_i, a_i, s_i a_i, a_i / s_i] with a_i = [mean, max, min, std]_j (M h_j) and s_i = log(d_i + 1) / delta.
+    d_i is the in-degree, and delta is the mean of log(d + 1) over the nodes of all ranks. If a node has no in-edges,
+    all its terms but h_i are 0.
 
     Parameters
     ----------
     n_in, n_out : int
+        Width of the input rows; width of the output rows.
+    bias : bool
+        True for a bias of the output.
     rng : nn.Random
+        Source of the initial values.
+    dtype : float32 or float64
+        Dtype of the parameters.
 
     Notes
     -----
-    M h, (M h)^2 for the std, and M h again for max and for min are fetched: 4 times the bytes of a mean. The maximum
-    and the minimum take no edge weights, so a graph with weights is refused. In a batch degrees are those of the picks,
-    and delta is their mean.
+    A mean of M h and of (M h)^2, a maximum and a minimum are three aggregations, which fetch 4 times the bytes of one
+    mean. A graph with edge weights is refused, because a maximum has no weights. In a batch d_i is the number of
+    sampled in-edges, and delta is the mean over the batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import PNAConv
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> model = PNAConv(8, 4, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, n_in: int, n_out: int, *, bias: bool = True, rng: nn.Random,
@@ -35,33 +52,34 @@ class PNAConv(nn.Module):
         self.message = Linear(n_in, n_in, rng=rng, dtype=dtype)
         self.update = Linear(13 * n_in, n_out, bias=bias, rng=rng, dtype=dtype)
 
-    def __call__(self, graph: Graph, h: Any) -> Tensor:
+    def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         if graph.edge_weight is not None:
             raise ConfigError("pna takes no edge weights: graph.with_edge_values() has none")
         z = self.message(graph.src(h))
-        both = graph.aggregate(fn.copy_src(_beside(z, z * z)), "mean")
-        mean, square = both[:, : z.shape[1]], both[:, z.shape[1] :]
+        means = graph.aggregate(fn.copy_src(_concat(z, z * z)), "mean")
+        mean, square = means[:, : z.shape[1]], means[:, z.shape[1] :]
         std = ((square - mean * mean).relu() + 1e-5).sqrt() * (graph.in_degrees[:, None] > 0)
-        found = _beside(mean, *(graph.aggregate(fn.copy_src(z), reducer) for reducer in ("max", "min")), std)
+        aggregates = _concat(mean, *(graph.aggregate(fn.copy_src(z), reducer) for reducer in ("max", "min")), std)
         scale, inverse = _scalers(graph, z.dtype)
-        return self.update(_beside(graph.dst(h), found, found * scale, found * inverse))
+        return self.update(_concat(graph.dst(h), aggregates, aggregates * scale, aggregates * inverse))
 
 
-def _beside(*tensors: Tensor) -> Any:
-    return np.concatenate(tensors, axis=1)
+def _concat(*tensors: Tensor) -> Tensor:
+    """Return the tensors side by side; NumPy's function is one of the tape's operations."""
+    return cast(Tensor, np.concatenate(tensors, axis=1))
 
 
 def _scalers(graph, dtype):
-    """Return s and 1 / s of each row, (n_dst, 1); 0 where a row has no in-edge. Collective."""
+    """Return s and 1 / s of each row, each (n_dst, 1); both are 0 for a row without in-edges. Collective."""
     delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
     return scale.astype(dtype), np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0).astype(dtype)
 
 
 def _delta(graph):
-    """Return the mean of log(d + 1) over the rows of all ranks, 1 if no row has an in-edge. Collective.
+    """Return the mean of log(d + 1) over the rows of all ranks, or 1 if no row has an in-edge. Collective.
 
-    Rows are counted by degree, so that the sum is the same on any number of ranks, in every bit.
+    The sum runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.
     """
     most = int(graph.comm.allreduce(np.array([graph.in_degrees.max(initial=0)]), "max")[0])
     n_rows = graph.comm.allreduce(np.bincount(graph.in_degrees, minlength=most + 1))
@@ -70,19 +88,35 @@ def _delta(graph):
 
 
 class PNA(Layered):
-    """PNA layers; between them batch norm or bias, activation and dropout.
+    """Principal neighbourhood aggregation network: a sequence of `PNAConv` layers with activations between them.
 
     Parameters
     ----------
     n_in, n_out : int
-        Features and classes.
-    layers, hidden : int
-    dropout : float
-        Of each layer's input, but the first one's.
+        Width of the input rows; width of the output rows, such as the number of classes.
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of the rows between layers.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer but the first.
     batch_norm : bool
-        Normalise before each activation.
+        True for batch norm before each activation, in place of the bias of the layer below.
     activation : {"relu", "elu"}
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import PNA
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> model = PNA(8, 4, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     self_loops = False

@@ -1,38 +1,59 @@
-"""Relational graph attention: attention within each relation, as SAR Eq. 3, summed over relations."""
+"""R-GAT: graph attention within each relation (SAR Eq. 3), summed over relations."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import HeteroGraph, Tensor, fn, nn
-from sarlite.models.rgcn import RGCN
+from sarlite import HeteroGraph, NodeType, Tensor, fn, nn
+from sarlite.models.rgcn import RGCN, Relation
 from sarlite.nn import Dropout, Linear, glorot
 
 
 class RGATConv(nn.Module):
-    """h'_i = W_t h_i + b_t + sum_r sum_{j in N_r(i)} a_ij W_r h_j per head.
+    """Relational graph attention layer: for each head h'_i = W_t h_i + b_t + sum_r sum_{j in N_r(i)} a_ij W_r h_j.
 
-    a_ij = softmax_j(leaky_relu(a_r . W_r h_j + c_r . h_i)), t is i's type.
+    a_ij = softmax_j(leaky_relu(a_r . W_r h_j + c_r . h_i)) over the in-edges of relation r; t is the type of i.
 
     Parameters
     ----------
     n_in : dict of str to int
-        Width by node type.
+        Width of the input rows by node type.
     n_feat, n_heads : int
+        Width of each head's output; number of heads.
     relations : sequence of (source type, name, destination type)
+        Relations that the layer sums over.
     types : sequence of str, optional
-        See `RGCNConv`.
+        Node types of the output; by default the destination types of the relations.
     concat : bool
-        Heads side by side, (n_dst, n_heads * n_feat); else their mean.
-    attention_dropout, slope : float
+        True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    slope : float
+        Slope of the leaky ReLU below zero.
+    bias : bool
+        True for the biases b_t.
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import HeteroGraph, Tensor, nn
+    >>> from sarlite.models import RGATConv
+    >>> writes = ("author", "writes", "paper")
+    >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
+    >>> layer = RGATConv({"author": 8, "paper": 6}, 2, 2, [writes], rng=nn.Random(0))
+    >>> h = {"author": Tensor(np.ones((2, 8), np.float32)), "paper": Tensor(np.ones((3, 6), np.float32))}
+    >>> {name: rows.shape for name, rows in layer(graph, h).items()}
+    {'paper': (3, 4)}
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Any, types: Any = None, *,
-                 concat: bool = True, attention_dropout: float = 0.0, slope: float = 0.2, bias: bool = True,
-                 rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Iterable[Relation],
+                 types: Collection[str] | None = None, *, concat: bool = True, attention_dropout: float = 0.0, slope: float = 0.2,
+                 bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
         self.relations, self.n_heads, self.n_feat = tuple(relations), n_heads, n_feat
         self.concat, self.slope, width = concat, slope, n_heads * n_feat
@@ -45,37 +66,72 @@ class RGATConv(nn.Module):
         self.coefficients = [Dropout(attention_dropout, rng) for _ in self.relations]
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        own = graph.dst(h)
-        sums = graph.aggregate({relation: self._message(k, h, own) for k, relation in enumerate(self.relations)}, "sum")
-        return {name: root(own[name]) + self._joined(sums[name]) if name in sums else root(own[name])
+        """Return the output rows by node type from the input rows, (n_src, n_in), by node type. Collective."""
+        dst = graph.dst(h)
+        sums = graph.aggregate({relation: self._message(k, h, dst) for k, relation in enumerate(self.relations)}, "sum")
+        return {name: root(dst[name]) + self._join_heads(sums[name]) if name in sums else root(dst[name])
                 for name, root in self.roots.items()}
 
-    def _message(self, k, h, own):
+    def _message(self, k, h, dst):
+        """Return the message of relation number k: attention of its source rows with scores of both ends."""
         source, _, to = self.relations[k]
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h
-        return fn.attend_linear(h[source], weight, src_weight, own[to] @ self.attn_dst[k], self.slope,
+        return fn.attend_linear(h[source], weight, src_weight, dst[to] @ self.attn_dst[k], self.slope,
                                 *self.coefficients[k].coin(to))
 
-    def _joined(self, out):
+    def _join_heads(self, out):
         return out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
 
 
 class RGAT(RGCN):
-    """R-GAT layers for one node type's labels; what stands around them is as in `RGCN`.
+    """Relational graph attention network: a sequence of `RGATConv` layers with activations between them.
+
+    The output are the rows of one node type or of several; see `RGCN`.
 
     Parameters
     ----------
-    n_in, n_out, nodes, layers, embedding, learned_rows, dropout, activation, rng
-        See `RGCN`.
+    n_in : dict of str to int
+        Number of features by node type. A type without an entry has learned input rows of `embedding` values.
+    n_out : int
+        Width of the output rows, such as the number of classes.
+    nodes : NodeType
+        Node types of the output, from `graph.of(...)`.
+    layers : int
+        Number of layers.
     hidden : int
-        Features a head.
+        Width of each head's output in every layer but the last.
     heads, out_heads : int
-        Of the hidden layers, side by side; of the last layer, averaged.
-    attention_dropout : float
+        Number of heads of every layer but the last, which stand side by side; number of heads of the last layer, which
+        are averaged.
+    embedding : int, optional
+        Width of the learned rows; by default the largest number of features, or `hidden * heads` if no type has
+        features.
+    learned_rows : sequence of str
+        Node types that have learned rows of `embedding` values beside their features; ("all",) for all types.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer but the first.
+    attention_dropout : float in [0, 1)
+        Probability of dropping a coefficient a_ij in training.
+    activation : {"relu", "elu"}
+    rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import HeteroGraph, Tensor, nn
+    >>> from sarlite.models import RGAT
+    >>> writes = ("author", "writes", "paper")
+    >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
+    >>> model = RGAT({"paper": 6}, 4, graph.of("paper"), hidden=8, rng=nn.Random(0))
+    >>> model(graph.of("paper"), {"paper": Tensor(np.ones((3, 6), np.float32))}).shape
+    (3, 4)
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: Any, *, layers: int = 2, hidden: int = 32,
+    def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 32,
                  heads: int = 4, out_heads: int = 1, embedding: int | None = None,
                  learned_rows: Sequence[str] = (), dropout: float = 0.5, attention_dropout: float = 0.0,
                  activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:

@@ -1,7 +1,7 @@
-"""Relational graph convolutional network (Schlichtkrull et al., 2018), as SAR Eq. 4 and 5."""
+"""R-GCN: relational graph convolutional network (Schlichtkrull et al., 2018; SAR Eq. 4 and 5)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,25 +14,46 @@ Relation = tuple[str, str, str]
 
 
 class RGCNConv(nn.Module):
-    """h'_i = W_t h_i + b_t + sum_r mean_{j in N_r(i)} W_r h_j, t being i's type; W_r = sum_b a_rb V_b (SAR Eq. 4, 5).
+    """Relational graph convolution: h'_i = W_t h_i + b_t + sum_r mean_{j in N_r(i)} W_r h_j, where t is the type of i.
+
+    Each relation r has a weight W_r, or with `n_bases` W_r = sum_b a_rb V_b with learned a and V (SAR Eq. 4, 5).
 
     Parameters
     ----------
     n_in : dict of str to int
-        Width by node type.
+        Width of the input rows by node type.
     n_out : int
+        Width of the output rows.
     relations : sequence of (source type, name, destination type)
-        Those that this layer sums over.
+        Relations that the layer sums over.
     types : sequence of str, optional
-        The node types that it makes; by default those that the relations lead to.
+        Node types of the output; by default the destination types of the relations.
     n_bases : int, optional
-        How many V_b; without it each relation has a weight of its own. Then all source types need one width.
+        Number of matrices V_b, for which all source types need the same width; by default each relation has a separate
+        weight.
     evaluation : {"inside", "first"}, optional
         See `HeteroGraph.aggregate`.
+    bias : bool
+        True for the biases b_t.
     rng : nn.Random
+        Source of the initial values.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import HeteroGraph, Tensor, nn
+    >>> from sarlite.models import RGCNConv
+    >>> writes = ("author", "writes", "paper")
+    >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
+    >>> layer = RGCNConv({"author": 8, "paper": 6}, 4, [writes], rng=nn.Random(0))
+    >>> h = {"author": Tensor(np.ones((2, 8), np.float32)), "paper": Tensor(np.ones((3, 6), np.float32))}
+    >>> {name: rows.shape for name, rows in layer(graph, h).items()}
+    {'paper': (3, 4)}
     """
 
-    def __init__(self, n_in: Mapping[str, int], n_out: int, relations: Any, types: Any = None, *,
+    def __init__(self, n_in: Mapping[str, int], n_out: int, relations: Iterable[Relation], types: Collection[str] | None = None, *,
                  n_bases: int | None = None, evaluation: str | None = None, bias: bool = True, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
         self.relations, self.evaluation = tuple(relations), evaluation
@@ -53,7 +74,7 @@ class RGCNConv(nn.Module):
         self.coefficients = glorot(rng, (len(self.relations), n_bases), len(self.relations), n_bases, dtype)
 
     def weight(self, relation: Relation) -> Tensor:
-        """Return W_r."""
+        """Return the weight W_r of a relation, (n_in, n_out)."""
         if self.bases is None or self.coefficients is None:
             return self.weights[self._names[relation]]
         n_bases, n_in, n_out = self.bases.shape
@@ -61,6 +82,7 @@ class RGCNConv(nn.Module):
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the output rows by node type, (n_dst, n_out), from input rows by node type, (n_src, n_in). Collective."""
         dst = graph.dst(h)
         sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
                                self_terms={name: (dst[name], root) for name, root in self.roots.items()},
@@ -69,33 +91,54 @@ class RGCNConv(nn.Module):
 
 
 class RGCN(nn.Module):
-    """R-GCN layers for one node type's labels, or for several types' rows; between layers activation and dropout.
+    """Relational graph convolutional network: a sequence of `RGCNConv` layers with activations between them.
 
-    Types without features have learned rows, and other types may have some beside their features. A layer computes the
-    types alone that the labels depend on.
+    The output are the rows of one node type or of several. A layer computes only the node types that this output
+    depends on. Nodes without features have learned input rows.
 
     Parameters
     ----------
     n_in : dict of str to int
-        Features by node type; a type that is not named has learned rows of `embedding` values, owned by the rank that
-        owns the node.
+        Number of features by node type. A type without an entry has learned input rows of `embedding` values, which are
+        owned by the rank that owns the node.
     n_out : int
-        Classes.
+        Width of the output rows, such as the number of classes.
     nodes : NodeType
-        `graph.of(type)` of the type that has labels, or of the types whose rows are wanted.
-    layers, hidden : int
+        Node types of the output, from `graph.of(...)`.
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of the rows between layers.
     embedding : int, optional
-        By default the width of the features, or `hidden` without any.
+        Width of the learned rows; by default the largest number of features, or `hidden` if no type has features.
     learned_rows : sequence of str
         Node types that have learned rows of `embedding` values beside their features; ("all",) for all types.
-    dropout : float
-    n_bases, evaluation
-        See `RGCNConv`. With bases features of several widths are brought to `embedding` by a product a type.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer but the first.
+    n_bases : int, optional
+        Number of bases of each layer's weights; see `RGCNConv`. With bases, input rows of different widths are first
+        multiplied by a learned matrix for each type, which makes them `embedding` wide.
+    evaluation : {"inside", "first"}, optional
+        See `HeteroGraph.aggregate`.
     activation : {"relu", "elu"}
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import HeteroGraph, Tensor, nn
+    >>> from sarlite.models import RGCN
+    >>> writes = ("author", "writes", "paper")
+    >>> graph = HeteroGraph.from_edges({writes: ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
+    >>> model = RGCN({"paper": 6}, 4, graph.of("paper"), hidden=16, rng=nn.Random(0))
+    >>> model(graph.of("paper"), {"paper": Tensor(np.ones((3, 6), np.float32))}).shape
+    (3, 4)
     """
 
-    relational = True  # of a graph of several node types: the command gives it `nodes` too
+    relational = True  # the command line passes `nodes` to relational models
 
     def __init__(self, n_in: Mapping[str, int], n_out: int, nodes: NodeType, *, layers: int = 2, hidden: int = 256,
                  embedding: int | None = None, learned_rows: Sequence[str] = (), dropout: float = 0.5,
@@ -107,11 +150,12 @@ class RGCN(nn.Module):
         graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
-        of_input, *of_layers = needed(graph, nodes.node_types, layers)
-        self.inputs = Inputs(n_in, graph, of_input, width, learned_rows, alike=n_bases is not None, rng=rng, dtype=dtype)
+        input_types, *output_types = types_by_layer(graph, nodes.node_types, layers)
+        self.inputs = InputRows(n_in, graph, input_types, width, learned_rows, one_width=n_bases is not None, rng=rng,
+                                dtype=dtype)
         self.convs, self.activations = [], []
         widths = self.inputs.widths
-        for k, types in enumerate(of_layers):
+        for k, types in enumerate(output_types):
             last = k == layers - 1
             self.convs.append(self._conv(widths, n_out if last else hidden, graph, types, last, n_bases=n_bases,
                                          evaluation=evaluation, rng=rng, dtype=dtype))
@@ -121,6 +165,7 @@ class RGCN(nn.Module):
                                          for name in types})
 
     def _conv(self, widths, n_out, graph, types, last, **options):
+        """Return one layer, whose outputs are the rows of `types`; `last` is True for the last layer."""
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
     def first_layer(self) -> list[nn.Module]:
@@ -128,6 +173,7 @@ class RGCN(nn.Module):
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
+        """Return the output rows of the node types, (n_dst, n_out), from features by node type. Collective."""
         h: Mapping[str, Tensor] = self.inputs(x, nodes.part_rows)
         for k, graph in enumerate(nodes.layers(len(self.convs))):
             graph, h = graph.enter(h)
@@ -137,16 +183,36 @@ class RGCN(nn.Module):
         return nodes.select(h)
 
 
-class Inputs(nn.Module):
+class InputRows(nn.Module):
     """Input rows of a relational model: features, learned rows, or both side by side.
+
+    Parameters
+    ----------
+    n_in : dict of str to int
+        Number of features, of the node types that have any.
+    graph : HeteroGraph
+    types : sequence of str
+        Node types whose rows the first layer reads.
+    embedding : int, optional
+        Width of the learned rows; by default the largest number of features.
+    learned_rows : sequence of str
+        Node types with features that have learned rows too; ("all",) for all types.
+    one_width : bool
+        True to multiply input rows of different widths by a learned matrix for each type, so that all are `embedding`
+        wide.
+    rng : nn.Random
+        Source of the initial values.
+    dtype : float32 or float64
+        Dtype of the parameters.
 
     Attributes
     ----------
     widths : dict of str to int
+        Width of the input rows by node type.
     """
 
-    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Any, embedding: int | None,
-                 learned_rows: Sequence[str] = (), *, alike: bool, rng: nn.Random, dtype: npt.DTypeLike) -> None:
+    def __init__(self, n_in: Mapping[str, int], graph: HeteroGraph, types: Sequence[str], embedding: int | None,
+                 learned_rows: Sequence[str] = (), *, one_width: bool, rng: nn.Random, dtype: npt.DTypeLike) -> None:
         unknown = sorted(set(n_in) - set(graph.node_types))
         if unknown:
             raise ConfigError(f"features of node type {unknown[0]!r}, which is not one of "
@@ -162,39 +228,49 @@ class Inputs(nn.Module):
                            for name in types if name not in n_in or name in learned}
         self.widths = {name: n_in.get(name, 0) + (width if name in self.embeddings else 0) for name in types}
         self.projections = {}
-        if alike and len(set(self.widths.values())) > 1:
+        if one_width and len(set(self.widths.values())) > 1:
             self.projections = {name: Linear(self.widths[name], width, bias=False, rng=rng, dtype=dtype)
                                 for name in types if name in n_in}
             self.widths = dict.fromkeys(types, width)
 
-    def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-        """Return the input rows of each type, from features, learned rows or both.
+    def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
+        """Return the input rows by node type.
 
-        `rows` has, by type, the numbers of the learned rows to use, for a batch; None for all rows.
+        Parameters
+        ----------
+        x : dict of str to Tensor (n, n_features)
+            Features by node type.
+        rows : dict of str to (n,) int64, optional
+            Row number on this rank of each node of a batch, by node type; by default all rows.
         """
         missing = [name for name in self.widths if name in self.featured and name not in x]
         if missing:
             raise ConfigError(f"x has no features of node type {missing[0]!r}, which the model takes")
-        inputs: dict[str, Any] = {}
+        inputs: dict[str, Tensor] = {}
         for name in self.widths:
             parts = [x[name]] if name in self.featured else []
             parts += [self.embeddings[name](None if rows is None else rows[name])] if name in self.embeddings else []
-            inputs[name] = parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+            inputs[name] = parts[0] if len(parts) == 1 else cast(Tensor, np.concatenate(parts, 1))
         return {name: self.projections[name](h) if name in self.projections else h for name, h in inputs.items()}
 
 
-def needed(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return the node types that the rows of some depend on: of the first layer's input, then of each layer's output.
+def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
+    """Return the node types that each layer must compute for an output of `node_types`.
+
+    Returns
+    -------
+    list of tuple of str
+        Types of the first layer's input, and then types of the output of each of the layers.
     """
-    found: list[tuple[str, ...]] = [node_types]
+    types: list[tuple[str, ...]] = [node_types]
     for _ in range(layers):
-        wanted = {*found[0], *(relation[0] for relation in graph.into(found[0]))}
-        found.insert(0, tuple(name for name in graph.node_types if name in wanted))
-    return found
+        wanted = {*types[0], *(relation[0] for relation in graph.into(types[0]))}
+        types.insert(0, tuple(name for name in graph.node_types if name in wanted))
+    return types
 
 
 def _names(relations):
-    """A name of each relation's weight: its words joined, or where these are another relation's too, its `repr`."""
+    """Return a distinct name for each relation: its words joined by "__", or its `repr` if two relations joined are equal."""
     joined = ["__".join(relation) for relation in relations]
     return {relation: name if joined.count(name) == 1 else repr(relation)
             for relation, name in zip(relations, joined)}

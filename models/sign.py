@@ -1,6 +1,6 @@
-"""Scalable inception graph network: SIGN (Rossi et al., 2020)."""
+"""SIGN: scalable inception graph network (Rossi et al., 2020)."""
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +10,22 @@ from sarlite.nn import Activation, Dropout, Linear
 
 
 class Inception(nn.Module):
-    """[X W_0, S X W_1, .., S^K X W_K], of X, S X, .., S^K X side by side, each `n_in` wide.
+    """First layer of SIGN: each propagated feature matrix times its own weights, side by side.
+
+    The input is [X, S X, .., S^K X], and the output is [X W_0, S X W_1, .., S^K X W_K].
 
     Parameters
     ----------
-    n_in, n_feat, n_powers : int
-        n_powers is K + 1.
+    n_in : int
+        Width of X.
+    n_feat : int
+        Width of each product.
+    n_powers : int
+        K + 1.
     rng : nn.Random
+        Source of the initial values.
+    dtype : float32 or float64
+        Dtype of the parameters.
     """
 
     def __init__(self, n_in: int, n_feat: int, n_powers: int, *, rng: nn.Random,
@@ -24,39 +33,53 @@ class Inception(nn.Module):
         self.n_in = n_in
         self.linears = [Linear(n_in, n_feat, bias=False, rng=rng, dtype=dtype) for _ in range(n_powers)]
 
-    def __call__(self, h: Tensor) -> Any:
+    def __call__(self, h: Tensor) -> Tensor:
         powers = [h[:, k * self.n_in : (k + 1) * self.n_in] for k in range(len(self.linears))]
-        return np.concatenate([linear(power) for linear, power in zip(self.linears, powers)], axis=1)
+        return cast(Tensor, np.concatenate([linear(power) for linear, power in zip(self.linears, powers)], axis=1))
 
 
 class SIGN(nn.Module):
-    """MLP(act([X W_0, S X W_1, .., S^K X W_K])), with S = D^-1/2 A D^-1/2.
+    """MLP over features propagated 0 to K times: MLP(act([X W_0, S X W_1, .., S^K X W_K])), S = D^-1/2 A D^-1/2.
 
-    It is given [X, S X, .., S^K X], and needs no neighbours.
+    The input of the model is [X, S X, .., S^K X] side by side, which is computed once before training; so the model
+    aggregates nothing.
 
     Parameters
     ----------
     n_in, n_out : int
-        Features and classes.
+        Number of features; number of classes.
     hops : int
-        K.
+        Number K of propagations.
     layers : int
-        2 or more: the hops' one, those between, and the last one.
+        Number of layers, 2 or more: `Inception` and the layers of the MLP.
     hidden : int
-        Features of each hop, and of each layer between.
-    dropout : float
-        Of the input of every layer but the first.
-    input_dropout : float
-        Of the propagated features.
+        Width of each product S^k X W_k, and of the rows between the layers of the MLP.
+    dropout : float in [0, 1)
+        Dropout probability of the input of every layer but the first.
+    input_dropout : float in [0, 1)
+        Dropout probability of the propagated features.
     batch_norm : bool
-        Normalise before each activation, in place of the bias of the layer below.
+        True for batch norm before each activation, in place of the bias of the layer below.
     activation : {"relu", "elu"}
     rng : nn.Random
+        Source of the initial values and of the dropout masks.
+    dtype : float32 or float64
+        Dtype of the parameters.
 
     Attributes
     ----------
     powers : tuple of int
-        What the model is given: (0, 1, .., K).
+        Powers of S whose products with X the input has side by side: (0, 1, .., K).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.models import SIGN
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = SIGN(8, 4, hops=2, rng=nn.Random(0))
+    >>> model(graph, Tensor(np.ones((3, 24), np.float32))).shape
+    (3, 4)
     """
 
     self_loops, edge_weights = False, True
@@ -81,6 +104,7 @@ class SIGN(nn.Module):
         return [self.inception, self.activations[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
+        """Return the output rows, (n, n_out), from the propagated features, (n, n_in * (K + 1))."""
         z = self.inception(self.input_dropout(h, graph.src_ids))
         for activation, linear in zip(self.activations, self.linears):
             z = linear(activation(z, graph))

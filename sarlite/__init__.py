@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sarlite.graph.graph import Graph
     from sarlite.graph.graph_set import GraphSet
     from sarlite.graph.hetero import HeteroGraph, NodeType
+    from sarlite.graph.layer_graph import LayerGraph
     from sarlite.operators import fn
     from sarlite.tape import Tensor, no_grad
     from sarlite.tape.gradcheck import gradcheck
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Graph", "GraphSet", "HeteroGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn",
+__all__ = ["Graph", "GraphSet", "HeteroGraph", "LayerGraph", "NodeType", "Solo", "Tensor", "Trainer", "fn", "gradcheck", "nn",
            "no_grad", "optim", "oracle"]  # fmt: skip
 
 lazy.names(__name__, {
     "Graph": "sarlite.graph.graph", "GraphSet": "sarlite.graph.graph_set",
     "HeteroGraph": "sarlite.graph.hetero", "NodeType": "sarlite.graph.hetero",
+    "LayerGraph": "sarlite.graph.layer_graph",
     "Solo": "sarlite.comm", "Tensor": "sarlite.tape", "Trainer": "sarlite.train.loop", "fn": "sarlite.operators",
     "gradcheck": "sarlite.tape", "no_grad": "sarlite.tape",
 })  # fmt: skip

@@ -14,6 +14,7 @@ MODULES = ["sarlite.loading"] + sorted(
     f"sarlite.{package}.{path.stem}"
     for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "mpi", "mpi_transfers")
 )  # fmt: skip
+MODULES += [f"sarlite.models.{path.stem}" for path in sorted((ROOT.parent / "models").glob("*.py")) if path.stem != "__init__"]
 
 
 @pytest.mark.parametrize("name", MODULES)
