@@ -59,7 +59,7 @@ class GATConv(AttentionConv):
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         x, h_dst = graph.src(h), graph.dst(h)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend_linear(x, self.linear.weight, src_weight, h_dst, self.slope, *self.coefficients.coin(),
+        message = fn.attend_linear(x, self.linear.weight, src_weight, h_dst, self.slope, *self.coefficients.mask_key(),
                                    dst_weight)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 

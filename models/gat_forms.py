@@ -63,7 +63,7 @@ class PaperGATConv(AttentionConv):
         z = self.update(self.linear(graph.src(h)), graph)
         q = self.update(self.linear_dst(h_dst), graph)
         src, dst = z @ self._by_head(self.attn_src), q @ self._by_head(self.attn_dst)
-        message = fn.attend(z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope, *self.coefficients.coin(),
+        message = fn.attend(z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope, *self.coefficients.mask_key(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
@@ -122,7 +122,7 @@ class EdgeGATConv(AttentionConv):
         x, h_dst = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend(z, x @ src_weight, h_dst @ dst_weight, self.slope, *self.coefficients.coin(),
+        message = fn.attend(z, x @ src_weight, h_dst @ dst_weight, self.slope, *self.coefficients.mask_key(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 

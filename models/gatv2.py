@@ -78,7 +78,7 @@ class GATv2Conv(Conv):
     def _message(self, src, dst, edge):
         """Return the scores, (n_edges, n_heads), and the values that the softmax of the scores weighs."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
-        if self.coefficients.coin()[0]:
+        if self.coefficients.mask_key()[0]:
             mask = self.coefficients(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
             value = value * mask.reshape(-1, self.n_heads, 1)
         return score, value * edge["weight"] if "weight" in edge else value

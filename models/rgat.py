@@ -78,7 +78,7 @@ class RGATConv(nn.Module):
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h
         return fn.attend_linear(h[source], weight, src_weight, dst[to] @ self.attn_dst[k], self.slope,
-                                *self.coefficients[k].coin(to))
+                                *self.coefficients[k].mask_key(to))
 
     def _join_heads(self, out):
         return out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)

@@ -1,8 +1,8 @@
-"""SGD and Adam on the groups of a module's parameters, and learning-rate schedules."""
+"""Optimizers SGD and Adam, and learning-rate schedules."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,45 +14,61 @@ from sarlite.nn.module import load_arrays
 from sarlite.numerics import power
 from sarlite.types import Array
 
-Decay = float | Callable[[str], float]  # of all parameters, or by name
-Factor = Callable[[int], float]  # of the learning rate, by step
+Decay = float | Callable[[str], float]
+"""Weight decay of all parameters, or a function from a parameter's name to its weight decay."""
+GroupDecay = float | Array | None
+"""Weight decay of a group: None for 0, a number, or one number for each value of the group."""
+Factor = Callable[[int], float]
+"""Function epoch -> factor of the learning rate."""
+
 
 class Optimizer:
-    """The base of SGD and Adam: a step of each group of parameters, given its data and gradient.
+    """Base class of optimizers, which step the groups of a `Flat` in place.
+
+    A subclass implements `update`, and names the arrays of its state in `state_names`.
 
     Parameters
     ----------
     flat : Flat
-        From `sarlite.nn.flatten`. When `step` is called, it must hold the gradients of the loss over all ranks.
+        Parameters, from `sarlite.nn.flatten`. When `step` is called, its gradients must be sums over all ranks.
     lr : float above 0
+        Learning rate.
     weight_decay : float or callable
-        The decay of all parameters, or a function from a parameter's name to its decay, such as
+        Weight decay of all parameters, or a function from a parameter's name to its weight decay, such as
         `lambda name: 5e-4 if name.startswith("layers.0.") else 0.0`.
 
     Attributes
     ----------
-    kept : list of dict
-        For each of `flat.groups` the arrays on which later steps depend, by name, each of the shape of the group's
-        `data`.
+    state_names : tuple of str
+        Names of the state's arrays, such as Adam's ("m", "v").
+    states : list of dict of str to ndarray
+        State of each group of `flat.groups`: arrays of the shape of the group's `data`, by name.
 
     Raises
     ------
     ConfigError
-        `flat` is none, or a number is not in its range, which the message tells.
+        `flat` is no Flat, or a number is out of its range.
 
     Notes
     -----
-    In a parameter owned by rows, a step changes the values, decay and state of those rows alone whose gradient is not
-    0: learned rows without edges stay as they are. """
+    In a parameter owned by rows, a step changes only the rows whose gradient is not 0: their values and their state.
+    Weight decay too acts on these rows only.
+    """
 
-    keeps: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
 
     def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
         if not isinstance(flat, Flat):
             raise ConfigError(f"an optimizer takes what nn.flatten(model) returns, not a {type(flat).__name__}")
         self.flat, self.lr = flat, number("lr", lr, positive=True)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
-        self.kept = [{name: np.zeros_like(group.data) for name in self.keeps} for group in flat.groups]
+        self.states = [{name: np.zeros_like(group.data) for name in self.state_names} for group in flat.groups]
+
+    @property
+    def kept(self) -> list[dict[str, Array]]:
+        """Deprecated name of `states`."""
+        warnings.warn("Optimizer.kept is now called states", DeprecationWarning, stacklevel=2)
+        return self.states
 
     def __repr__(self) -> str:
         decays = {float(d) for decay in self.decays for d in np.unique([0.0 if decay is None else decay])}
@@ -60,64 +76,77 @@ class Optimizer:
         return f"{type(self).__name__}(lr={self.lr:g}{self._words()}{decayed}; {self.flat!r})"
 
     def _words(self):
+        """Return the options of the subclass, as text for `repr`."""
         return ""
 
     def step(self, factor: float = 1.0) -> None:
-        """Change the parameters in place, with the learning rate lr * factor. Local."""
-        with np.errstate(over="ignore", invalid="ignore"):  # the next loss tells of values that are not finite then
-            for group, decay, kept in zip(self.flat.groups, self.decays, self.kept):
-                self._step_rows(group, decay, self.lr * factor, kept)
+        """Change the parameters in place, with the learning rate lr * factor. Not collective."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the next loss shows values that are not finite
+            for group, decay, state in zip(self.flat.groups, self.decays, self.states):
+                self._step_group(group, decay, self.lr * factor, state)
         self.flat.changed()
 
-    def _step_rows(self, group, decay, lr, kept):
-        """Step a group. In a group owned by rows, step the rows that a gradient has touched."""
+    def _step_group(self, group, decay, lr, state):
+        """Step one group; in a group owned by rows, step only the rows whose gradient is not 0."""
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
-            return self.update(data, grad, decay, lr, **kept)
-        some = data[touched]
-        some_kept = {name: array[touched] for name, array in kept.items()}
-        self.update(some, grad[touched], decay, lr, **some_kept)
-        data[touched] = some
-        for name, array in some_kept.items():
-            kept[name][touched] = array
+            return self.update(data, grad, decay, lr, **state)
+        rows = data[touched]
+        row_state = {name: array[touched] for name, array in state.items()}
+        self.update(rows, grad[touched], decay, lr, **row_state)
+        data[touched] = rows
+        for name, array in row_state.items():
+            state[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the numbers of the rows that have a gradient, in a group owned by rows."""
+        """Return the ascending indices of the rows whose gradient is not 0, in a group owned by rows."""
         rows = group.touched
         grad = group.gradient if rows is None else group.gradient[rows]
         some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)
         return np.flatnonzero(some) if rows is None else rows[some]
 
-    def update(self, data: Array, grad: Array, decay: Any, lr: float, **kept: Array) -> None:
-        """Step one group in place; `grad` stays. `decay` is None, a number, or one for each entry of `data`."""
+    def update(self, data: Array, grad: Array, decay: GroupDecay, lr: float, **state: Array) -> None:
+        """Step one group: change `data` and the arrays of `state` in place, and leave `grad` unchanged.
+
+        Parameters
+        ----------
+        data, grad : ndarray
+            Values and gradients of the group.
+        decay : float or ndarray, or None
+            Weight decay of all values, or of each value; None for 0.
+        lr : float
+            Learning rate of this step.
+        **state : ndarray
+            Arrays of the group's state, by the names in `state_names`.
+        """
         raise NotImplementedError
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays on which later steps depend, by name.
+        """Return the arrays of the state, not copies, by name, for checkpoints.
 
-        The arrays of a group owned by rows have this rank's rows; their names have the parameter, as
-        "m.embedding.weight". """
+        An array of a parameter owned by rows has this rank's rows, and a name such as "m.embedding.weight".
+        """
         return {f"{name}.{group.names[0]}" if group.ids is not None else name: array
-                for group, kept in zip(self.flat.groups, self.kept) for name, array in kept.items()}
+                for group, state in zip(self.flat.groups, self.states) for name, array in state.items()}
 
     def rows_of(self) -> dict[str, str]:
-        """Return the name of the parameter for the name of each array of the state that is owned by rows."""
-        return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.keeps}
+        """Return {name of a state array: name of its parameter} for the parameters that are owned by rows."""
+        return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.state_names}
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of `state_arrays`."""
+        """Return copies of the arrays of `state_arrays`, by name."""
         return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy arrays in place; CheckpointError names a field that does not fit."""
+        """Copy arrays into the state; raise a CheckpointError that names an array of other name, shape or dtype."""
         load_arrays(self.state_arrays(), state, "the optimizer")
 
 
 def _decay(group, weight_decay):
-    """The decay of a group: None where it is 0 everywhere, a number where it is the same, else one for each value."""
-    of = weight_decay if callable(weight_decay) else lambda name: weight_decay
-    values = [number("weight_decay", of(name)) for name in group.names]
+    """Return the weight decay of a group as a GroupDecay: None if all are 0, a number if all are equal, else an array."""
+    decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
+    values = [number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
         return values[0] if values and values[0] else None
     decays = np.zeros_like(group.data)
@@ -127,36 +156,56 @@ def _decay(group, weight_decay):
 
 
 def _decayed(grad, decay, data):
-    """The gradient of loss + decay / 2 * |w|^2."""
+    """Return the gradient of loss + decay / 2 * |w|^2 from the gradient of the loss."""
     if decay is None:
         return grad
-    found = decay * data
-    found += grad
-    return found
+    total = decay * data
+    total += grad
+    return total
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent: v = momentum * v + g, w -= lr * v, where g includes weight_decay * w.
+    """Stochastic gradient descent: v = momentum * v + g and w -= lr * v, where g includes weight_decay * w.
 
     Parameters
     ----------
-    flat, lr, weight_decay
-        See `Optimizer`.
+    flat : Flat
+        Parameters, from `sarlite.nn.flatten`.
+    lr : float above 0
+        Learning rate.
     momentum : float in [0, 1)
+    weight_decay : float or callable
+        Weight decay of all parameters, or a function from a parameter's name to its weight decay.
+
+    Notes
+    -----
+    Memory: one value for each learned value if the momentum is not 0, else none.
+
+    Examples
+    --------
+    >>> from sarlite import nn, optim
+    >>> flat = nn.flatten(nn.LayerNorm(2))
+    >>> optimizer = optim.SGD(flat, lr=0.5)
+    >>> flat.data.tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    >>> flat.grad[:] = 1.0
+    >>> optimizer.step()
+    >>> flat.data.tolist()
+    [0.5, 0.5, -0.5, -0.5]
     """
 
     def __init__(self, flat: Flat, lr: float, momentum: float = 0.0, weight_decay: Decay = 0.0) -> None:
         self.momentum = number("momentum", momentum, below=1)
-        self.keeps = ("velocity",) if self.momentum else ()
+        self.state_names = ("velocity",) if self.momentum else ()
         super().__init__(flat, lr, weight_decay)
 
     def _words(self):
         return f", momentum={self.momentum:g}"
 
     def update(  # type: ignore[override]
-        self, data: Array, grad: Array, decay: Any, lr: float, velocity: Array | None = None
+        self, data: Array, grad: Array, decay: GroupDecay, lr: float, velocity: Array | None = None
     ) -> None:
-        """Step one group in place."""
+        """Step one group in place; see `Optimizer.update`."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
             velocity *= self.momentum
@@ -166,29 +215,52 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam: w -= lr * m' / (sqrt(v') + eps), with m' and v' the bias-corrected means of g and g^2.
+    """Adam: w -= lr * m' / (sqrt(v') + eps), where m' and v' are bias-corrected running means of g and g^2.
 
     Parameters
     ----------
-    flat, lr, weight_decay
-        See `Optimizer`.
+    flat : Flat
+        Parameters, from `sarlite.nn.flatten`.
+    lr : float above 0
+        Learning rate.
     betas : pair of float in [0, 1)
+        Decay rates of the running means of g and of g^2.
     eps : float
+    weight_decay : float or callable
+        Weight decay of all parameters, or a function from a parameter's name to its weight decay.
     decoupled : bool
-        Decay the weights by lr * weight_decay outside the means (AdamW), not through the gradient.
+        True for AdamW: each step multiplies the weights by 1 - lr * weight_decay. False to add weight_decay * w to g.
 
     Attributes
     ----------
+    n_steps : () int64
+        Number of steps so far.
     values_at_once : int
-        Values that are stepped at a time. With their gradients, moments and what is made of them they stay in the
-        cache.
+        Number of values that are stepped at a time, so that they, their gradients and moments and the intermediate
+        results stay in the cache.
 
     Notes
     -----
-    Memory: two values a parameter. Sources: Kingma and Ba 2015, alg. 1; Loshchilov and Hutter 2019, alg. 2.
+    Memory: two values for each learned value.
+
+    References
+    ----------
+    Kingma and Ba 2015, alg. 1; Loshchilov and Hutter 2019, alg. 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn, optim
+    >>> model = nn.Linear(4, 1, rng=nn.Random(0))
+    >>> flat = nn.flatten(model)
+    >>> optimizer = optim.Adam(flat, lr=0.01)
+    >>> model(Tensor(np.ones((3, 4), np.float32))).sum().backward()
+    >>> optimizer.step()
+    >>> optimizer
+    Adam(lr=0.01, betas=(0.9, 0.999), step 1; Flat(5 replicated values of 2 parameters))
     """
 
-    keeps = ("m", "v")
+    state_names = ("m", "v")
     values_at_once = 1 << 15
 
     def __init__(self, flat: Flat, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -204,22 +276,23 @@ class Adam(Optimizer):
         return f", betas={self.betas}, step {int(self.n_steps)}{', decoupled' if self.decoupled else ''}"
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Copy arrays into the state; raise a CheckpointError if an array or the number of steps does not fit."""
         n_steps = np.asarray(state.get("n_steps", 0))
         if n_steps.dtype.kind in "iu" and not np.all((0 <= n_steps) & (n_steps <= MOST_STEPS)):
             raise CheckpointError(f"n_steps of the optimizer is {n_steps}, outside 0 <= n_steps <= {MOST_STEPS}")
         super().load_state_dict(state)
 
     def step(self, factor: float = 1.0) -> None:
-        """Change the parameters in place, with the learning rate lr * factor. Local."""
+        """Change the parameters in place, with the learning rate lr * factor. Not collective."""
         self.n_steps += 1
         super().step(factor)
 
     def update(  # type: ignore[override]
-        self, data: Array, grad: Array, decay: Any, lr: float, m: Array, v: Array
+        self, data: Array, grad: Array, decay: GroupDecay, lr: float, m: Array, v: Array
     ) -> None:
-        """Step one group in place, part by part."""
-        some = max(self.values_at_once // max(data[:1].size, 1), 1)
-        for part in (slice(start, start + some) for start in range(0, len(data), some)):
+        """Step one group in place, `values_at_once` values at a time; see `Optimizer.update`."""
+        n_rows = max(self.values_at_once // max(data[:1].size, 1), 1)
+        for part in (slice(start, start + n_rows) for start in range(0, len(data), n_rows)):
             of_part = decay[part] if isinstance(decay, np.ndarray) else decay
             self._update(data[part], grad[part], of_part, lr, m[part], v[part])
 
@@ -243,36 +316,58 @@ class Adam(Optimizer):
         data -= change
 
     def state_arrays(self) -> dict[str, Array]:
+        """Return the arrays of the state, not copies, by name, and the number of steps as "n_steps"."""
         return {**super().state_arrays(), "n_steps": self.n_steps}
 
 
-# ---- schedules: functions epoch -> factor of the learning rate; full-batch, an epoch is a step
+# ---- learning-rate schedules
 
 
 def constant() -> Factor:
-    """Return 1 at every epoch."""
+    """Return the schedule whose factor is 1 at every epoch."""
     return lambda epoch: 1.0
 
 
 def cosine(epochs: int) -> Factor:
-    """Return the half wave from 1 at epoch 0 to 0 at `epochs`."""
+    """Return the schedule that falls from 1 at epoch 0 to 0 at epoch `epochs`, as half a period of a cosine.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> [round(optim.cosine(4)(epoch), 3) for epoch in range(5)]
+    [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
     epochs = whole("epochs of cosine", epochs)
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * min(epoch / max(epochs, 1), 1.0)))
 
 
 def steps(every: int, factor: float) -> Factor:
-    """Return factor ** (epoch // every)."""
+    """Return the schedule factor ** (epoch // every), which is multiplied by `factor` after every `every` epochs.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> [optim.steps(2, 0.5)(epoch) for epoch in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
     every, factor = whole("every of steps", every, 1), number("factor of steps", factor, positive=True)
     return lambda epoch: factor ** (epoch // every)
 
 
 def warmup(epochs: int, then: Factor) -> Factor:
-    """Return a factor that rises from 1/epochs at epoch 0 to 1 at epoch epochs - 1; then follows `then`."""
+    """Return the schedule that rises linearly for `epochs` epochs, from 1 / epochs to 1, and then follows `then`.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> [optim.warmup(2, optim.constant())(epoch) for epoch in range(4)]
+    [0.5, 1.0, 1.0, 1.0]
+    """
     return Warmup(epochs, then)
 
 
 class Warmup:
-    """The schedule that `warmup` returns."""
+    """Schedule that `warmup` returns: a linear rise, and then the schedule `then` from its epoch 0 on."""
 
     def __init__(self, epochs: int, then: Factor) -> None:
         self.epochs, self.then = whole("epochs of warmup", epochs, 1), then
@@ -282,18 +377,28 @@ class Warmup:
 
 
 class Plateau:
-    """A factor that falls whenever the best epoch was `patience` epochs ago: after k falls it is `factor` ** k.
+    """Schedule that multiplies the learning rate by `factor` when the validation metric has stopped improving.
 
     Parameters
     ----------
     factor : float in (0, 1)
     patience : int
-        Epochs without a better one, counted from the best one or from the last fall.
+        Number of epochs without improvement, counted from the best epoch or from the last reduction, after which the
+        learning rate is reduced.
 
     Attributes
     ----------
     falls, last : int
-        How many falls there were, and after which epoch the last one was.
+        Number of reductions so far; epoch of the last one.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> plateau = optim.Plateau(factor=0.1, patience=2)
+    >>> plateau.evaluated(epoch=1, best_epoch=0)
+    >>> plateau.evaluated(epoch=2, best_epoch=0)
+    >>> plateau(3)
+    0.1
     """
 
     def __init__(self, factor: float = 0.1, patience: int = 10) -> None:
@@ -306,43 +411,50 @@ class Plateau:
         return self.factor**self.falls
 
     def evaluated(self, epoch: int, best_epoch: int) -> None:
-        """Take note that after `epoch` the best epoch is `best_epoch`."""
+        """Reduce the learning rate if `epoch`, just evaluated, is `patience` epochs after the best epoch."""
         if epoch - max(best_epoch, self.last) >= self.patience:
             self.falls, self.last = self.falls + 1, epoch
 
     def state(self) -> dict[str, int]:
-        """Return the numbers on which later epochs depend."""
+        """Return the attributes `falls` and `last`, for checkpoints."""
         return {"falls": self.falls, "last": self.last}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Restore what `state` returned; a CheckpointError for anything else."""
+        """Restore the result of `state`; raise a CheckpointError for any other argument."""
         if not all(type(state.get(name)) is int and state[name] >= 0 for name in ("falls", "last")):
             raise CheckpointError(f"the state of a plateau is {dict(state)}, but must be falls and last, whole numbers")
         self.falls, self.last = state["falls"], state["last"]
 
 
 def plateau_of(schedule: Factor) -> Plateau | None:
-    """Return the Plateau in a schedule, if there is one."""
+    """Return the Plateau in a schedule: the schedule itself, or the one after a warm-up; None if there is none."""
     while isinstance(schedule, Warmup):
         schedule = schedule.then
     return schedule if isinstance(schedule, Plateau) else None
 
 
 def schedule(spec: str, epochs: int) -> Factor:
-    """Read a schedule from text and return it as a function epoch -> factor.
+    """Return the schedule that a text describes, a function epoch -> factor of the learning rate.
 
     Parameters
     ----------
     spec : str
-        "constant", "cosine", "step:EVERY:FACTOR", "plateau:FACTOR:PATIENCE" or "warmup:EPOCHS:REST" with a schedule as
-        REST, such as "step:30:0.1" or "warmup:10:cosine".
+        "constant", "cosine", "step:EVERY:FACTOR", "plateau:FACTOR:PATIENCE" or "warmup:EPOCHS:REST", where REST is a
+        schedule; such as "step:30:0.1" or "warmup:10:cosine".
     epochs : int
-        The length of training; cosine ends there.
+        Number of epochs of the training, at whose end the factor of "cosine" is 0.
 
     Raises
     ------
     ConfigError
-        If `spec` is none of these.
+        The text has none of these forms, or a number is out of its range.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> factor = optim.schedule("warmup:2:step:3:0.1", epochs=10)
+    >>> [factor(epoch) for epoch in range(6)]
+    [0.5, 1.0, 1.0, 1.0, 1.0, 0.1]
     """
     name, *arguments = spec.split(":")
     try:
@@ -357,8 +469,8 @@ def schedule(spec: str, epochs: int) -> Factor:
         if name == "warmup" and len(arguments) >= 2:
             length = whole("epochs of warmup", int(arguments[0]), 1)
             return warmup(length, schedule(":".join(arguments[1:]), max(epochs - length, 0)))
-    except ValueError as error:  # a ConfigError too
+    except ValueError as error:  # a ConfigError is a ValueError
         raise ConfigError(f"schedule {spec!r}: {error}") from None
     close = suggestion(name, ("constant", "cosine", "step", "plateau", "warmup"))
-    known = "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST"
-    raise ConfigError(f"schedule {spec!r} is none of {known}{close}")
+    forms = "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST"
+    raise ConfigError(f"schedule {spec!r} is none of {forms}{close}")

@@ -1,4 +1,4 @@
-"""Parameters, modules, layers and norms."""
+"""Parameters, modules, layers, norms, decoders of links and readouts of graphs."""
 
 from sarlite.errors import whole
 from sarlite.nn.decoders import MLP, ComplEx, DistMult, Dot, LinkPredictor, RotatE, TransE

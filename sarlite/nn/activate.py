@@ -1,52 +1,75 @@
-"""The primitive "activate": norm or bias, activation and dropout in one pass, with batch norm's means over all
-ranks."""
+"""The primitive "activate": batch norm or a bias, an activation function and dropout, in one pass over memory."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
+from sarlite.comm import Communicator
 from sarlite.numerics import by_numerics
 from sarlite.tape.apply import apply, written_over
 from sarlite.tape.primitives import primitive
 from sarlite.tape.tensor import Tensor
+from sarlite.types import Array
 
 
 class Statistics(NamedTuple):
-    """Batch norm's moments of each column, float64.
+    """Mean and inverse standard deviation of each column, for batch norm.
 
-    Where the moments are computed from x, `comm` is the ranks' communicator and `n_rows` the number of rows of all
-    ranks. Where the moments are constants, `comm` is None. """
+    Attributes
+    ----------
+    mean, inv_std : (n_feat,) float64
+    comm : Communicator, or None
+        Communicator of the ranks whose rows the moments were computed from; None if the moments are constants, as in
+        evaluation.
+    n_rows : int
+        Number of rows of all ranks.
+    """
 
-    mean: np.ndarray
-    inv_std: np.ndarray
-    comm: object = None
+    mean: Array
+    inv_std: Array
+    comm: Communicator | None = None
     n_rows: int = 0
 
 
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
-    """Return f(y) * k, where k is the factor of dropout.
+    """Return dropout(f(y)), where y is x normalised with `statistics`, or x plus a bias, or x.
 
-    y = (x - mean) * inv_std * gamma + beta with `statistics`, else x + beta or x.
+    With `statistics`, y = (x - mean) * inv_std * gamma + beta; else y = x + beta, or y = x without beta.
 
     Parameters
     ----------
     x : Tensor (n, n_feat)
     kind : {"identity", "relu", "elu"}
+        Function f.
+    alpha : float
+        Factor of elu: f(y) = alpha * (exp(y) - 1) for negative y.
     statistics : Statistics, optional
-        Where they are computed from x and x wants a gradient, the backward pass is collective.
+        If they were computed from x and x wants a gradient, the backward pass is collective.
     gamma, beta : Tensor (n_feat,), optional
     mask : kernels.Mask, optional
+        Row ids, key and probability of dropout; by default no dropout.
     overwrite : bool
-        The result is written over x's values, unless they are kept for backward. A backward pass that needs x's values
-        for another operation raises, as after `Tensor.changed`.
+        True to write the result over x's values, unless backward needs them. If another operation then needs x's
+        values in backward, it raises, as after `Tensor.changed`.
 
     Notes
     -----
-    Kept for backward: the result for relu (which the next layer keeps too); x for elu and with statistics; nothing else
-    of x's size. Source: DistGNN-MB 3.3.
+    Residuals of x's size: the result for relu, which the next layer keeps too; x for elu and with statistics.
+
+    References
+    ----------
+    DistGNN-MB, section 3.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor
+    >>> x, bias = Tensor(np.array([[-1.0, 2.0]])), Tensor(np.array([0.5, 0.5]))
+    >>> activate(x, kind="relu", beta=bias).data.tolist()
+    [[0.0, 2.5]]
     """
     ids, key, p = mask or (None, 0, 0.0)
     out = apply("activate", x, gamma, beta, ids, kind=kind, alpha=alpha, statistics=statistics, key=key, p=p,
@@ -58,15 +81,15 @@ def _forward(wants_grad, x, gamma, beta, ids, kind, alpha, statistics, key, p, o
     x = np.ascontiguousarray(x)
     ids = None if ids is None else np.ascontiguousarray(ids)
     elu = kind == "elu"
-    # beta's gradient, the sum of dy, does not need x
-    keeps = (elu and any(wants_grad)) or (statistics is not None and (wants_grad[0] or wants_grad[1]))
-    out = x if overwrite and not keeps and x.base is None and x.flags.writeable else np.empty(x.shape, x.dtype)
+    # the gradient of beta is the sum of dy, which does not need x
+    needs_x = (elu and any(wants_grad)) or (statistics is not None and (wants_grad[0] or wants_grad[1]))
+    out = x if overwrite and not needs_x and x.base is None and x.flags.writeable else np.empty(x.shape, x.dtype)
     normal, mask = _normal(statistics, gamma), _mask(ids, key, p)
     kernels.activate(x, out, kind=kind, alpha=alpha, normal=normal, beta=beta, mask=mask)
     if not any(wants_grad):
         return out, ()
-    kept = (x if keeps else None, out if kind == "relu" else None, gamma if keeps else None, beta if elu else None)
-    return out, (*kept, ids)
+    arrays = (x if needs_x else None, out if kind == "relu" else None, gamma if needs_x else None, beta if elu else None)
+    return out, (*arrays, ids)
 
 
 def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
@@ -84,18 +107,28 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 
 @by_numerics
 def activation_sums(pull, g, dx, x, statistics, wanted):
-    """Fill dx where there is one; return the gradients of beta and gamma, (2, n_feat) float64, zeros unless wanted.
+    """Compute dx in place, and return the gradients of beta and gamma, (2, n_feat) float64. Collective for batch norm.
 
-    `pull` is `kernels.activate_backward` with what the outputs do not change.
+    Parameters
+    ----------
+    pull : callable
+        `kernels.activate_backward` with all arguments but its outputs dx, sums and means.
+    g, x : (n, n_feat) arrays
+        Gradient of the output, and the input.
+    dx : (n, n_feat) array, or None
+        Filled with the gradient of x; None if x wants no gradient.
+    statistics : Statistics, or None
+    wanted : bool
+        True if beta or gamma wants a gradient; without it the result may be zeros.
     """
     sums = np.zeros((2, g.shape[1]))
     if dx is None or statistics is None or statistics.comm is None:
         pull(dx=dx, sums=sums if wanted else None, means=np.zeros_like(sums))
         return sums
     pull(sums=sums)
-    own = sums.copy()
+    local_sums = sums.copy()
     pull(dx=dx, means=statistics.comm.allreduce(sums) / statistics.n_rows)
-    return own
+    return local_sums
 
 
 def _normal(statistics, gamma):

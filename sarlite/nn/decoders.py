@@ -1,19 +1,22 @@
-"""Decoders score links from the rows of their two ends; a LinkPredictor is a model of nodes and a decoder.
+"""Decoders, which score links from the rows of their two ends, and LinkPredictor: a model of nodes with a decoder.
 
-With `n_out` a decoder makes `n_out` numbers for a link, scores of classes or values, and has a learned row for each.
-Called with numbers of relations, (n,), a decoder scores each row of candidates with the learned row of the row's
-relation.
+A decoder is called with the rows h of heads, (n, 1, width) or (n, c, width), and the rows t of tails, (n, c, width). It
+returns scores (n, c), by three forms of its learned rows r:
+
+- without `n_out` there is one learned row, for links of one relation;
+- with `n_out` and a call without `relation`, c is 1, and the decoder returns one number for each learned row,
+  (n, n_out): scores of classes, or values;
+- with `n_out` and a call with `relation`, (n,) int64, link i is scored with learned row relation[i].
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.nn.layers import Linear, glorot
-from sarlite.nn.module import Module, Parameter
+from sarlite.nn.module import Encoder, Module, Parameter
 from sarlite.nn.random import Random
 from sarlite.tape import Tensor, apply
 from sarlite.types import Array, DType
@@ -21,40 +24,77 @@ from sarlite.types import Array, DType
 __all__ = ["DECODERS", "MLP", "ComplEx", "DistMult", "Dot", "LinkPredictor", "RotatE", "TransE"]
 
 GAMMA = 12.0
-"""Distances are subtracted from this number, so that near ends have a score above 0 (Sun et al. 2019)."""
+"""Number that distances are subtracted from, so that ends close to each other have a score above 0 (Sun et al. 2019)."""
 _LEAST = 1e-12
 
 
 class Dot(Module):
-    """Score sum_k h_k t_k, of tensors that broadcast: heads (n, 1, width), tails (n, c, width) to (n, c)."""
+    """Decoder whose score is the dot product of head and tail, sum_k h_k t_k. It has no parameters.
+
+    Parameters
+    ----------
+    width, n_out, rng, dtype
+        Arguments of other decoders; they have no effect, but `n_out` is refused.
+
+    Raises
+    ------
+    ConfigError
+        `n_out` is not None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8))), Tensor(np.ones((3, 5, 8)))
+    >>> nn.Dot()(heads, tails).shape
+    (3, 5)
+    """
 
     def __init__(self, width: int = 0, n_out: int | None = None, *, rng: Random | None = None,
                  dtype: DType = np.float32) -> None:
-        """Take the arguments of other decoders. There is no parameter, and so no number of outputs."""
         if n_out is not None:
             raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, "
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        return (head * tail).sum(-1)  # of any relation
+        """Return the scores (n, c); `relation` has no effect."""
+        return (head * tail).sum(-1)
 
 
 class _Relation(Module):
-    """A decoder with one learned row of `width` numbers, or `n_out` rows; (real, imaginary) pairs where `paired`."""
+    """Base class of decoders with a learned row r of `width` numbers, or with `n_out` learned rows.
 
-    paired = False
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails; even if `complex_rows`.
+    n_out : int, optional
+        Number of learned rows; by default one. See the module's description.
+    rng : Random
+    dtype : float32 or float64
+
+    Attributes
+    ----------
+    relation : Parameter (width,) or (n_out, width)
+        Learned rows.
+    complex_rows : bool
+        True if the first half of a row has real parts and the second half has imaginary parts of complex numbers.
+    """
+
+    complex_rows = False
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
-        if whole("width", width, 1) % 2 and self.paired:
+        if whole("width", width, 1) % 2 and self.complex_rows:
             raise ConfigError(f"width {width}: {type(self).__name__} takes complex numbers, so an even width")
         self.relation = glorot(rng, _shape(width, n_out), 1, width, dtype)
 
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the real parts and the imaginary parts of complex rows."""
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """The relation's row, or all rows; of rows of candidates with a relation each (n, 1, width)."""
+        """Return the learned row (width,), all learned rows (n_out, width), or each link's row (n, 1, width)."""
         _check(self, head, tail, self.relation.shape[-1], relation, self.relation.ndim == 2)
         return self.relation if relation is None else self.relation[relation][:, None]
 
@@ -64,6 +104,7 @@ def _shape(width, n_out):
 
 
 def _check(decoder, head, tail, width, relation, several):
+    """Raise an error unless the arguments of a call fit the decoder; `several` is True if the decoder has `n_out`."""
     if relation is not None and not several:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; of several n_out says of how many",
                           "decoder")
@@ -75,54 +116,159 @@ def _check(decoder, head, tail, width, relation, several):
 
 
 class DistMult(_Relation):
-    """Score sum_k h_k r_k t_k (Yang et al. 2015); r begins at 1, as `Dot`."""
+    """Decoder whose score is sum_k h_k r_k t_k (Yang et al. 2015). r starts at 1, which gives the scores of `Dot`.
+
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails.
+    n_out : int, optional
+        Number of learned rows; by default one. See the module's description.
+    rng : Random, optional
+        Has no effect, because no value is drawn.
+    dtype : float32 or float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8), np.float32)), Tensor(np.ones((3, 5, 8), np.float32))
+    >>> nn.DistMult(8)(heads, tails).shape
+    (3, 5)
+    >>> nn.DistMult(8, n_out=2)(heads, tails, np.array([0, 1, 1])).shape
+    (3, 5)
+    """
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random | None = None,
                  dtype: DType = np.float32) -> None:
         self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        return (self._row(head, tail, relation) * (head * tail)).sum(-1)  # the same bits where both ends are exchanged
+        """Return the scores (n, c) or (n, n_out); exchanging heads and tails changes no bit of a score."""
+        return (self._row(head, tail, relation) * (head * tail)).sum(-1)
 
 
 class ComplEx(_Relation):
-    """Score Re(sum_k h_k r_k conj(t_k)) of complex numbers, the real parts standing first (Trouillon et al. 2016)."""
+    """Decoder whose score is Re(sum_k h_k r_k conj(t_k)) of complex numbers (Trouillon et al. 2016).
 
-    paired = True
+    The first half of each row has the real parts, and the second half the imaginary parts.
+
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails; even.
+    n_out : int, optional
+        Number of learned rows; by default one. See the module's description.
+    rng : Random
+    dtype : float32 or float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8), np.float32)), Tensor(np.ones((3, 5, 8), np.float32))
+    >>> nn.ComplEx(8, rng=nn.Random(0))(heads, tails).shape
+    (3, 5)
+    """
+
+    complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        """Return the scores (n, c) or (n, n_out)."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
 
 class TransE(_Relation):
-    """Score gamma - sum_k |h_k + r_k - t_k|, gamma = 12 (Bordes et al. 2013)."""
+    """Decoder whose score is gamma - sum_k |h_k + r_k - t_k| with gamma = 12 (Bordes et al. 2013).
+
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails.
+    n_out : int, optional
+        Number of learned rows; by default one. See the module's description.
+    rng : Random
+    dtype : float32 or float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8), np.float32)), Tensor(np.ones((3, 5, 8), np.float32))
+    >>> nn.TransE(8, rng=nn.Random(0))(heads, tails).shape
+    (3, 5)
+    """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        """Return the scores (n, c) or (n, n_out)."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
 class RotatE(_Relation):
-    """Score gamma - sum_k |h_k r_k - t_k| of complex numbers, |r_k| = 1, gamma = 12 (Sun et al. 2019).
+    """Decoder whose score is gamma - sum_k |h_k r_k - t_k| of complex numbers, with |r_k| = 1 and gamma = 12.
 
-    The learned numbers are divided by their moduli, in place of phases. Where a difference is 0, so is its gradient.
+    The learned numbers are complex numbers of any modulus, which a call divides by their moduli; the paper learns
+    phases. The gradient of a difference that is 0 is 0. The first half of each row has the real parts, and the second
+    half the imaginary parts.
+
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails; even.
+    n_out : int, optional
+        Number of learned rows; by default one. See the module's description.
+    rng : Random
+    dtype : float32 or float64
+
+    References
+    ----------
+    Sun et al. 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8), np.float32)), Tensor(np.ones((3, 5, 8), np.float32))
+    >>> nn.RotatE(8, rng=nn.Random(0))(heads, tails).shape
+    (3, 5)
     """
 
-    paired = True
+    complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        """Return the scores (n, c) or (n, n_out)."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
-        one, other = a * c - b * d - real, a * d + b * c - imaginary
-        return GAMMA - (one * one + other * other + _LEAST).sqrt().sum(-1)
+        real, imaginary = a * c - b * d - real, a * d + b * c - imaginary
+        return GAMMA - (real * real + imaginary * imaginary + _LEAST).sqrt().sum(-1)
 
 
 class MLP(Module):
-    """Numbers relu(h W_h + t W_t + b) V + c: a hidden layer of `width` over both ends' rows, and a layer of outputs.
+    """Decoder with one hidden layer over the rows of both ends: relu(h W_h + t W_t + b) V + c.
 
-    The score of a link among candidates has no c. All candidates of a link would share c, so a loss that compares
-    candidates has no gradient for c but rounding errors, which Adam would enlarge.
+    Without `n_out` there is no c, because all candidates of a link would share it. A loss that compares candidates
+    gives such a c a gradient of rounding errors alone, which Adam would enlarge.
+
+    Parameters
+    ----------
+    width : int
+        Width of the rows of heads and tails, and of the hidden layer.
+    n_out : int, optional
+        Number of outputs, or of relations; by default one score. See the module's description.
+    rng : Random
+    dtype : float32 or float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> heads, tails = Tensor(np.ones((3, 1, 8), np.float32)), Tensor(np.ones((3, 5, 8), np.float32))
+    >>> nn.MLP(8, rng=nn.Random(0))(heads, tails).shape
+    (3, 5)
+    >>> nn.MLP(8, n_out=4, rng=nn.Random(0))(heads, heads).shape
+    (3, 4)
     """
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
@@ -132,36 +278,50 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
+        """Return the scores (n, c) or (n, n_out)."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
             return (self.out.weight.T[relation][:, None] * hidden).sum(-1)
-        found = _by_row(self.out, hidden)
-        return found.reshape(found.shape[:2] if self.n_out is None else (len(found), self.n_out))
+        scores = _by_row(self.out, hidden)
+        return scores.reshape(scores.shape[:2] if self.n_out is None else (len(scores), self.n_out))
 
 
 def _by_row(layer, x):
-    """Apply a layer to the last axis of an (n, c, width) tensor, as a single product."""
-    found = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
-    return apply("reshape", found, placement=x.placement, shape=(*x.shape[:2], found.shape[1]))
+    """Apply a linear layer to the last axis of an (n, c, width) tensor, as a single matrix product."""
+    out = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
+    return apply("reshape", out, placement=x.placement, shape=(*x.shape[:2], out.shape[1]))
 
 
-DECODERS: dict[str, Callable[..., Module]] = {
+DECODERS: dict[str, Callable[..., Callable[..., Tensor]]] = {
     "dot": Dot, "mlp": MLP, "distmult": DistMult, "complex": ComplEx, "transe": TransE, "rotate": RotatE,
 }  # fmt: skip
-"""By name, each made as Decoder(width, n_out, rng=rng, dtype=dtype)."""
+"""Classes of decoders by the name of an option; each takes (width, n_out, rng=rng, dtype=dtype)."""
 
 
 class LinkPredictor(Module):
-    """Scores the candidates of a `LinkGraph`: a model makes a row for each node, a decoder a number for each pair.
+    """Model of links: an encoder outputs rows of nodes, and a decoder scores the candidates of a `LinkGraph`.
 
     Parameters
     ----------
     encoder : callable Module
-        encoder(graph, x) -> (n_dst, width), such as any of `sarlite.models`.
+        Model of nodes, such as those of `sarlite.models`: encoder(graph, x) -> (n_dst, width).
     decoder : callable Module
-        decoder(heads (n, 1, width), tails (n, c, width)) -> (n, c); or, for one candidate, c = 1, n_out numbers a
-        link, (n, n_out). With links of several relations the decoder gets the relations' numbers, (n,) int64, too.
+        Decoder of this module, or a function (heads (n, 1, width), tails (n, c, width)) -> (n, c); for labels of links
+        c is 1 and the result is (n, n_out). With links of several relations the third argument is the relation of each
+        link, (n,) int64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.graph.link_graph import LinkGraph
+    >>> from sarlite.models import SAGE
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> links = LinkGraph(graph, np.array([[0], [1]]), np.array([[1, 2], [2, 0]]))
+    >>> model = nn.LinkPredictor(SAGE(8, 16, rng=nn.Random(0)), nn.Dot())
+    >>> model(links, Tensor(np.ones((3, 8), np.float32))).shape
+    (2, 2)
 
     Raises
     ------
@@ -169,18 +329,25 @@ class LinkPredictor(Module):
         The encoder takes propagated features; in a call: the graph is no LinkGraph.
     """
 
-    def __init__(self, encoder: Any, decoder: Any) -> None:
+    def __init__(self, encoder: Encoder, decoder: Callable[..., Tensor]) -> None:
         if hasattr(encoder, "powers"):
             raise ConfigError(f"links: {type(encoder).__name__} trains on features that were propagated before")
         self.encoder, self.decoder = encoder, decoder
         self.takes = getattr(encoder, "takes", None)
 
-    def first_layer(self) -> Any:
-        """Return what the encoder says of its first layer."""
+    def first_layer(self) -> Sequence[Module | Parameter]:
+        """Return the modules and parameters of the encoder's first layer."""
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the candidates' scores, (graph.n_dst, graph.n_candidates), or (graph.n_dst, n_out). Collective."""
+        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates) or (graph.n_dst, n_out). Collective.
+
+        Parameters
+        ----------
+        graph : LinkGraph
+        h : Tensor, or dict of Tensor by node type
+            Input rows of the encoder.
+        """
         if not isinstance(graph, LinkGraph):
             raise ConfigError(f"a LinkPredictor scores the links of a LinkGraph, but graph is a {type(graph).__name__}")
         return graph.score(self.decoder, self.encoder(graph.nodes, h))

@@ -1,4 +1,4 @@
-"""The arrays that hold a module's parameters, in groups: replicated parameters, and parameters owned by rows."""
+"""Flat: a module's parameters in few arrays, so that one allreduce and one optimizer step serve many parameters."""
 
 import itertools
 import weakref
@@ -15,18 +15,27 @@ from sarlite.types import Array, ArrayLike
 
 
 class Group:
-    """Parameters that are stepped together: views of one array, their gradients of another.
+    """Parameters that an optimizer steps together. Their values are views of one array, their gradients of another.
+
+    A group has all replicated parameters of a module, or a single parameter that is owned by rows.
+
+    Parameters
+    ----------
+    named : list of (str, Parameter)
+        Names and parameters.
 
     Attributes
     ----------
     names : list of str
+        Names of the parameters.
     data, grad : ndarray
-        Replicated: (n,), one parameter after the other. Owned by rows: one parameter, in its shape. Reading them copies
-        in what a program has put in the place of a parameter's `data` or `grad`, where None counts as zeros, and
-        restores the parameter's view. Assigning to them copies into them.
+        Values and gradients: (n,), one parameter after the other, or the shape of the parameter that is owned by rows.
+        Reading `data` or `grad` first copies in any array that a program assigned to a parameter's `data` or `grad`,
+        where None counts as zeros, and makes the parameter a view again. Assigning copies the values into the array.
     slices : list of slice
-        Where each parameter lies in the raveled array.
-    ids : (n_rows,) int64, or None where replicated
+        Range of each parameter in the raveled array.
+    ids : (n_rows,) int64, or None
+        Global ids of the rows, for a parameter that is owned by rows.
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
@@ -45,6 +54,7 @@ class Group:
 
     @property
     def data(self) -> Array:
+        """Values of the parameters."""
         for name, p, (view, _) in zip(self.names, self._parameters, self._views):
             if p.data is not view:
                 _copy(name, p.data, view)
@@ -58,6 +68,7 @@ class Group:
 
     @property
     def grad(self) -> Array:
+        """Gradients of the parameters. Reading them sets `touched` to None."""
         for p in self._parameters:
             p.touched = None
         return self.gradient
@@ -68,7 +79,7 @@ class Group:
 
     @property
     def gradient(self) -> Array:
-        """`grad`, for who leaves rows that are not `touched` as they are."""
+        """Gradients for code that changes no row outside `touched`. Reading them leaves `touched` as it is."""
         for name, p, (_, view) in zip(self.names, self._parameters, self._views):
             if p.gradient is not view:
                 _copy(name, np.zeros_like(view) if p.gradient is None else p.gradient, view)
@@ -77,14 +88,14 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """Ascending numbers of the rows that received gradients; None if all rows count, as if replicated."""
-        found = self._parameters[0].touched if self.ids is not None else None
-        if found is None or len(found) == 1:
-            return None if found is None else found[0]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        """Ascending indices of the rows that got a gradient since `zero_grad`; None if every row may have one."""
+        pieces = self._parameters[0].touched if self.ids is not None else None
+        if pieces is None or len(pieces) == 1:
+            return None if pieces is None else pieces[0]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *pieces]))
 
     def zero_grad(self) -> None:
-        """Set the gradient to 0."""
+        """Set the gradients of the group to 0."""
         touched = self.touched
         for p, (_, view) in zip(self._parameters, self._views):
             if p.gradient is not view:
@@ -94,12 +105,13 @@ class Group:
             self._parameters[0].touched = []
 
     def changed(self) -> None:
-        """Tell the tape that the parameters' values have changed."""
+        """Tell the tape that the values of the parameters were changed in place."""
         for p in self._parameters:
             p.changed()
 
 
 def _copy(name, array, view):
+    """Copy `array` into `view`; raise a ConfigError that names the parameter if shape or dtype differ."""
     if array.shape != view.shape or array.dtype != view.dtype:
         raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} "
                           "in the flat array")
@@ -107,18 +119,24 @@ def _copy(name, array, view):
 
 
 class Flat:
-    """All parameters of a module, in groups. See `flatten`.
+    """All parameters of a module, in groups. Make one with `flatten`.
+
+    Parameters
+    ----------
+    named : list of (str, Parameter)
+        Names and parameters of the module.
 
     Attributes
     ----------
+    named : list of (str, Parameter)
     replicated : Group
-        May be empty.
+        Group of all replicated parameters; it may be empty.
     owned : list of Group
-        One for each parameter that is owned by rows.
+        One group for each parameter that is owned by rows.
     groups : list of Group
-        The replicated one, then those owned by rows.
+        `replicated`, and then the groups of `owned`.
     data, grad : (n,) ndarray
-        The replicated group's.
+        Values and gradients of the replicated parameters.
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
@@ -136,6 +154,7 @@ class Flat:
 
     @property
     def data(self) -> Array:
+        """Values of the replicated parameters, (n,)."""
         return self.replicated.data
 
     @data.setter
@@ -144,6 +163,7 @@ class Flat:
 
     @property
     def grad(self) -> Array:
+        """Gradients of the replicated parameters, (n,)."""
         return self.replicated.grad
 
     @grad.setter
@@ -151,41 +171,58 @@ class Flat:
         self.replicated.grad = values
 
     def zero_grad(self) -> None:
-        """Set all gradients to 0."""
+        """Set the gradients of all groups to 0."""
         for group in self.groups:
             group.zero_grad()
 
     def start_allreduce(self, comm: Communicator) -> Request:
-        """Start the sum of replicated parameters' gradients over ranks; no other code sums them. Collective.
+        """Start to sum the gradients of the replicated parameters over ranks, and return the request. Collective.
 
-        The gradients are the sums once the request is done. Until then nothing else collective may be called on `comm`:
-        give it a channel.
+        `grad` has the sums when the request is done. Until then no other collective may run on `comm`, so pass a
+        channel of a communicator.
         """
         if not self.replicated.names or not numerics.sums_follow():
             return Staged(iter(()))
         return comm.start_allreduce(self.grad)
 
     def changed(self) -> None:
-        """Tell the tape that the parameters' values have changed."""
+        """Tell the tape that the values of the parameters were changed in place."""
         for group in self.groups:
             group.changed()
 
 
 def flatten(module: Module) -> Flat:
-    """Move a module's parameters into few arrays and return the `Flat` that holds them.
+    """Move a module's parameters into few arrays, and return the `Flat` that holds them, for an optimizer.
 
-    Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as the
-    others. A module that is flat already returns the same `Flat` again: two optimizers of it step the same values.
+    Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as all
+    other ranks. A second call for the same module returns the same `Flat`, so two optimizers step the same values.
+
+    Parameters
+    ----------
+    module : Module
+
+    Returns
+    -------
+    Flat
 
     Raises
     ------
     ConfigError
-        If the replicated parameters differ in dtype, or there are no parameters; if some parameters lie in the arrays
-        of another module that are still in use, such as a part of this module or a model that shares a layer.
+        The module has no parameters; its replicated parameters differ in dtype; or some parameters lie in the `Flat` of
+        another module, such as an inner module or a model that shares a layer, and that `Flat` is still in use.
 
     Notes
     -----
-    Memory: 2 values a parameter.
+    Memory: two values for each learned value.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> flat = nn.flatten(nn.Linear(8, 4, rng=nn.Random(0)))
+    >>> flat
+    Flat(36 replicated values of 2 parameters)
+    >>> flat.data.shape, flat.grad.shape
+    ((36,), (36,))
     """
     if not isinstance(module, Module):
         raise ConfigError(f"the model is a {type(module).__name__}, but must be an nn.Module: "
@@ -197,12 +234,11 @@ def flatten(module: Module) -> Flat:
     for name, p in named:
         other = p.flat and p.flat()
         if other is not None:
-            if [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
+            if isinstance(other, Flat) and [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
                 return other
             raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, "
                               "or let go of the other")
-    dtypes = {p.dtype for _, p in named if p.ids is None}
+    dtypes = sorted({str(p.dtype) for _, p in named if p.ids is None})
     if len(dtypes) > 1:
-        found = sorted(map(str, dtypes))
-        raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {found}")
+        raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {dtypes}")
     return Flat(named)

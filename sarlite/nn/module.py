@@ -1,7 +1,9 @@
-"""Parameters, and modules that hold them."""
+"""Parameter: a tensor that is learned; Module: a part of a model, which holds parameters and other modules."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import MemberDescriptorType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,44 +15,64 @@ from sarlite.types import Array, ArrayLike
 M = TypeVar("M", bound="Module")
 
 
+class NamedParameters(Protocol):
+    """Object that lists parameters with their names, as `flat.Flat` does."""
+
+    named: Sequence[tuple[str, "Parameter"]]
+
+
 class Parameter(Tensor):
-    """A tensor that is learned. It is replicated, with equal values on every rank, or each rank owns some of its rows.
+    """Tensor that is learned: either replicated, with equal values on every rank, or with rows that ranks own.
 
     Parameters
     ----------
-    data : ndarray
+    data : array
+        Initial values.
     ids : (n_rows,) array of integers, optional
-        Makes the parameter owned by rows: `ids[r]` is the global id of row r, and each id is on one rank, once. The
-        gradient is this rank's own, in no allreduce. A checkpoint holds the rows of all ranks, by id. A rank may have
-        no rows.
+        Global ids of this rank's rows, for a parameter whose rows are owned by ranks; each id is on one rank, once. No
+        allreduce sums its gradient, and a checkpoint holds the rows of all ranks, by id. A rank may have no rows.
+        Without ids the parameter is replicated.
     node_type : str
-        The node type that the ids count, of a graph of several types.
+        Node type that the ids count, in a graph of several types.
 
     Attributes
     ----------
     touched : list of (k,) int, or None
-        Of a parameter owned by rows the rows that gradients were added to since `Group.zero_grad`: the others are 0.
-        None once a gradient of all rows has come, or a program has read `grad` and so may have changed it anywhere.
+        Only for a parameter owned by rows: indices of the rows that got a gradient since the last `Group.zero_grad`.
+        The gradient of all other rows is 0. None if every row may have a gradient: after a gradient of all rows, and
+        after a program has read `grad`, which it may then have changed.
+    flat : weak reference to a `Flat`, or None
+        Arrays that the parameter's values lie in.
 
     Raises
     ------
     ShapeError
-        Where `ids` are not one integer for each row.
+        `ids` are not one integer for each row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import nn
+    >>> weight = nn.Parameter(np.ones((2, 3)))
+    >>> (weight * 2.0).sum().backward()
+    >>> weight.grad.tolist()
+    [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
     """
 
     __slots__ = ("flat", "ids", "node_type", "touched")
     ids: Array | None
-    flat: Any
+    flat: "weakref.ref[NamedParameters] | None"
     touched: list[Array] | None
 
     def __init__(self, data: ArrayLike, ids: ArrayLike | None = None, node_type: str = "") -> None:
         super().__init__(data, requires_grad=True, placement="replicated" if ids is None else "rows")
         self.node_type = node_type
         self.ids = None if ids is None else _checked_ids(np.asarray(ids), self.shape)
-        self.flat = None  # a weak reference to the `Flat` in which the parameter lies
+        self.flat = None
 
     @property
     def grad(self) -> Array | None:
+        """Gradient, of the shape of `data`, or None. Reading it sets `touched` to None."""
         self.touched = None
         return _grad.__get__(self)
 
@@ -61,11 +83,11 @@ class Parameter(Tensor):
 
     @property
     def gradient(self) -> Array | None:
-        """`grad`, for who leaves rows that are not `touched` as they are."""
+        """Gradient for code that changes no row outside `touched`. Reading it, unlike `grad`, leaves `touched` as it is."""
         return _grad.__get__(self)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add the gradient of some rows to `grad`, and note which rows they are."""
+        """Add the gradient of some rows to `grad`, and append their indices to `touched`."""
         if self.touched is None:
             super().add_rows(gradient)
         else:
@@ -73,14 +95,15 @@ class Parameter(Tensor):
             _grad.__get__(self)[by_row.index] += by_row.g
             self.touched.append(by_row.index)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _parameter, (self.data, self.ids, self.node_type, self.requires_grad)  # a copy lies in nobody's arrays
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (self.data, self.ids, self.node_type, self.requires_grad)  # without `flat`
 
 
-_grad: Any = Tensor.__dict__["grad"]  # what Tensor keeps it in
+_grad: MemberDescriptorType = Tensor.__dict__["grad"]  # the slot of the base class, which stores the gradient
 
 
-def _parameter(data, ids, node_type, requires_grad):
+def _unpickled(data, ids, node_type, requires_grad):
+    """Return the Parameter that `Parameter.__reduce__` described by these arguments."""
     parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad
     return parameter
@@ -92,21 +115,47 @@ def _checked_ids(ids, shape):
     return ids.astype(np.int64, copy=False)
 
 
+class Encoder(Protocol):
+    """Model of nodes inside a predictor of links or graphs: encoder(graph, x) -> one row for each node."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Tensor: ...
+    def first_layer(self) -> Sequence["Module | Parameter"]: ...
+
+
 class Module:
-    """A part of a model. Its attributes hold parameters and modules, also within lists, tuples and dicts.
+    """Base class of layers and models. Parameters and modules in its attributes belong to it.
+
+    Attributes may also hold parameters and modules in lists, tuples and dicts.
 
     Attributes
     ----------
     training : bool
+        True in training, False in evaluation.
     buffers : tuple of str
-        Names of the ndarray attributes that belong to the state but are not learned. Set by the class.
+        Names of the array attributes that checkpoints store although they are not learned. Set by the class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> class TwoLayers(nn.Module):
+    ...     def __init__(self, rng):
+    ...         self.layers = [nn.Linear(8, 16, rng=rng), nn.Linear(16, 4, rng=rng)]
+    ...
+    ...     def __call__(self, x):
+    ...         return self.layers[1](self.layers[0](x).relu())
+    >>> model = TwoLayers(nn.Random(0))
+    >>> [(name, parameter.shape) for name, parameter in model.named_parameters()]
+    [('layers.0.weight', (8, 16)), ('layers.0.bias', (16,)), ('layers.1.weight', (16, 4)), ('layers.1.bias', (4,))]
+    >>> model(Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     training = True
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return the sizes of the module's own parameters, as text for `repr`."""
+        """Return text for `repr` with the sizes of this module's parameters; inner modules describe themselves."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
@@ -117,7 +166,7 @@ class Module:
         return head + "".join("\n  " + line.replace("\n", "\n  ") for line in inner) + ")"
 
     def named_modules(self) -> Iterator[tuple[str, "Module"]]:
-        """Yield (dotted name, module), this one first, under the name "". A shared module comes once."""
+        """Yield (dotted name, module) of this module, whose name is "", and of all inner modules, each once."""
         seen, todo = set(), [("", self)]
         while todo:
             name, module = todo.pop()
@@ -127,16 +176,19 @@ class Module:
                 todo.extend([(_join(name, n), m) for n, m in module._members(Module)][::-1])
 
     def _members(self, kind):
+        """Yield (name, value) of the objects of class `kind` in the attributes, without looking into inner modules."""
         for name, value in vars(self).items():
             yield from _find(name, value, kind)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield (dotted name, Parameter), in the order of the attributes. A shared parameter comes once.
+        """Yield (dotted name, Parameter) of this module and of all inner modules, in the order of the attributes.
+
+        A parameter that occurs more than once is yielded once, under its first name.
 
         Raises
         ------
         ConfigError
-            Two parameters have one name, as where the keys of dicts have dots.
+            Two parameters have the same name, which happens if keys of dicts contain dots.
         """
         seen, named = set[int](), set[str]()
         for prefix, module in self.named_modules():
@@ -146,37 +198,37 @@ class Module:
                     yield _once(_join(prefix, name), named), parameter
 
     def parameters(self) -> list[Parameter]:
-        """Return the list of parameters."""
+        """Return the parameters of this module and of all inner modules, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
     def row_ids(self) -> dict[str, Array]:
-        """Return the ids of each parameter that is owned by rows, by dotted name."""
+        """Return a dict from name to `ids` of the parameters that are owned by rows."""
         return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
 
     @property
     def n_parameters(self) -> int:
-        """Number of learned values on this rank."""
+        """Number of learned values on this rank, summed over all parameters."""
         return sum(p.data.size for p in self.parameters())
 
     def train(self: M, training: bool = True) -> M:
-        """Set `training` here and below, and return self."""
+        """Set `training` of this module and of all inner modules, and return this module."""
         for _, module in self.named_modules():
             module.training = training
         return self
 
     def eval(self: M) -> M:
-        """Switch to evaluation: no dropout, running statistics in the norms."""
+        """Switch to evaluation, without dropout and with running averages in batch norms, and return this module."""
         return self.train(False)
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of all parameters and buffers themselves, by dotted name.
+        """Return the arrays of all parameters and buffers, not copies, by dotted name.
 
         The array of a parameter owned by rows has this rank's rows.
 
         Raises
         ------
         ConfigError
-            Two of them have one name.
+            Two parameters or buffers have the same name.
         """
         state = {name: p.data for name, p in self.named_parameters()}
         named = set(state)
@@ -185,45 +237,48 @@ class Module:
         return state
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of `state_arrays`."""
+        """Return copies of the arrays of all parameters and buffers, by dotted name."""
         return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy arrays into the parameters and buffers, in place.
+        """Copy arrays into the parameters and buffers.
 
         Parameters
         ----------
         state : dict of str to ndarray
-            Exactly the names, shapes and dtypes of `state_dict()`.
+            Arrays with exactly the names, shapes and dtypes of `state_dict()`.
 
         Raises
         ------
         CheckpointError
-            Naming the field; nothing is changed then.
+            A name, a shape or a dtype differs; the message names the array. Then nothing is changed.
         """
         load_arrays(self.state_arrays(), state, "the model")
         for parameter in self.parameters():
             parameter.changed()
 
 
-def load_arrays(own: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
-    """Copy `state` over the arrays of `own` in place, once every name, shape and dtype agrees."""
-    for name in sorted(own.keys() ^ state.keys()):
+def load_arrays(targets: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
+    """Copy the arrays of `state` into the arrays of `targets` of the same names.
+
+    Raises a CheckpointError that names `owner`, before anything is changed, unless all names, shapes and dtypes agree.
+    """
+    for name in sorted(targets.keys() ^ state.keys()):
         raise CheckpointError(f"{name!r} is missing from {owner if name in state else 'the checkpoint'}")
-    for name, array in own.items():
-        found = np.asarray(state[name])
-        if found.shape != array.shape or found.dtype != array.dtype:
-            own_kind = f"{array.dtype} {array.shape}"
-            raise CheckpointError(f"{name!r} is {found.dtype} {found.shape}, but in {owner} {own_kind}")
-    for name, array in own.items():
-        array[...] = state[name]
+    for name, target in targets.items():
+        array = np.asarray(state[name])
+        if array.shape != target.shape or array.dtype != target.dtype:
+            target_kind = f"{target.dtype} {target.shape}"
+            raise CheckpointError(f"{name!r} is {array.dtype} {array.shape}, but in {owner} {target_kind}")
+    for name, target in targets.items():
+        target[...] = state[name]
 
 
-def _once(name, named):
-    """Return a name, and note it among the names that are taken; a ConfigError where it is taken."""
-    if name in named:
+def _once(name, names):
+    """Add `name` to the set `names` and return it; raise a ConfigError if the set has the name already."""
+    if name in names:
         raise ConfigError(f"two parameters or buffers of the model have one name, {name!r}")
-    named.add(name)
+    names.add(name)
     return name
 
 
@@ -232,7 +287,7 @@ def _join(prefix, name):
 
 
 def _find(name, value, kind):
-    """Yield (name, value) of the objects of `kind` in an attribute's value, without looking into modules."""
+    """Yield (dotted name, object) of the objects of class `kind` in an attribute's value, not inside modules."""
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):

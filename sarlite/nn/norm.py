@@ -1,7 +1,7 @@
 """Layer norm, and batch norm that is exact over all ranks."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from sarlite import kernels, numerics
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, whole
 from sarlite.nn.activate import Statistics, activate
-from sarlite.nn.arguments import floating, rows_of
+from sarlite.nn.arguments import check_dtype, check_input
 from sarlite.nn.module import Module, Parameter
 from sarlite.numerics import by_numerics
 from sarlite.tape import Tensor, ops
@@ -21,23 +21,36 @@ R = TypeVar("R")
 
 
 class LayerNorm(Module):
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each row. Local.
+    """Layer norm: (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and the variance of each row. Not collective.
 
     Parameters
     ----------
     n_feat : int
-        The last axis of x.
+        Length of the last axis of x.
     eps : float
     dtype : float32 or float64
+
+    Attributes
+    ----------
+    gamma, beta : Parameter (n_feat,)
+        Initialised with 1 and 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> nn.LayerNorm(2)(Tensor(np.array([[1.0, 3.0]], np.float32))).data.round(3).tolist()
+    [[-1.0, 1.0]]
     """
 
     def __init__(self, n_feat: int, eps: float = 1e-5, dtype: DType = np.float32) -> None:
-        n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
+        n_feat, dtype = whole("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows_of("LayerNorm", x, len(self.gamma), self.gamma.dtype, ndim=None)
+        """Return the normalised rows, of x's shape (..., n_feat)."""
+        check_input("LayerNorm", x, len(self.gamma), self.gamma.dtype, ndim=None)
         return ops.layer_norm(x, self.gamma, self.beta, self.eps)
 
     def describe(self) -> str:
@@ -45,9 +58,20 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Merge (count, mean, M2) triples, M2 = sum (x - mean)^2, in the order given.
+    """Return (count, mean, M2) of the union of several sets of rows, where M2 = sum (x - mean)^2 of each column.
 
-    Nothing cancels, as it does in E[x^2] - mean^2. Source: Chan, Golub and LeVeque 1983, eq. 2.1.
+    Parameters
+    ----------
+    moments : iterable of (int, (n_feat,) float64, (n_feat,) float64)
+        (count, mean, M2) of each set; sets are merged in this order.
+
+    Notes
+    -----
+    This does not suffer from cancellation, unlike E[x^2] - mean^2.
+
+    References
+    ----------
+    Chan, Golub and LeVeque 1983, Eq. 2.1.
     """
     moments = list(moments)
     count, mean, m2 = 0, np.zeros_like(moments[0][1]), np.zeros_like(moments[0][2])
@@ -62,71 +86,104 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
 
 @by_numerics
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
-    """Return (count, mean, M2) of the columns of every rank's (n, n_feat) array x, in float64. Collective."""
+    """Return (count, mean, M2) of each column over the rows of all ranks, in float64; see `merge_moments`. Collective.
+
+    Parameters
+    ----------
+    x : (n, n_feat) array
+        This rank's rows.
+    comm : Communicator
+    """
     n_feat = x.shape[1]
-    rows = np.zeros((comm.size, 1 + 2 * n_feat))  # every rank's count, mean and M2: its own and zeros add up to all
-    own = rows[comm.rank]
-    own[0] = len(x)
+    rows = np.zeros((comm.size, 1 + 2 * n_feat))  # each rank fills its row, so the sum over ranks has all rows
+    local = rows[comm.rank]
+    local[0] = len(x)
     if len(x):
-        kernels.column_moments(np.ascontiguousarray(x), own[1 : 1 + n_feat], own[1 + n_feat :])
+        kernels.column_moments(np.ascontiguousarray(x), local[1 : 1 + n_feat], local[1 + n_feat :])
     return merge_moments((int(row[0]), row[1 : 1 + n_feat], row[1 + n_feat :]) for row in comm.allreduce(rows))
 
 
 class BatchNorm(Module):
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of each column over all rows of all ranks.
+    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, with moments of each column.
 
-    In training the variance is the biased variance, M2 / n. Running averages of the mean and of the unbiased variance,
-    M2 / (n - 1), are kept as float64 buffers and used in `eval`. They are updated as new = (1 - momentum) * old +
-    momentum * batch. A column whose values are equal up to rounding leaves its running variance as it is.
+    In training the moments are those of the rows of all ranks, with the biased variance M2 / n. In evaluation they are
+    running averages of the mean and of the unbiased variance M2 / (n - 1). Each training call updates the averages:
+    new = (1 - momentum) * old + momentum * batch. A column whose values are equal up to rounding does not change its
+    running variance.
 
     Parameters
     ----------
     n_feat : int
+        Width of the rows.
     momentum, eps : float
     dtype : float32 or float64
         Dtype of gamma and beta; the moments are always float64.
 
+    Attributes
+    ----------
+    gamma, beta : Parameter (n_feat,)
+        Initialised with 1 and 0.
+    running_mean, running_var : (n_feat,) float64
+        Running averages, initialised with 0 and 1.
+
     Notes
     -----
-    In training a call is collective: one allreduce of n_ranks * (2 * n_feat + 1) float64. Its backward pass is
-    collective if x needs a gradient: one allreduce of 2 * n_feat. In `eval` nothing is communicated. Ranks without rows
-    take part. The gradients of gamma and beta are this rank's sums; their sum over ranks is the gradient. Kept for the
-    backward pass: x itself, and the moments.
+    In training a call is collective: one allreduce of n_ranks * (2 * n_feat + 1) float64. If x wants a gradient, the
+    backward pass is collective too: one allreduce of 2 * n_feat float64. Ranks without rows take part. In evaluation
+    nothing is communicated. The gradients of gamma and beta on a rank are the sums over the rank's rows, which the
+    training step adds up over ranks. Residuals: x and the moments.
+
+    Examples
+    --------
+    Two ranks as threads, of which each has one row; the moments are of both rows:
+
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> from sarlite.comm import threads
+    >>> def normalised(comm):
+    ...     x = Tensor(np.array([[1.0 + 2.0 * comm.rank]], np.float32), placement="rows")
+    ...     return nn.BatchNorm(1)(x, comm).data.round(3).tolist()
+    >>> threads.run(2, normalised)
+    [[[-1.0]], [[1.0]]]
     """
 
     buffers = ("running_mean", "running_var")
-    _seen: list[tuple[int, Array, Array]] | None = None  # within `exact_moments` the moments of each call so far
+    _recorded_moments: list[tuple[int, Array, Array]] | None = None  # moments of each call inside `exact_moments`
 
     def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
-        n_feat, dtype = whole("n_feat", n_feat), floating(dtype)
+        n_feat, dtype = whole("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
-        """Return x normalised.
+        """Return the normalised rows. Collective in training.
 
         Parameters
         ----------
-        x : Tensor, (n, n_feat)
+        x : Tensor (n, n_feat)
             This rank's rows.
         comm : Communicator
+            Ranks whose rows the moments are computed from, such as `graph.comm`.
         """
-        return self.then(x, comm)
+        return self.activated(x, comm)
 
-    def then(self, x: Tensor, comm: Communicator, **activation: Any) -> Tensor:
-        """Normalise, activate and apply dropout in one pass; `activation` are further arguments of `activate`."""
-        rows_of("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
-        if (self.training or self._seen is not None) and not hasattr(comm, "allgather"):
+    def activated(self, x: Tensor, comm: Communicator, *, kind: str = "identity", mask: kernels.Mask | None = None,
+                  overwrite: bool = False) -> Tensor:
+        """Return the rows after batch norm, activation and dropout, in one pass; see `activate` for the options."""
+        check_input("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
+        if (self.training or self._recorded_moments is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
                               "such as graph.comm")
         x, gamma, beta = operands(x, self.gamma, self.beta)
-        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), **activation)
+        return activate(x, gamma=gamma, beta=beta, statistics=self._statistics(x, comm), kind=kind, mask=mask,
+                        overwrite=overwrite)
 
     def describe(self) -> str:
         return f"{len(self.gamma)}"
 
     def _statistics(self, x, comm):
+        """Return the moments to normalise x with, and update the running averages in training."""
         if self.training:
             count, mean, m2 = self._moments(x, comm)
             if count:
@@ -134,24 +191,24 @@ class BatchNorm(Module):
                 self.running_mean += self.momentum * (mean - self.running_mean)
                 self.running_var += self.momentum * (variance - self.running_var)
             return Statistics(mean, 1 / np.sqrt(m2 / max(count, 1) + self.eps), comm, max(count, 1))
-        if self._seen is not None:
-            self._seen.append(self._moments(x, comm))
-            count, mean, m2 = merge_moments(self._seen)
+        if self._recorded_moments is not None:
+            self._recorded_moments.append(self._moments(x, comm))
+            count, mean, m2 = merge_moments(self._recorded_moments)
             if count:
                 self.running_mean[...], self.running_var[...] = mean, self._variance(count, mean, m2, x.dtype)
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _variance(self, count, mean, m2, dtype):
-        """Return each column's unbiased variance, but the running variance of a column without variance.
+        """Return each column's unbiased variance, or the running variance of a column whose values are all equal.
 
-        In training such a column becomes beta. With a running variance of 0 `eval` would multiply what the running mean
-        lags behind by 1 / sqrt(eps).
+        A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and
+        the column's value by 1 / sqrt(eps).
         """
         variance = m2 / max(count - 1, 1)
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)
 
     def _moments(self, x, comm):
-        """Return (count, mean, M2) of the rows of all ranks."""
+        """Return (count, mean, M2) of the rows of all ranks. Collective."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
@@ -161,35 +218,48 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), a pass of the model in `eval`, with batch norms' moments of this pass's rows.
+    """Return run(), an evaluation of the model, with the moments of this evaluation's rows in each batch norm.
 
-    These moments become the running averages. In training on minibatches the running averages came from rows of sampled
-    neighbourhoods, and from the parameters of many steps. Afterwards a pass over the same rows, as `sarlite.predict`
-    makes it of a checkpoint, has the same values.
+    The moments replace the running averages of the batch norms, so a later evaluation of the same rows, such as
+    `sarlite.predict` of a checkpoint, has the same values. Running averages from training on minibatches are worse:
+    they come from rows of sampled neighbourhoods and from the parameters of many steps.
 
     Parameters
     ----------
     model : Module
-        Every `BatchNorm` in it gets exact moments.
+        Model whose `BatchNorm` modules get the moments.
     run : callable
-        Calls the model, in `eval`. Where a pass calls a batch norm more than once, `run` is called once more: the
-        moments of the norm's calls are merged, and are known only at the end of a pass.
+        Function () that calls the model in evaluation. If it calls a batch norm more than once, `run` is called twice:
+        the moments of the norm's calls are merged, which is possible only after the first pass.
 
     Notes
     -----
-    Collective where the model has batch norms: each call of a norm is one allreduce of n_ranks * (2 * n_feat + 1)
-    float64. A norm that gets no rows keeps its averages. Source: Wu and Johnson 2021, "Rethinking 'Batch' in
-    BatchNorm", section 3 (precise batch norm), with one batch of all rows. """
+    Collective if the model has batch norms: each call of a norm is one allreduce of n_ranks * (2 * n_feat + 1) float64.
+    A norm that gets no rows keeps its averages.
+
+    References
+    ----------
+    Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3 (precise batch norm), with one batch of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, nn
+    >>> from sarlite.comm import Solo
+    >>> norm, x = nn.BatchNorm(1).eval(), Tensor(np.array([[1.0], [3.0]], np.float32))
+    >>> nn.exact_moments(norm, lambda: norm(x, Solo())).shape, norm.running_mean.tolist()
+    ((2, 1), [2.0])
+    """
     norms = [module for _, module in model.named_modules() if isinstance(module, BatchNorm)]
     for norm in norms:
-        norm._seen = []
+        norm._recorded_moments = []
     try:
-        found = run()
-        again = any(len(norm._seen or ()) > 1 for norm in norms)
+        result = run()
+        again = any(len(norm._recorded_moments or ()) > 1 for norm in norms)
     finally:
         for norm in norms:
-            norm._seen = None
+            norm._recorded_moments = None
     if again:
-        del found
-        found = run()
-    return found
+        del result
+        result = run()
+    return result

@@ -1,4 +1,4 @@
-"""Seeds and keys for all random numbers, independent of the number of ranks."""
+"""Random: the source of all random numbers of a model, which do not depend on the number of ranks."""
 
 import operator
 
@@ -14,7 +14,9 @@ _CHUNK = 1 << 18
 
 
 class Random:
-    """Seeds for initialisation and keys for dropout. Each rank makes its own object from the same seed.
+    """Source of random numbers of a model: generators for initial values, and keys for dropout masks.
+
+    Each rank makes a Random from the same seed, and calls it in the same order.
 
     Parameters
     ----------
@@ -23,8 +25,17 @@ class Random:
     Attributes
     ----------
     step : int
-        The global step: how many optimizer steps came before. The training step sets it before each pass. It is part of
-        every key, so that masks change from step to step.
+        Number of optimizer steps so far. The training step sets it before each pass. Keys depend on it, so that dropout
+        masks change from step to step.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> rng = nn.Random(0)
+    >>> model = nn.Linear(8, 4, rng=rng)
+    >>> dropout = nn.Dropout(0.5, rng)
+    >>> rng
+    Random(seed=0, step=0, 1 layers)
     """
 
     def __init__(self, seed: int) -> None:
@@ -40,9 +51,9 @@ class Random:
         return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
-        """Return the Philox generator number `index`, or the next one.
+        """Return the Philox generator number `index`; by default the number that follows the last call's.
 
-        The same calls in the same order give the same generators on every rank and platform.
+        Equal seeds and numbers give equal generators on every rank and platform.
         """
         if index is None:
             index, self._n_draws = self._n_draws, self._n_draws + 1
@@ -50,52 +61,59 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return the next layer number; each layer calls this once, in its constructor."""
+        """Return a number that no other layer has; each layer with random numbers calls this in its constructor."""
         self._n_layers += 1
         return self._n_layers - 1
 
     def key(self, layer: int, node_type: str = "", purpose: str = "dropout") -> int:
-        """Return a layer's 64-bit key in this step.
+        """Return the 64-bit key of a layer's random numbers in the current step.
 
         Parameters
         ----------
         layer : int
-            From `layer`.
+            Number from the method `layer`.
         node_type : str
-            The type of the rows whose ids go with the key: the same id of two types is two rows.
+            Node type of the rows, because equal ids of two types are two rows.
         purpose : str
-            What is drawn. Another purpose gives other numbers.
+            Use of the numbers; different purposes give independent numbers.
 
         Notes
         -----
-        h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), with h = splitmix64 and names as `word`.
+        The key is h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), where h is `splitmix64` and names are
+        hashed by `word`.
         """
         return key(self.seed, purpose, node_type, self.step, layer)
 
     def uniform(self, ids: ArrayLike, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
-        """Return (n, n_feat) values in [-bound, bound).
+        """Return uniform random rows, (n, n_feat), with values in [-bound, bound).
 
-        Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose alone.
+        Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose, and not on the other rows.
 
         Parameters
         ----------
         ids : (n,) array of integers
-        n_feat, layer : int
+            Global ids of the rows.
+        n_feat : int
+            Width of the rows.
+        layer, node_type, purpose
+            See `key`.
+        bound : float
         dtype : float32 or float64
-            Values are drawn in float64 and rounded.
+            Dtype of the result; values are drawn in float64 and rounded.
 
         Notes
         -----
-        Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 from the state h(key ^ ids[r]). The
-        key is the key of step 0. """
-        own = key(self.seed, purpose, node_type, 0, layer)
+        Entry (r, c) is the upper 53 bits of output c of the generator splitmix64 with the state h(k ^ ids[r]), where h
+        is `splitmix64` and k is the layer's key at step 0.
+        """
+        layer_key = key(self.seed, purpose, node_type, 0, layer)
         columns = np.arange(n_feat, dtype=np.uint64) * np.uint64(GAMMA)
         ids = np.asarray(ids).astype(np.int64).view(np.uint64)
         out = np.empty((len(ids), n_feat), dtype)
         some = max(_CHUNK // max(n_feat, 1), 1)
         for start in range(0, len(ids), some):
-            states = splitmix64(ids[start:start + some] ^ np.uint64(own))
+            states = splitmix64(ids[start:start + some] ^ np.uint64(layer_key))
             bits = splitmix64(states[:, None] + columns) >> np.uint64(11)
             out[start:start + some] = (bits * 2.0**-52 - 1) * bound
         return out

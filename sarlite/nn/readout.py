@@ -1,13 +1,13 @@
-"""Readouts make a row of each graph from the rows of its nodes; a GraphPredictor is a model of nodes and a readout."""
+"""Readout: aggregation of node rows to rows of graphs; GraphPredictor: a model of nodes followed by a readout."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.graph.graph_set import GraphSet
 from sarlite.nn.layers import Activation, Linear, glorot
-from sarlite.nn.module import Module
+from sarlite.nn.module import Encoder, Module, Parameter
 from sarlite.nn.random import Random
 from sarlite.operators import fn
 from sarlite.tape import Tensor
@@ -19,27 +19,39 @@ READOUTS = ("sum", "mean", "max", "attention")
 
 
 class Readout(Module):
-    """Aggregate the rows of each graph's nodes, (n_src, width) to (n_dst, width): one aggregation over `members`.
+    """Aggregation of the rows of each graph's nodes, from (n_src, width) to (n_dst, width).
 
     Parameters
     ----------
     kind : {"sum", "mean", "max", "attention"}
-        "attention" weighs rows by the softmax over a graph's nodes of the scores h_i a, with a learned (width, 1).
+        "attention" is the mean weighted by the softmax, over a graph's nodes, of the scores h_i a, where a is learned.
     width : int, optional
-        Of "attention".
-    rng : Random
+        Width of the rows; needed for "attention".
+    rng : Random, optional
+        Source of the initial values of a; needed for "attention".
     dtype : float32 or float64
+
+    Attributes
+    ----------
+    scores : Parameter (width, 1), or None
+        a, for "attention".
 
     Raises
     ------
     ConfigError
-        Another kind; attention without a width; in a call: the graph is no `GraphSet`.
-    ShapeError
-        In a call: h has not a row each node.
+        The kind is unknown, or "attention" lacks `width` or `rng`.
 
     Notes
     -----
-    0 for a graph without nodes. Nothing is sent where ranks own whole graphs.
+    The row of a graph without nodes is 0. Nothing is sent, because a rank owns all nodes of its graphs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, GraphSet, Tensor, nn
+    >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+    >>> nn.Readout("mean")(graphs, Tensor(np.arange(5.0)[:, None])).data.tolist()
+    [[1.0], [3.5]]
     """
 
     def __init__(self, kind: str = "sum", width: int | None = None, *, rng: Random | None = None,
@@ -53,7 +65,19 @@ class Readout(Module):
             self.scores = glorot(rng, (whole("width", width, 1), 1), width, 1, dtype)
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return the graphs' rows. Collective."""
+        """Return one row for each graph, (n_dst, width). Collective.
+
+        Parameters
+        ----------
+        graph : GraphSet
+        h : Tensor (n_src, width)
+            One row for each node.
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            `graph` is no GraphSet, or h has not one row for each node.
+        """
         graph = _checked(graph, "Readout")
         if h.ndim != 2 or len(h) != graph.n_src:
             raise ShapeError(f"readout: a row each of {graph.n_src} nodes is needed, but h has shape {h.shape}")
@@ -65,24 +89,36 @@ class Readout(Module):
 
 
 class GraphPredictor(Module):
-    """A model of graphs: a model makes a row for each node, a readout a row r for each graph; then relu(r + b) W + c.
+    """Model of graphs: an encoder outputs rows of nodes, a readout makes them rows r of graphs; then relu(r + b) W + c.
 
     Parameters
     ----------
     encoder : callable Module
-        encoder(graph, x) -> (n_dst, width), such as any of `sarlite.models`.
+        Model of nodes, such as those of `sarlite.models`: encoder(graph, x) -> (n_src, width).
     width, n_out : int
+        Width of the encoder's output; width of the output rows, such as the number of classes.
     readout : {"sum", "mean", "max", "attention"}
+        See `Readout`.
     rng : Random
     dtype : float32 or float64
 
     Raises
     ------
     ConfigError
-        The encoder takes propagated features; as `Readout`.
+        The encoder takes propagated features, as SGC and SIGN do, or an error of `Readout`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, GraphSet, Tensor, nn
+    >>> from sarlite.models import GIN
+    >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+    >>> model = nn.GraphPredictor(GIN(8, 16, rng=nn.Random(0)), 16, 3, rng=nn.Random(1))
+    >>> model(graphs, Tensor(np.ones((5, 8), np.float32))).shape
+    (2, 3)
     """
 
-    def __init__(self, encoder: Any, width: int, n_out: int, readout: str = "sum", *, rng: Random,
+    def __init__(self, encoder: Encoder, width: int, n_out: int, readout: str = "sum", *, rng: Random,
                  dtype: DType = np.float32) -> None:
         if hasattr(encoder, "powers"):
             raise ConfigError(f"graphs: {type(encoder).__name__} trains on features that were propagated before")
@@ -91,17 +127,18 @@ class GraphPredictor(Module):
         self.activation = Activation(width, "relu", rng=rng, dtype=dtype)
         self.linear = Linear(width, n_out, rng=rng, dtype=dtype)
 
-    def first_layer(self) -> Any:
-        """Return what the encoder says of its first layer."""
+    def first_layer(self) -> Sequence[Module | Parameter]:
+        """Return the modules and parameters of the encoder's first layer."""
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return a row each graph, (graph.n_dst, n_out). Collective."""
+        """Return one row for each graph, (graph.n_dst, n_out), from node features (graph.n_src, n_in). Collective."""
         graph = _checked(graph, "GraphPredictor")
         return self.linear(self.activation(self.readout(graph, self.encoder(graph.nodes, h)), graph))
 
 
-def _checked(graph: object, what: str) -> GraphSet:
+def _checked(graph: object, module: str) -> GraphSet:
+    """Return `graph`; raise a ConfigError that names `module` if it is no GraphSet."""
     if not isinstance(graph, GraphSet):
-        raise ConfigError(f"a {what} makes rows of the graphs of a GraphSet, but graph is a {type(graph).__name__}")
+        raise ConfigError(f"a {module} makes rows of the graphs of a GraphSet, but graph is a {type(graph).__name__}")
     return graph

@@ -340,9 +340,9 @@ def test_dropout_layers():
     assert (first(x, ids).data != a).any()
     rng.step = 0
     np.testing.assert_array_equal(first(x, ids).data, a)
-    assert first.coin() == (0.5, rng.key(0)) and second.coin("paper") == (0.5, rng.key(1, "paper"))
+    assert first.mask_key() == (0.5, rng.key(0)) and second.mask_key("paper") == (0.5, rng.key(1, "paper"))
     assert first.eval()(x, ids) is x
-    assert first.coin()[0] == 0
+    assert first.mask_key()[0] == 0
     assert Dropout(0.0, rng)(x, ids) is x
     for p in (1.0, -0.5, float("nan")):
         with pytest.raises(ConfigError, match="p is"):

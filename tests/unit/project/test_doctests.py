@@ -9,8 +9,8 @@ import pytest
 import sarlite
 
 ROOT = Path(sarlite.__file__).parent
-PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph")
-MODULES = ["sarlite.loading"] + sorted(
+PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn")
+MODULES = ["sarlite.loading", "sarlite.optim"] + sorted(
     f"sarlite.{package}.{path.stem}"
     for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "mpi", "mpi_transfers")
 )  # fmt: skip

@@ -105,7 +105,7 @@ def test_ids_that_differ_are_told(seed):
 
 def set_state(trainer):
     """Values that depend on rows' ids alone, whoever has them."""
-    for group, kept in zip(trainer.flat.groups, trainer.optimizer.kept):
+    for group, kept in zip(trainer.flat.groups, trainer.optimizer.states):
         if group.ids is not None:
             for number, array in enumerate([group.data, *kept.values()]):
                 array[...] = np.sin(group.ids[:, None] + 1000 * number + np.arange(array.shape[1]))

@@ -43,13 +43,13 @@ def test_a_checkpoint_is_restored_on_another_number_of_ranks(tmp_path):
         trainer.training_step.rng.seed = 2  # of dropout's keys
         return [trainer.step() for _ in range(2)], trainer.evaluate(), {
             name: (p.ids, p.data, [kept[k] for k in ("m", "v")]) for (name, p), kept in
-            zip([(group.names[0], group._parameters[0]) for group in trainer.flat.owned], trainer.optimizer.kept[1:])}
+            zip([(group.names[0], group._parameters[0]) for group in trainer.flat.owned], trainer.optimizer.states[1:])}
 
     np.testing.assert_allclose(threads.run(3, begin)[1], losses[:2], rtol=1e-12)
     found = threads.run(2, go_on)
     np.testing.assert_allclose(found[0][0], losses[2:], rtol=1e-12)
     assert found[0][1] == pytest.approx(one.evaluate(), rel=1e-12)
-    for group, kept in zip(one.flat.owned, one.optimizer.kept[1:]):
+    for group, kept in zip(one.flat.owned, one.optimizer.states[1:]):
         for _, _, rows in found:
             ids, data, state = rows[group.names[0]]
             np.testing.assert_allclose(data, group.data[ids], rtol=1e-11, atol=1e-13)
@@ -76,7 +76,7 @@ def test_only_rows_with_a_gradient_are_stepped(optimizer):
     np.testing.assert_array_equal(sparse.table.data[touched], dense.table.data[touched])
     np.testing.assert_array_equal(sparse.table.data[[1, 3, 4]], start[[1, 3, 4]])
     assert (dense.table.data[[1, 3, 4]] != start[[1, 3, 4]]).all()
-    for array in steps[0].kept[1].values():
+    for array in steps[0].states[1].values():
         assert not array[[1, 3, 4]].any() and array[touched].all()
 
 
