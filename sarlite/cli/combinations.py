@@ -19,6 +19,13 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
     *(("backward fetch", other, "{option} does not go with {other}: parts of the graph have no reversed edges")
       for other in ("batch_size", "mfg")),
+    ("temporal", "remote hec", "{option} {temporal} does not go with {other}: a cache keeps rows that were computed at "
+     "other times, maybe later ones: --remote exact or local"),
+    ("temporal", "sampler labor", "{option} {temporal} does not go with {other}, which draws otherwise: --sampler uniform"),
+    ("temporal latest", "sampler replace", "{option} does not go with {other}: the latest edges are not drawn"),
+    *(("temporal", other, "{option} {temporal} does not go with {other}: its rows have no time")
+      for other in ("label_inputs", "correct_and_smooth")),
+    ("link_split", "time_split", "{option} and --time-split: one of them says each link's split"),
     ("label_inputs", "batches of a cache",
      "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
     ("eval_fanouts", "other layers", "{option} has {n_eval_fanouts} entries, but --fanouts {n_fanouts}"),
@@ -87,13 +94,15 @@ REFUSED: list[tuple[str, str, str]] = [
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
         "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
-        "normalize_features", "embeddings", "propagated")),
+        "normalize_features", "embeddings", "propagated", "time_split")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in SAMPLING),
     ("model", "a set of graphs and propagated rows",
      "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
+    ("temporal", "model of whole degrees", "{option} {temporal}: the model {model} divides by degrees of the whole graph, "
+     "which count later edges: --model sage, gat or gin, or for relational data rgcn or rgat, does not"),
 ]
 
 class Run(NamedTuple):
@@ -131,6 +140,7 @@ def _means_nothing(option: str) -> Callable[[Run], bool]:
 
 
 KINDS: dict[str, Callable[[Run], Any]] = {
+    "model of whole degrees": lambda run: run.options.get("model") in ("gcn", "gcnii", "appnp"),
     "relational data": lambda run: run.relational,
     "plain data": lambda run: run.relational is False,
     "a set of graphs": lambda run: run.graphs,

@@ -21,6 +21,7 @@ from sarlite.kernels.native import MAX_THREADS
 from sarlite.minibatch.hec.halo_cache import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
+from sarlite.minibatch.temporal import PICKS
 from sarlite.nn import Flat, GraphPredictor, Random
 from sarlite.nn.readout import READOUTS
 from sarlite.numerics import NUMERICS
@@ -128,6 +129,9 @@ class TrainingOptions:
     threshold: str = fixed_option("0.5", "probability from which on the positive one of two classes, or a label, is "
                                   "predicted: a number, or chosen on the validation rows by best-f1 or precision=P",
                                   metavar="RULE", see="#rare-classes")
+    time_split: str | None = fixed_option(None, "train on rows before time A, validate from A until before B, test from B "
+                                          "on: dates such as 2026-03-01, or numbers as the data's times are",
+                                          metavar="A,B", otherwise="splits as the data say", see="how-to/time.md")
     epochs: int = option(100, "number of epochs", see="#notes-on-the-options", least=1, common=True)
     lr: float = option(0.01, "learning rate", metavar="RATE", inside="above 0", common=True)
     lr_schedule: str = option("constant", "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, or "
@@ -228,6 +232,9 @@ class MinibatchOptions:
     fanouts: list[int] | None = option(None, "in-edges picked for a row, one number a layer, the first layer first; "
                                        "all takes all in-edges", metavar="K,K,..", read=picks, common=True, **_BATCHES)
     sampler: str = option("uniform", "how in-edges are picked", choices=KINDS, **_BATCHES)
+    temporal: str | None = fixed_option(None, "a seed sees only edges and nodes that are not later than the seed: uniform "
+                                        "picks any of them, latest the latest", choices=PICKS,
+                                        otherwise="time does not matter", see="how-to/time.md")
     sample_ahead: int = option(1, "batches that a thread samples ahead", least=0, **_BATCHES)
     batches: str | None = option(None, "global: cut one order of all training nodes into steps; balanced: cut each "
                                  "rank's own training nodes into even parts", choices=tuple(BATCHES), **_BATCHES,

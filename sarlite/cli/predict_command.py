@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from sarlite.cli.trained_run import TAKEN, CheckpointOptions, input_rows, load_d
 from sarlite.comm import together
 from sarlite.command import refuse_input, show
 from sarlite.data import result_table
+from sarlite.data.times import read_time
 from sarlite.errors import CheckpointError, ConfigError, needs
 from sarlite.graph.hetero import NodeType
+from sarlite.minibatch import NeighborLoader
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
@@ -31,6 +33,7 @@ from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.pair_task import PairTask
 from sarlite.tasks.recommend import ranks, top
 from sarlite.train import predictions
+from sarlite.train.batch_sources import temporal_of
 from sarlite.train.predictions import Asked
 from sarlite.train.trainer_arguments import check_output
 from sarlite.user_code import errors_of
@@ -61,6 +64,9 @@ class PredictOptions(CheckpointOptions):
     type: str | None = option(
         None, "for --embeddings of relational data: node type whose rows are written, with their ids", metavar="TYPE",
         otherwise="the type that has labels")
+    at: str | None = option(
+        None, "for a run with --temporal: time at which every row is predicted, a date or a number", metavar="TIME",
+        otherwise="each row's own time")
     def __post_init__(self) -> None:
         if not self.out.endswith((".npy", *result_table.SUFFIXES)):
             raise ConfigError(f"--out {self.out}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
@@ -129,7 +135,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
     part = load_data(comm, trained, without_checkpoint.machine.threads, Path(config.out).absolute().parent,
-                     {"embeddings": config.embeddings}, tick)
+                     {"embeddings": config.embeddings, "in_time": _is_of_nodes(config)}, tick)
     together(comm, lambda: _check_type(config, run, part))
     of, known = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
@@ -265,6 +271,8 @@ def _check_request(config, options):
         raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
     if config.links is not None and config.nodes is not None:
         raise ConfigError(f"--nodes {config.nodes}: not beside --links, which has the pairs")
+    if config.at is not None and not options.minibatch.temporal:
+        raise ConfigError(f"--at {config.at} means nothing for {config.checkpoint}, a run without --temporal")
 
 
 def _check_links(config, run, meta, told, several):
@@ -293,6 +301,8 @@ def _computed(comm, trained, part):
     of_pairs = _of_pairs(run, part)
     runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
+    if run.batches and run.batches.temporal:
+        return model, _in_time(trained, part, model, x)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
@@ -302,6 +312,29 @@ def _computed(comm, trained, part):
         if config.embeddings is None:
             return model, as_array(output).copy()
         return model, as_array(graph.rows(output, run.model.spec, config.type)).copy()
+
+
+def _is_of_nodes(config):
+    """Return True if outputs for nodes are written, which can be computed each at its own time."""
+    return not (config.links or config.top or config.embeddings)
+
+
+def _in_time(trained, part, model, x):
+    """Return the outputs of this rank's rows, (n_local, n_out), each computed at its own time or at --at. Collective."""
+    comm, config, batches = part.graph.comm, trained.config, trained.run.batches
+    temporal = temporal_of(batches.temporal, part)
+    if config.at is not None:
+        at = together(comm, lambda: read_time(config.at, part.time_kind, f"--at {config.at}"))
+        temporal = replace(temporal, seeds=np.full(part.graph.n_dst, at))
+    loader = NeighborLoader(part.graph, x, None, slice(None), fanouts=batches.eval_fanouts or batches.fanouts,
+                            batch_size=batches.batch_size, seed=trained.run.training.seed, sampler=batches.sampler,
+                            temporal=temporal)
+    found = np.empty((part.graph.n_dst, trained.meta["data"]["classes"]), trained.run.model.dtype)
+    for batch in loader:
+        output = model(batch, batch.x)
+        check_output(output, type(model).__name__, batch.n_dst, found.shape[1])
+        found[batch.outputs] = as_array(output)[:, : found.shape[1]]
+    return found
 
 
 def _of_pairs(run, part):

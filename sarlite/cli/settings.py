@@ -6,6 +6,7 @@ from sarlite import optim
 from sarlite.cli import class_options
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions, RunOptions, TrainingOptions
+from sarlite.data.dataset import SPLITS
 from sarlite.errors import ConfigError
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.schedule.modes import Mode
@@ -66,6 +67,10 @@ def settings(options: RunOptions, cls: Any = None) -> Settings:
     """
     model, training, minibatch = options.model.spec(cls), options.training, options.minibatch
     minibatch.at_remote()  # which refuses what no cache can have
+    if minibatch.temporal and not minibatch.batch_size:
+        raise ConfigError(f"temporal {minibatch.temporal}: each seed sees the graph at a time of its own, so there is no full "
+                          "batch of all: minibatches do it, --batch-size 1000 --fanouts 10,10; --time-split alone divides "
+                          "rows by time", "temporal")
     class_options.check(training)
     return Settings(source_of(options, model.cls), graph_of(options, model.cls), model,
                     minibatch if minibatch.batch_size else None, training, options.output, options.links,
@@ -82,7 +87,8 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
     return Source(data.data, task, options.model.dtype, normalize=data.normalize_features, self_loops=loops,
                   graphs=not getattr(cls, "relational", False), edge_values=values, partition=partition.partition,
                   order=partition.order, balance=partition.balance, seed=options.training.seed, verify=data.verify,
-                  progress=options.output.progress)
+                  progress=options.output.progress, allow_empty=SPLITS if options.training.time_split else (),
+                  times=bool(options.training.time_split or options.minibatch.temporal))
 
 
 def graph_of(options: RunOptions, cls: Any = None) -> Options:

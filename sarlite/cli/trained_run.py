@@ -37,6 +37,10 @@ _FROM_CHECKPOINT = {"data", *options_of(ModelOptions),
                     *(name for name, option in OPTIONS.items() if option.on_resume == "fixed")}
 
 
+_IN_TIME = ("batch_size", "fanouts", "eval_fanouts", "sampler")
+"""Options of minibatches that a model is computed with if its run has --temporal."""
+
+
 @dataclass(frozen=True)
 class CheckpointOptions:
     """Options of every command that computes with a run's checkpoint."""
@@ -139,7 +143,8 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
     scratch : path
         Folder for temporary files.
     about : dict
-        Further facts of the command, which some kinds of run refuse; see `cli.combinations`.
+        Further facts of the command, which some kinds of run refuse; see `cli.combinations`. "in_time" is True if the
+        command computes batches that are sampled in time.
     tick : callable
 
     Raises
@@ -149,6 +154,9 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
         training did not use, and nothing says what is made of them; or they lack what training used.
     """
     config, run, meta = trained.config, trained.run, trained.meta
+    if run.batches and run.batches.temporal and not about.get("in_time"):
+        raise ConfigError(f"checkpoint {config.checkpoint}: its run has --temporal {run.batches.temporal}, so each row is "
+                          "computed at a time of its own, but this command computes all rows on the whole graph")
     kinds = Run.of({**trained.options.values, **about}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
@@ -197,7 +205,8 @@ def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Any)
 def _options(config, meta):
     """Return the options of the run that wrote the checkpoint, overridden by the options of the command line."""
     resume.check_run(config.checkpoint, meta)
-    before = {name: value for name, value in meta["options"].items() if name in _FROM_CHECKPOINT}
+    taken = {*_FROM_CHECKPOINT, *(_IN_TIME if meta["options"].get("temporal") else ())}
+    before = {name: value for name, value in meta["options"].items() if name in taken}
     model = config.given.get("model", before.get("model"))
     if model != before.get("model") and not resume.same_class(before.get("model"), model):
         raise ConfigError(f"--model {model}: the model of {config.checkpoint} is {before.get('model')}")

@@ -2,6 +2,10 @@
 
 from typing import Any, ClassVar
 
+import numpy as np
+
+from sarlite.comm import together
+from sarlite.data.targets import labelled
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
@@ -9,7 +13,8 @@ from sarlite.minibatch import NeighborLoader
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
-from sarlite.tasks.task import InputRows, Task, UserLoss, one_of
+from sarlite.tasks.task import InputRows, Targets, Task, UserLoss, one_of
+from sarlite.tasks.time_split import NAMES, TimeSplit
 from sarlite.types import Array
 
 
@@ -85,6 +90,23 @@ class NodeTask(Task):
     @classmethod
     def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
         return n_outputs if training.label_inputs else 0
+
+    @classmethod
+    def read_targets(cls, run: Any, part: Any) -> Targets:
+        if run.training.time_split is None:
+            return Targets()
+        split = together(part.graph.comm, lambda: TimeSplit.of(run.training.time_split, part.time_kind))
+
+        def apply(part):
+            """Return the part with the nodes that have a label divided by their times."""
+            comm, rows = part.graph.comm, part.rows
+            if part.target not in part.times:
+                raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")
+            codes = np.where(labelled(rows.labels, part.task), split(part.times[part.target]), len(NAMES))
+            split.check_counts(comm, codes, "node with a label")
+            return part._replace(rows=rows._replace(**{name: codes == at for at, name in enumerate(NAMES)}))
+
+        return Targets({"time_split": str(split)}, apply)
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import together
+from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
+from sarlite.minibatch.temporal import Temporal
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.row_index import row_numbers
 
@@ -64,11 +66,19 @@ def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> 
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
     divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
+    timed: dict[str, Any] = {"temporal": temporal_of(asked.temporal, part)} if asked.temporal else {}
     if rows_alone:
         return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **divided)}
-    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided)
-    if asked.eval_fanouts is None:
+    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided, **timed)
+    if asked.eval_fanouts is None and not timed:
         return {"batches": loader}
     scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0
-    scoring = NeighborLoader(graph, loader.x, rows.labels, scored, fanouts=asked.eval_fanouts, **common)
+    scoring = NeighborLoader(graph, loader.x, rows.labels, scored, fanouts=asked.eval_fanouts or asked.fanouts, **common,
+                             **timed)
     return {"batches": loader, "scoring": scoring}
+
+
+def temporal_of(pick: str, part: Any) -> Temporal:
+    """Return the times in a run's part, for sampling its batches."""
+    nodes = part.times if isinstance(part.graph, NodeType) else part.times.get(part.target)
+    return Temporal(pick, nodes, part.seed_times)

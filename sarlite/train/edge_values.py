@@ -8,12 +8,13 @@ from sarlite.comm import Communicator, together
 from sarlite.data.graph_tables import RELATION
 from sarlite.data.part import EdgePart
 from sarlite.errors import ConfigError, DataError
+from sarlite.minibatch.temporal import ALWAYS
 from sarlite.structure.edges import with_added_loops
 from sarlite.types import Array
 
 ARRAYS = {"edge_weight": "edge_weights", "edge_features": "edge_features"}
 """The data's arrays, and the option of each."""
-_LOOPS = {"edge_weight": 1, "edge_features": 0}  # of a self loop that is added
+_LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # of a self loop that is added
 
 
 class Wanted(NamedTuple):
@@ -87,6 +88,9 @@ def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: Any, spec: st
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return the values extended to the self loops that `add_self_loops` added: weights of 1, features of 0."""
+    """Return the values extended to the self loops that `add_self_loops` added.
+
+    Loops have weights of 1 and features of 0, and are there from the beginning.
+    """
     return {name: None if array is None else with_added_loops(array, indptr, indices, added, first_row, _LOOPS[name])
             for name, array in values.items()}

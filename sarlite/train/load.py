@@ -57,6 +57,8 @@ class Source(NamedTuple):
         What the graph gets of values on edges.
     schema : data.schema.Schema, optional
         The schema of a checkpoint, which the data are matched with by name.
+    times : bool
+        True if the times of nodes and edges are read.
     progress : str
         As for `progress.Progress`.
     """
@@ -70,6 +72,7 @@ class Source(NamedTuple):
     graphs: bool = True
     edge_values: Wanted = NONE
     schema: Schema | None = None
+    times: bool = False
     allow_empty: Collection[str] = ()
     partition: str = "stored"
     order: str = "stored"
@@ -106,6 +109,12 @@ class Shard(NamedTuple):
         What the run takes of the data, by name.
     left_out, by_position : list of str
         What `data.schema.matched` says of data that were matched with a checkpoint.
+    times : dict of str to (n,) int64
+        Times of this rank's rows by node type, of the types that have times, if they were read.
+    time_kind : {"dates", "integers"}, optional
+        Kind of all times in the data.
+    seed_times : (n_dst,) int64, optional
+        Time at which each row of the task is a seed, if the row is no node.
     """
 
     graph: Any
@@ -121,6 +130,9 @@ class Shard(NamedTuple):
     schema: Schema = MappingProxyType({})
     left_out: Sequence[str] = ()
     by_position: Sequence[str] = ()
+    times: Mapping[str, Any] = MappingProxyType({})
+    time_kind: str | None = None
+    seed_times: Any = None
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
@@ -201,15 +213,20 @@ def _read(comm, source, scratch, seconds, what):
         found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
                                class_names=dataset.class_names,
                                schema=schema_of(dataset, "edge_features" in names),
-                               left_out=left_out, by_position=by_position)
+                               left_out=left_out, by_position=by_position, time_kind=dataset.time_kind)
         values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
                                                    source.spec)) for relation, own in part.relations.items()}
+        if source.times:
+            found = found._replace(times={name: own.read("time") for name, own in part.nodes.items()
+                                          if own.table.time is not None})
+            values = {relation: {**own, "edge_time": part.relations[relation].values("edge_time")}
+                      for relation, own in values.items()}
         node_type = NODE if graphs else dataset.target
         first_row, target = part.nodes[node_type].first_row, dataset.target
     found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
     del dataset, part  # which one rank has in memory
     if typed:
-        return found, lambda options: _typed(comm, edges, ids, names, values, options).of(target)
+        return found, lambda options: _typed(comm, edges, ids, values, options).of(target)
     members = edges.pop(MEMBERS) if graphs else None
     (relation,), added = edges, None
     (indptr, indices), values = edges[relation], values[relation]
@@ -219,7 +236,8 @@ def _read(comm, source, scratch, seconds, what):
 
     def make(options):
         graph = Graph.from_part(comm, indptr, indices, node_ids=ids[node_type], added_loops=added, **options._asdict())
-        graph = graph.with_edge_values(*values.values()) if names else graph
+        if any(array is not None for array in values.values()):
+            graph = graph.with_edge_values(*values.values())
         return graph if members is None else GraphSet(graph, *members, ids[target])
 
     if graphs and NODE not in rows.features:
@@ -227,13 +245,12 @@ def _read(comm, source, scratch, seconds, what):
     return found._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else found, make
 
 
-def _typed(comm, edges, ids, names, values, options):
+def _typed(comm, edges, ids, values, options):
     """Return the graph of relational data, with its edge values. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
-    if not names:
-        return graph
-    return graph.with_edge_values(*({relation: own[name] for relation, own in values.items() if own[name] is not None}
-                                    for name in edge_values.ARRAYS))
+    names = next(iter(values.values()), {})
+    arrays = [{relation: own[name] for relation, own in values.items() if own[name] is not None} for name in names]
+    return graph.with_edge_values(*arrays) if any(arrays) else graph
 
 
 def _division(source, scratch, seconds):

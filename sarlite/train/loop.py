@@ -306,6 +306,9 @@ class Trainer:
 
     def predict(self) -> Array:
         """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
+        if getattr(self.batches, "temporal", None):
+            raise ConfigError("predict: the full batch has edges that are later than a row: take the batches of "
+                              "batches.batch(rows), which are sampled in time")
         batch = next(self.inputs.to_score(iter([self.full_batch])))
         with self.buffers, no_grad(), using(self.numerics):
             output = self._output(batch, exact=False)

@@ -41,6 +41,9 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
             types = " or ".join(known.__name__ for known in source.graph_types)
             raise ConfigError(f"{name}: a {type(source).__name__} does not go with a {type(graph).__name__}, but with "
                               f"a {types}")
+    if getattr(sources["batches"], "temporal", None) and not getattr(sources["scoring"], "temporal", None):
+        raise ConfigError("scoring: batches are sampled in time, and the full batch has later edges: give a loader with "
+                          "temporal, too")
     if isinstance(sources["batches"], Batch) and not sources["batches"].n_global:
         raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
 

@@ -21,7 +21,8 @@ VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "columns"
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
           "link_split": "edges.csv,time=since", "edge_labels": "edges.csv,labels=kind", "link_relation": "user.buys.item",
-          "rows bfloat16": "bfloat16", "dtype float64": "float64"}  # fmt: skip
+          "rows bfloat16": "bfloat16", "dtype float64": "float64", "temporal": "uniform", "temporal latest": "latest",
+          "sampler labor": "labor", "sampler replace": "replace", "time_split": "1,2"}  # fmt: skip
 """Of an option its value; of others True."""
 
 
@@ -35,6 +36,7 @@ def case(option, other):
     kinds = {
         "batches of a cache": ({**BATCHES, "remote": "hec"}, {}),
         "other layers": (BATCHES, {}),
+        "model of whole degrees": ({"model": "gcn"}, {"cls": GCN, "relational": False}),
         "relational model, plain data": ({"model": "rgcn"}, {"cls": RGCN, "relational": False}),
         "plain model, relational data": ({"model": "gcn"}, {"cls": GCN, "relational": True}),
         "plain data": ({}, {"cls": SAGE, "relational": False}),
