@@ -14,6 +14,7 @@ from sarlite.graph.shared_state import SharedState
 from sarlite.graph.weights import EdgeValues, check_unambiguous, in_edge_order, positive, range_error, row_sums
 from sarlite.numerics.edge_sums import FAST, EdgeSums
 from sarlite.numerics.exact_edge_sums import ExactEdgeSums
+from sarlite.numerics.exact_sum import Exact
 from sarlite.operators import fn, operator_table
 from sarlite.operators.aggregate import aggregate
 from sarlite.operators.layer_contract import EvaluationLog, Inputs
@@ -300,7 +301,7 @@ class LayerGraph(SharedState):
             another communicator.
         """
         exact = numerics.current()
-        if exact is None:
+        if not isinstance(exact, Exact):
             return FAST
         if not self.has_all_edges:
             raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")

@@ -1,4 +1,4 @@
-"""How values are reduced: fast sums, or exact sums that have the same bits on any number of ranks."""
+"""Numerics: how values are summed, "fast", or "exact" with the same bits on any number of ranks."""
 
 from sarlite.numerics.selection import (
     NUMERICS,

@@ -1,10 +1,11 @@
-"""Accumulators of sums over edges, as numerics "fast" makes them: in the rows' own dtype, in the order of the edges.
+"""Accumulators of sums over edges for numerics "fast": sums in the rows' own dtype, in the order of the edges.
 
-`exact_edge_sums` has the same classes for numerics "exact". An operator asks its `Context.sums` for an accumulator and
-never asks which of the two it got.
+`exact_edge_sums` has the corresponding classes for numerics "exact". An operator gets its accumulators from
+`Context.sums`, and works with both numerics.
 """
 
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -12,71 +13,122 @@ from sarlite import kernels
 from sarlite.types import Array, DType
 
 
+class CsrBlock(Protocol):
+    """A block of edges, as accumulators see it. `structure.block.Edges` implements and documents the members."""
+
+    rows: Array | None
+    indptr: Array
+    indices: Array
+    offset: int
+
+    @property
+    def long_columns(self) -> Array | None: ...
+
+
 class EdgeSums:
-    """Sums over edges that kernels round as they add: the accumulators of numerics "fast"."""
+    """Factory of the accumulators of numerics "fast". Their sums are rounded at each addition."""
 
     over_all_edges = False
-    """True if a Python message runs once over all edges of a rank, so that no sum depends on the blocks."""
+    """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Return rows of a gradient, and the scale (n_dst,) that kernels still have to multiply the rows by."""
+        """Prepare the gradient of a sum whose rows were scaled; return (g, the scale that g does not contain yet).
+
+        Parameters
+        ----------
+        g : (n_dst, ...) array
+        scale : (n_dst,) array, or None
+        """
         return g, scale
 
     def row_sum(self, x: Array, n_dst: int, *, weight: Array | None = None, src_scale: Array | None = None,
                 dst_scale: Array | None = None, single_block: bool = False, keeps_rows: bool = False,
                 out: Array | None = None) -> "RowSum":
-        """Return the accumulator of a weighted sum of each destination's source rows.
+        """Return the accumulator for the weighted sum of each destination's source rows.
 
         Parameters
         ----------
         x : (n_src, ...) array
             The local source rows.
         n_dst : int
+            Number of destination rows.
         weight : (n_edges,) or (n_edges, n_heads) array, optional
+            Weight of each edge, or of each edge and head.
         src_scale : (n_columns,) float64, optional
             Factor of each column of all blocks, the local rows first.
         dst_scale : (n_dst,) float64, optional
+            Factor of each sum.
         single_block : bool
-            True if all edges come in one block.
+            True if one block holds all edges.
         keeps_rows : bool
-            True if the rows of each block are kept for backward.
+            True if the schedule keeps the rows of each block for backward.
         out : (n_dst, ...) array, optional
             Array that the sums are added to.
         """
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return the accumulator of a sum over the reversed edges that adds the same terms as `gradient`."""
+        """Return a `RowSum` over the reversed edges for the sums that `gradient` accumulates over the edges.
+
+        Parameters
+        ----------
+        gradient : FloatSum
+            Accumulator of the gradients of source rows.
+        n_dst : int
+            Number of destination rows of the reversed edges.
+        dst_scale : (n_dst,) float64, or None
+            Factor of each sum.
+        single_block : bool
+            True if one block holds all reversed edges.
+        """
         return RowSum((n_dst, *gradient.shape), gradient.dtype, dst_scale, None)
 
-    def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Any = None,
+    def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Array | None = None,
                      final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
-        """Return the accumulator of the gradients of source rows, which sum rows of `g`.
+        """Return the accumulator for the gradients of source rows, which are weighted sums of rows of `g`.
 
         Parameters
         ----------
         g : (n_dst, ...) array
-        dtype : dtype of the source rows
+            Gradient of the output.
+        dtype : dtype
+            Dtype of the source rows.
         weight : (n_edges,) or (n_edges, n_heads) array, optional
-        weight_bound : optional
-            `RowSum.weight_bound` of the forward pass, so that ranks need not find the bound again.
+            Weight of each edge, or of each edge and head.
+        weight_bound : array, optional
+            `RowSum.weight_bound` of the forward pass, so that ranks need not compute the bound again.
         final_scale : (n_src,) float64, optional
             Factor of each finished sum.
         single_block : bool
+            True if one block holds all edges.
         """
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator of source gradients for which each entry of `g` goes to one source row."""
+        """Return the accumulator for gradients of source rows where each value of `g` is added to one source row.
+
+        Parameters
+        ----------
+        g : (n_dst, n_values) array
+            Gradient of the output.
+        row : tuple of int
+            Shape of a source row, with n_values values.
+        dtype : dtype
+            Dtype of the source rows.
+        """
         return FloatSum(row, dtype)
 
-    def message_gradients(self, d_edges: list[Any]) -> "list[FloatSum | None]":
-        """Return an accumulator for each array in `d_edges`, gradients with one row per edge; None stays None."""
+    def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
+        """Return an accumulator for the gradients of each source input of a message.
+
+        `d_edges` holds, for each input, an array whose rows have the shape and dtype of the gradient, or None if the
+        gradient is not wanted.
+        """
         return [None if d is None else FloatSum(d.shape[1:], d.dtype) for d in d_edges]
 
     def softmax_sum(self, z: Array, dst: Array, top: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
-        """Return the accumulator of attention: the softmax of each destination's scores, and the weighted sum.
+        """Return the accumulator for attention: the softmax of each destination's scores, and the weighted sum of z.
 
         Parameters
         ----------
@@ -85,26 +137,32 @@ class EdgeSums:
         dst : (n_dst, n_heads) array
             Scores of the destinations.
         top : (n_dst, n_heads) array, or None
-            Largest score of each destination's sources; numerics "fast" finds it while it adds.
-        dropout, slope : float
+            Largest score among each destination's sources. Numerics "fast" computes a running maximum instead.
+        dropout : float
+            Probability of dropping a coefficient.
+        slope : float
+            Slope of the leaky ReLU below zero.
         single_block : bool
+            True if one block holds all edges.
         """
         return SoftmaxSum(z, dst)
 
     def softmax_gradient(self, z_row: tuple[int, ...], dst: Array, g: Array, largest: Array | None, dropout: float,
                          slope: float, single_block: bool) -> "SoftmaxGradient":
-        """Return the accumulators of attention's gradients.
+        """Return the accumulators for attention's gradients.
 
         Parameters
         ----------
         z_row : (n_heads or 1, n_feat)
             Shape of a row of z.
         dst : (n_dst, n_heads) array
+            Scores of the destinations.
         g : (n_dst, n_heads, n_feat) array
             Gradient of the output.
-        largest : residual of `SoftmaxSum`
-        dropout, slope : float
-        single_block : bool
+        largest : (n_heads or 1, n_feat) float64, or None
+            Largest absolute value of each column of z over all ranks, which the forward pass in numerics "exact" keeps.
+        dropout, slope, single_block
+            See `softmax_sum`.
         """
         return SoftmaxGradient(z_row, dst)
 
@@ -113,72 +171,92 @@ FAST = EdgeSums()
 
 
 class FloatSum:
-    """Accumulator of gradient rows that edges add to, in the dtype of the result.
+    """Accumulator for the gradients of rows, which sums terms of edges in the dtype of the result.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of one row.
     dtype : dtype
-    array : (n, ...) array
-        Sums; None until `start`.
+        Dtype of the finished sums.
+    array : (n_rows, ...) array
+        Sums so far; None until `start`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, array: Array | None = None) -> None:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int, earlier: Array | None = None) -> "FloatSum":
-        """Return this accumulator with an array of `n_rows` rows: `earlier` sums that it may add to, or zeros."""
+        """Return this accumulator with an array of `n_rows` rows to add to: `earlier` if possible, else zeros.
+
+        `earlier` holds earlier sums, which are then added to in place.
+        """
         if earlier is not None and earlier.dtype == self.dtype and earlier.flags.c_contiguous:
             return self.over(earlier)
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return an accumulator of the same kind that adds to `array`, which holds zeros or earlier sums."""
+        """Return a started accumulator of the same kind that adds to `array`."""
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
-        """Return one accumulator that takes the terms of this one and of `others`."""
+        """Return an accumulator for the sum of all terms of this accumulator and of `others`, none of them started."""
         return self
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
-                 dst_scale: Array | None = None, **weights: Any) -> None:
-        """Add the weighted sum of rows of `x` for each row of a CSR, given as (indptr, indices)."""
+                 dst_scale: Array | None = None, **weights: Array | None) -> None:
+        """Add to row i of the sums the weighted sum of the rows of `x` that row i of a CSR lists.
+
+        Parameters
+        ----------
+        csr : (indptr, indices)
+        x : (n, ...) array
+        src_scale, dst_scale, weights
+            See `kernels.spmm`.
+        """
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
-    def add_picked(self, g: Array, argument: Array, block: Any) -> None:
-        """Add each entry of `g`, (n_dst, n), to the block's column that `argument` names for the entry."""
+    def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
+        """Add each value of `g` to one row of the sums, which stand for the columns of a block.
+
+        Parameters
+        ----------
+        g : (n_dst, n_values) array
+        argument : (n_dst, n_values) int
+            Column of each value, numbered over all blocks. Values for columns of other blocks are skipped.
+        block : Edges
+        """
         g, argument = in_rows(block, g, argument)
         array = self.array.reshape(len(self.array), g.shape[1])
         kernels.extremum_backward(g, argument, array, block.offset, block.long_columns)
 
     def rounded(self) -> Array:
-        """Return the finished sums."""
+        """Return the finished sums, (n_rows, ...)."""
         return self.array
 
 
 class RowSum:
-    """The weighted sum of each destination's source rows, (n_dst, ...).
+    """Accumulator for the weighted sum of each destination's source rows, (n_dst, ...).
 
     Attributes
     ----------
     weight_bound : array, or None
-        Largest edge weight over all ranks, by head, in numerics "exact"; None without weights.
+        Largest absolute edge weight over all ranks for each head, which numerics "exact" computes; else None.
     """
 
-    weight_bound: Any = None
+    weight_bound: Array | None = None
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, dst_scale: Array | None, out: Array | None) -> None:
         self._out: Array = np.empty(shape, dtype) if out is None else out
         self._begun = out is not None
         self._scale = None if dst_scale is None else dst_scale.astype(dtype)
 
-    def sweeps(self, x: Array) -> Any:
-        """Yield the rows for each sweep over the blocks: one sweep with all columns."""
+    def sweeps(self, x: Array) -> Iterator[Array]:
+        """Yield the local rows to send in each sweep over all blocks: once, all of `x`."""
         yield x
 
-    def add(self, block: Any, x: Array, *, src_scale: Array | None = None, **weights: Any) -> None:
-        """Add the rows of a block's columns."""
+    def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Array | None) -> None:
+        """Add the terms of a block's edges, given the rows `x` of the block's columns, (n_columns, ...)."""
         if not self._begun and block.rows is not None:
             self._out[...] = 0
             self._begun = True
@@ -188,19 +266,19 @@ class RowSum:
         self._begun = True
 
     def finish(self) -> Array:
-        """Return the sums."""
+        """Return the finished sums, (n_dst, ...)."""
         return self._out
 
 
 class SoftmaxSum:
-    """Attention's output, with a running maximum of the scores (SAR 3.4)."""
+    """Accumulator for attention's output, with a running maximum of the scores (SAR 3.4)."""
 
     def __init__(self, z: Array, dst: Array) -> None:
         self._dst, self._m, self._l, self._begun = dst, np.empty_like(dst), np.empty_like(dst), False
         self._out = np.empty((*dst.shape, z.shape[2]), kernels.wide(z.dtype))
 
-    def add(self, block: Any, z: Array, src: Array, slope: float, dropout: Any) -> None:
-        """Add the edges of a block."""
+    def add(self, block: CsrBlock, z: Array, src: Array, slope: float, dropout: kernels.Dropout | None) -> None:
+        """Add the terms of a block's edges, given z and the scores of the block's columns."""
         if not self._begun and block.rows is not None:
             self._m[...], self._l[...], self._out[...], self._begun = -np.inf, 0, 0, True
         kernels.attend(block.indptr, block.indices, z, src, self._dst, self._m, self._l, self._out, rows=block.rows,
@@ -208,18 +286,19 @@ class SoftmaxSum:
         self._begun = True
 
     def finish(self) -> tuple[Array, Array, Array, None]:
-        """Return the output, the largest score and 1 / sum of exponentials of each destination and head, and None."""
+        """Return (output, m, 1 / l, None): m is the largest score, l the sum of exponentials, (n_dst, n_heads) each."""
         kernels.attend_finish(self._m, self._l, self._out)
         return self._out, self._m, self._l, None
 
 
 class SoftmaxGradient:
-    """Gradients of attention for z and the source scores, in `sinks`, and for the destination scores, held here.
+    """Accumulators for attention's gradients of z, of the source scores, and of the destination scores.
 
     Attributes
     ----------
     sinks : list of FloatSum
-        Accumulators of dz and of d_src.
+        Accumulators for the gradients of z and of the source scores, not started yet. The gradient of the destination
+        scores is accumulated in this object.
     """
 
     def __init__(self, z_row: tuple[int, ...], dst: Array) -> None:
@@ -227,8 +306,11 @@ class SoftmaxGradient:
         self.sinks = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],
-            slope: float, dropout: Any) -> None:
-        """Add the gradients of the edges of a CSR whose rows are sources."""
+            slope: float, dropout: kernels.Dropout | None) -> None:
+        """Add the gradients of the edges of a block, which are given as a CSR with a row for each source.
+
+        `sinks` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
+        """
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
         dz, d_src = sinks
@@ -236,20 +318,23 @@ class SoftmaxGradient:
                                 dropout=dropout)
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
-                      sinks: list[FloatSum], d_dst: Array, slope: float, dropout: Any) -> None:
-        """Add the gradients of edges whose sources all belong to this rank.
+                      sinks: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.Dropout | None) -> None:
+        """Add the gradients of edges from this rank's sources, where the destinations may belong to a peer.
 
-        The gradients of the destinations' scores are added to `d_dst`.
+        The gradients of the destinations' scores are added to `d_dst`, (n_dst, n_heads).
         """
         dz, d_src = sinks
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
 
     def dst_sums(self) -> Array:
-        """Return the array (n_dst, ...) that peers' gradients of the destinations' scores are added to."""
+        """Return zeros, (n_dst, ...), for sums of the destinations' scores' gradients that `add_by_source` computes."""
         return np.zeros_like(self._dst)
 
     def dst_gradient(self, sums: Array | None = None) -> Array:
-        """Return the gradient of the destinations' scores, (n_dst, n_heads)."""
+        """Return the gradient of the destinations' scores, (n_dst, n_heads).
+
+        It is the sum of all calls of `add`, or `sums` if given: an array of `dst_sums` after all additions.
+        """
         if sums is None:
             sums = np.zeros_like(self._dst)
             if self._parts is not None:
@@ -257,15 +342,16 @@ class SoftmaxGradient:
         return sums
 
 
-def in_rows(block: Any, *arrays: Array) -> tuple[Array, ...]:
-    """Return the rows of (n_dst, ...) arrays that belong to the rows of a block's CSR."""
+def in_rows(block: CsrBlock, *arrays: Array) -> tuple[Array, ...]:
+    """Return each (n_dst, ...) array's rows for the rows of a block's CSR."""
     return arrays if block.rows is None else tuple(array[block.rows] for array in arrays)
 
 
-def columns_in(block: Any, x: Any) -> tuple[Array, Array]:
-    """Return the column of each edge of a block, and the array that the columns index.
+def columns_in(block: CsrBlock, x: Array | kernels.Rows) -> tuple[Array, Array]:
+    """Return (indices, array), where array[indices[e]] is the row of `x` for the source of edge e.
 
-    If x is `kernels.Rows`, the array is its table and the columns are row numbers of the table.
+    `indices` are the columns of the edges and `array` is x; or if x is `kernels.Rows`, `array` is the table of x and
+    `indices` are row numbers of the table.
     """
     if not isinstance(x, kernels.Rows):
         return block.indices, x

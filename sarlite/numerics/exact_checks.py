@@ -1,12 +1,11 @@
-"""Operations of the tape that exact numerics supports, and the refusal of all others.
+"""Checks that exact numerics supports an operation of the tape; other operations are refused.
 
-A sum over rows is a sum over the rows of all ranks. So exact numerics must know of each value whether it is rows or
-replicated (`placement`), and rows must stay on axis 0.
+A sum over rows is a sum over the rows of all ranks. So exact numerics must know whether a value is rows or replicated
+(`placement`), and rows must stay on axis 0.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from sarlite.numerics.reductions import axes_of
 
 PAIRS = frozenset(("absolute_error", "add", "bce_with_logits", "div", "maximum", "minimum", "mul", "squared_error",
                    "sub", "where"))  # fmt: skip
-"""Primitives that broadcast their inputs."""
+"""Primitives with several inputs, which are broadcast against each other."""
 OVER_AXES = frozenset(("log_softmax", "logsumexp", "max", "min", "softmax", "std", "sum", "var"))
 """Primitives that reduce over the axes `axis`."""
 LOSSES = frozenset(("cross_entropy", "nll", "share"))
@@ -29,29 +28,32 @@ SUPPORTED = PAIRS | OVER_AXES | LOSSES | {
 }  # fmt: skip
 """Primitives whose results have the same bits for any number of ranks."""
 WEIGHTS = {"activate": (1, 2), "layer_norm": (1, 2), "matmul": (1,), "matmul_by_head": (1,)}
-"""Inputs whose gradient is a sum over the rows of the others, by primitive. They hold no rows themselves."""
+"""Positions of the inputs that are weights, by primitive. Weights are replicated; their gradients are sums over rows."""
 
 
 def check_supported(name: str) -> None:
-    """Raise a ConfigError if a primitive has no exact numerics."""
+    """Raise a ConfigError if exact numerics does not support the primitive `name`."""
     if name not in SUPPORTED:
         raise ConfigError(f"numerics exact: the operation {name!r} is not exact yet")
 
 
-def check_rows(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
-               result: Placement, params: dict[str, Any]) -> None:
-    """Raise a ConfigError if the bits of a primitive's result or gradients would depend on how rows are divided.
+def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
+               result: Placement, params: dict[str, object]) -> None:
+    """Raise a ConfigError if a primitive's result or gradients would depend on the division of rows among ranks.
 
     Parameters
     ----------
     name : str
+        Name of the primitive.
     inputs : sequence of Tensor, array, number or None
     placements : sequence of Placement or None
         Placement of each input; None for a number.
     wants_grad : sequence of bool
         True for each input whose gradient is wanted, and then for each further sink.
     result : Placement
+        Placement of the result.
     params : dict
+        Keyword arguments of the primitive.
     """
     if result == REPLICATED and name not in LOSSES:
         return
@@ -63,8 +65,8 @@ def check_rows(name: str, inputs: Sequence[Any], placements: Sequence[Placement 
 
 
 def _unknown(name, inputs, placements, wants_grad, result):
-    """Return the problem if a gradient would flow to or from values of unknown placement, or None."""
-    if name == "take" or not any(wants_grad):  # `_joins` refuses a replicated table, whatever its row numbers are
+    """Return a description of the problem if a gradient would flow to or from values of unknown placement, or None."""
+    if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
     for x, placement, wants in zip(inputs, placements, wants_grad):
         if placement == UNKNOWN and (wants or result == UNKNOWN):
@@ -76,7 +78,7 @@ def _unknown(name, inputs, placements, wants_grad, result):
 
 
 def _sums_rows(name, inputs, placements, params):
-    """Return the problem if a primitive reduces over the axis of rows, or None."""
+    """Return a description of the problem if a primitive reduces over the axis of rows, or None."""
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
         return "over axis 0 is of one rank's rows, so it depends on how rows are divided"
@@ -88,7 +90,7 @@ def _sums_rows(name, inputs, placements, params):
 
 
 def _moves_rows(name, x, params):
-    """Return the problem if a primitive moves rows off axis 0, or None."""
+    """Return a description of the problem if a primitive moves rows off axis 0, or None."""
     keeps = (name == "transpose" and params["axes"][:1] in ((), (0,))
              or name == "reshape" and _reshape_keeps_rows(x.shape, params["shape"])
              or name == "getitem" and _index_keeps_rows(x.ndim, params["index"]))
@@ -99,7 +101,7 @@ def _moves_rows(name, x, params):
 
 
 def _reshape_keeps_rows(shape, new):
-    """Return True if axis 0 of a reshaped array has whole rows, or each row's parts one after another."""
+    """Return True if each row of an array of this shape remains one row, or becomes several consecutive rows."""
     if not shape:
         return True
     if not new or -1 in new[1:]:
@@ -109,7 +111,7 @@ def _reshape_keeps_rows(shape, new):
 
 
 def _index_keeps_rows(ndim, index):
-    """Return True if an index takes a slice of axis 0, which stays axis 0."""
+    """Return True if an index selects a slice of axis 0, and the result has the slice on its axis 0."""
     parts = index if isinstance(index, tuple) else (index,)
     first = parts[0] if parts else Ellipsis
     if first is Ellipsis:
@@ -118,10 +120,10 @@ def _index_keeps_rows(ndim, index):
 
 
 def _joins(name, inputs, placements, wants_grad):
-    """Return the problem if rows and replicated values meet in a way whose gradient is not summed over ranks, or None.
+    """Return a description of the problem if a gradient of a replicated input is not summed over ranks, or None.
 
-    The gradient of a replicated input is summed over ranks where the input has fewer axes than the rows, and where it
-    is one of `WEIGHTS`.
+    The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
+    `WEIGHTS`.
     """
     ndims = [np.ndim(x) if placement else 0 for x, placement in zip(inputs, placements)]
     most = max(ndims) if name in PAIRS else 0

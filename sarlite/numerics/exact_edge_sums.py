@@ -1,49 +1,51 @@
-"""Accumulators whose sums over edges have the same bits for any blocks, ranks and order, forward and backward.
+"""Accumulators of sums over edges for numerics "exact": sums with the same bits for any blocks, ranks and order.
 
-Sums are held on grids (`kernels.exact`), as float64 of shape (rows, levels, ...). Any rank adds to them without
-rounding, and the owner of the rows rounds each sum once.
+While they are accumulated, sums are on grids (`kernels.grid_sums`): float64 arrays of shape (rows, levels, ...), to
+which any rank can add without rounding. The owner of the rows rounds each finished sum once.
 """
 
 import math
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
 from sarlite.numerics.edge_sums import EdgeSums, in_rows
-from sarlite.numerics.exact_sum import sum_levels
+from sarlite.numerics.exact_sum import Exact, sum_levels
 from sarlite.types import Array, DType
 
 COLUMNS_AT_ONCE = 64
-"""Columns that are summed at a time where peers' rows come. Edges gather 64 columns as fast as all columns."""
+"""Number of columns that are summed at a time if rows arrive from peers.
+
+Gathering 64 columns at a time takes no longer for each column than gathering all columns.
+"""
 
 
 class ExactEdgeSums(EdgeSums):
-    """Sums over edges on grids: the accumulators of numerics "exact".
+    """Factory of the accumulators of numerics "exact"; see `EdgeSums` for the methods, which are collective here.
 
     Parameters
     ----------
     numerics : Exact
     n_terms : int
-        The most edges of one row, in or out, over all ranks.
+        Largest number of in-edges or out-edges of a node, over all ranks.
     """
 
     over_all_edges = True
 
-    def __init__(self, numerics: Any, n_terms: int) -> None:
+    def __init__(self, numerics: Exact, n_terms: int) -> None:
         self.numerics, self.n_terms = numerics, n_terms
 
     def scaled(self, g, scale):
         if scale is None:
             return g, None
-        over = g if g.flags.writeable else None  # nobody else reads a gradient that may be written to
-        return np.multiply(g, _by_row(scale.astype(g.dtype), g), out=over), None
+        out = g if g.flags.writeable else None  # nothing else reads a writable gradient
+        return np.multiply(g, _by_row(scale.astype(g.dtype), g), out=out), None
 
     def row_sum(self, x, n_dst, *, weight=None, src_scale=None, dst_scale=None, single_block=False, keeps_rows=False,
                 out=None):
-        if src_scale is not None and out is not None:  # each relation would scale what all relations have added up
+        if src_scale is not None and out is not None:  # `dst_scale` would also scale the earlier sums in `out`
             raise ConfigError("numerics exact: 'sym' of several relations at once is not exact yet")
         bound = None if weight is None else self._weight_bound(weight, x.ndim)
         local = None if src_scale is None else src_scale[: len(x)].astype(x.dtype)
@@ -87,50 +89,58 @@ class ExactEdgeSums(EdgeSums):
             self._sum(of_score, self.n_terms, g.dtype, None, single_block)])
 
     def all_edges(self, n_dst: int, dst: Array, labels: Array) -> "AllEdges":
-        """Return all edges of a rank's destination rows, ordered by row; see `AllEdges`."""
+        """Return the `AllEdges` for the edges to destination rows `dst`, (n_edges,) ascending; see `AllEdges`."""
         return AllEdges(self, n_dst, dst, labels)
 
     def _sum(self, largest, n_terms, dtype, final_scale=None, single_block=False):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
     def _weight_bound(self, weight, ndim):
-        """Return the largest weight over all ranks, by head, shaped to multiply a row of `ndim` - 1 axes."""
+        """Return the largest absolute weight of each head over all ranks, shaped to multiply a row of ndim - 1 axes."""
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
 
 
 class GridSum:
-    """Rows of gradients that edges add to on a grid; see `FloatSum` for the methods.
+    """Accumulator for the gradients of rows on a grid; see `FloatSum` for the methods.
 
     Parameters
     ----------
     numerics : Exact
     terms : list of (largest, n_terms)
-        Largest value of each column, and the most values that a row sums up, of each sum that is added here.
-    dtype : dtype of the finished sums
-    final_scale : (n,) float64, optional
+        For each sum that is added here: the largest absolute term of each column, in the shape of a row, and the
+        largest number of terms of a row.
+    dtype : dtype
+        Dtype of the finished sums.
+    final_scale : (n_rows,) float64, optional
         Factor of each finished sum.
     single_block : bool
-        True if all terms come at once, so that each sum is rounded as it is made.
+        True if one call adds all terms, so that the kernel rounds each sum at once.
+    array : array, optional
+        Sums so far; None until `start`.
+    grid : (levels, ...) float64, optional
+        Grid of the sums; by default computed from `terms`.
+    level_cache : dict, optional
+        Cache of `add_picked`, which all accumulators of one pass share.
     """
 
-    def __init__(self, numerics: Any, terms: list[tuple[Any, int]], dtype: DType, final_scale: Array | None = None,
+    def __init__(self, numerics: Exact, terms: list[tuple[Array, int]], dtype: DType, final_scale: Array | None = None,
                  single_block: bool = False, array: Array | None = None, grid: Array | None = None,
-                 on_grid: dict[int, Any] | None = None) -> None:
-        self._on_grid = {} if on_grid is None else on_grid
+                 level_cache: dict[int, tuple[Array, Array]] | None = None) -> None:
+        self._level_cache = {} if level_cache is None else level_cache
         self._numerics, self._terms, self.dtype, self._scale = numerics, terms, np.dtype(dtype), final_scale
         self._single_block, self.array = single_block, array
         if grid is None:
             largest = reduce(np.maximum, (bound for bound, _ in terms))
             grid = numerics.grid_of(largest, sum(n for _, n in terms), self.dtype)
-        self.grid = grid
+        self.grid: Array = grid
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a row of the finished sums."""
         return self.grid.shape[1:]
 
-    def start(self, n_rows, earlier=None):  # these sums are rounded before they are added to earlier sums
+    def start(self, n_rows, earlier=None):  # not `earlier`, because a sum is rounded before it is added to `earlier`
         shape = self.shape if self._single_block else self.grid.shape
         return self._with(np.empty((n_rows, *shape), self.dtype) if self._single_block else np.zeros((n_rows, *shape)),
                           self._single_block)
@@ -140,7 +150,7 @@ class GridSum:
 
     def _with(self, array, single_block):
         return GridSum(self._numerics, self._terms, self.dtype, self._scale, single_block, array, self.grid,
-                       self._on_grid)
+                       self._level_cache)
 
     def join(self, others):
         if not others:
@@ -153,19 +163,19 @@ class GridSum:
         kernels.exact_spmm(*csr, x, self.array, self.grid, scale=scale, accumulate=not self._single_block, **weights)
 
     def add_picked(self, g, argument, block):
-        if id(g) not in self._on_grid:  # made once for all blocks
-            self._on_grid[id(g)] = self._levels(g), np.concatenate([argument] * len(self.grid), 1)
-        levels, argument = in_rows(block, *self._on_grid[id(g)])
+        if id(g) not in self._level_cache:  # once for all blocks
+            self._level_cache[id(g)] = self._levels(g), np.concatenate([argument] * len(self.grid), 1)
+        levels, argument = in_rows(block, *self._level_cache[id(g)])
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Split values (n, F) into the parts that the grid's levels hold, (n, levels * F) float64."""
-        left, levels = g.astype(np.float64), []
+        """Split values (n, F) into multiples of the grid of each level; return (n, levels * F) float64."""
+        remainder, levels = g.astype(np.float64), []
         with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level
             for m in self.grid:
                 m = m.reshape(g.shape[1])
-                levels.append((left + m) - m)
-                left = left - levels[-1]
+                levels.append((remainder + m) - m)
+                remainder = remainder - levels[-1]
         return np.ascontiguousarray(np.concatenate(levels, 1))
 
     def rounded(self):
@@ -176,10 +186,10 @@ class GridSum:
 
 
 class ExactRowSum:
-    """The weighted sum of each destination's source rows on a grid; see `RowSum` for the methods.
+    """Accumulator for the weighted sum of each destination's source rows, on a grid; see `RowSum` for the methods.
 
-    If one block has all edges, each sum is rounded at once. Otherwise a few columns at a time are summed over all
-    blocks, so that few float64 sums and few columns of peers' rows are in memory.
+    If one block holds all edges, the kernel rounds each sum at once. Otherwise each sweep over the blocks sums a few
+    columns, so that few float64 sums and few columns of peers' rows are in memory.
     """
 
     def __init__(self, grid, shape, dtype, dst_scale, single_block, keeps_rows, out, weight_bound=None):
@@ -212,18 +222,18 @@ class ExactRowSum:
                            scale=self._scale if self._single_block else None, **weights)
 
     def _round(self):
-        """Put the sums of these columns, whose edges have all been added, into the output."""
-        found, self._sums = self._sums, None
+        """Round the sums of this sweep's columns, and store or add them into the output."""
+        sums, self._sums = self._sums, None
         if not self._single_block:
-            found = _rounded(found, self._dtype, self._scale)
+            sums = _rounded(sums, self._dtype, self._scale)
         if self._adds:
-            if found is not self._out:
-                self._out[..., self._columns] += found
-        elif self._out is None and found.shape == self._shape:
-            self._out = found
+            if sums is not self._out:
+                self._out[..., self._columns] += sums
+        elif self._out is None and sums.shape == self._shape:
+            self._out = sums
         else:
             self._out = np.empty(self._shape, self._dtype) if self._out is None else self._out
-            self._out[..., self._columns] = found
+            self._out[..., self._columns] = sums
 
     def finish(self):
         if self._sums is not None:
@@ -233,10 +243,10 @@ class ExactRowSum:
 
 
 class ExactSoftmaxSum:
-    """Attention's output on grids, given the largest score of each row; see `SoftmaxSum` for the methods.
+    """Accumulator for attention's output on grids; see `SoftmaxSum` for the methods.
 
-    The leaky ReLU is increasing, so the largest score belongs to the largest src_j. If one block has all edges, each
-    sum is rounded at once.
+    The largest score of each row is known in advance: the leaky ReLU is increasing, so the largest score belongs to the
+    largest source score, `top`. If one block holds all edges, the kernel rounds each sum at once.
     """
 
     def __init__(self, z, dst, top, slope, largest, grid, grid_l, single_block):
@@ -246,7 +256,7 @@ class ExactSoftmaxSum:
         self._m = np.where(np.isneginf(score), 0, score).astype(dst.dtype)
         self._dst, self._largest, self._grid, self._grid_l = dst, largest, grid, grid_l
         self._single_block, (n_dst, n_heads), row = single_block, dst.shape, (dst.shape[1], z.shape[2])
-        if single_block:  # the sum of exponentials is its inverse from the first
+        if single_block:  # the kernel writes 1 / l into `_l`
             self._out, self._l = np.zeros((n_dst, *row), z.dtype), np.zeros_like(dst)
         else:
             n = kernels.levels(z.dtype)
@@ -266,7 +276,7 @@ class ExactSoftmaxSum:
 
 
 class ExactSoftmaxGradient:
-    """Gradients of attention on grids; see `SoftmaxGradient` for the methods."""
+    """Accumulators for attention's gradients on grids; see `SoftmaxGradient` for the methods."""
 
     def __init__(self, dst, sinks):
         self._dst, self.sinks, self._parts = dst, sinks, None
@@ -298,7 +308,7 @@ class ExactSoftmaxGradient:
 
 
 class AllEdges:
-    """All edges of a rank's destination rows, ordered by row, with the part of the `Edges` interface that reducers use.
+    """All in-edges of a rank's destination rows, ordered by row, with the members of `Edges` that reducers use.
 
     Attributes
     ----------
@@ -307,7 +317,7 @@ class AllEdges:
     labels : (n_edges,) int
         Index of each edge into the part's edge values.
     place : (n_edges,) int
-        Inverse of `labels`: the position here of each of the part's edges.
+        Inverse of `labels`: the position, among these edges, of each edge of the part.
     """
 
     rows = None
@@ -320,33 +330,44 @@ class AllEdges:
         self.place[labels] = np.arange(len(labels), dtype=labels.dtype)
 
     def at_dst(self, values: Array) -> Array:
-        """Return (n_edges, ...): the value of each edge's destination row."""
+        """Return the row of `values`, (n_dst, ...), for the destination of each edge, (n_edges, ...)."""
         return values[self.dst]
 
     def in_order(self, values: Array) -> Array:
-        """Return values of edges, (n_edges, ...), reordered to the order of the part's edge values."""
+        """Return values of these edges, (n_edges, ...), in the order of the part's edge values."""
         return values[self.place]
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
                    dst_scale: Array | None = None) -> Array:
-        """Return the sum of (n_edges, ...) values for each row, times `dst_scale`; add the sums to `out` if given."""
+        """Return the exact sum of the edges' values for each destination row, (n_dst, ...). Collective.
+
+        Parameters
+        ----------
+        values : (n_edges, ...) array
+        out : (n_dst, ...) array, optional
+            Array that the sums are added to.
+        weight : (n_edges,) or (n_edges, n_heads) array, optional
+            Factor of each value.
+        dst_scale : (n_dst,) array, optional
+            Factor of each sum.
+        """
         values, numerics = np.ascontiguousarray(values), self._sums.numerics
         factor = 1.0 if weight is None else float(numerics.largest(weight).max(initial=0))
         grid = numerics.edge_grid(values, self._sums.n_terms, factor)
         sums = np.zeros((self.n_dst, *grid.shape))
         kernels.exact_spmm(self.indptr, None, values, sums, grid, weight=weight)
-        found = sum_levels(sums)
-        found = (found if dst_scale is None else found * _by_row(dst_scale, found)).astype(values.dtype)
-        return found if out is None else np.add(out, found, out=out)
+        totals = sum_levels(sums)
+        totals = (totals if dst_scale is None else totals * _by_row(dst_scale, totals)).astype(values.dtype)
+        return totals if out is None else np.add(out, totals, out=out)
 
 
 def _dropout_bound(dropout):
-    """Return an upper bound of a coefficient after dropout, given that coefficients exceed 1 only by rounding."""
+    """Return an upper bound for an attention coefficient after dropout. Without dropout a coefficient is below 1.01."""
     return 1.01 / (1 - dropout)
 
 
 def _column_ranges(shape):
-    """Return slices of the last axis of rows (n, ..., F) that hold about `COLUMNS_AT_ONCE` values of a row each."""
+    """Divide the last axis of an array of this shape into slices of about `COLUMNS_AT_ONCE` values of a row."""
     width = max(1, COLUMNS_AT_ONCE // max(1, math.prod(shape[1:-1])))
     if shape[-1] <= width:
         return [slice(None)]
@@ -354,12 +375,12 @@ def _column_ranges(shape):
 
 
 def _rounded(sums, dtype, scale=None):
-    """Return the sums over the levels, times a scale per row or per row and head, rounded to `dtype`."""
+    """Return the sum over the levels, rounded to `dtype` once; `scale` holds a factor of each row, or row and head."""
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)
     return out
 
 
 def _by_row(scale, array):
-    """Return a scale per row, (n,), reshaped to broadcast over the rows of `array`."""
+    """Return `scale`, (n,), in a shape that broadcasts over the rows of `array`, (n, ...)."""
     return scale.reshape(-1, *[1] * (array.ndim - 1))

@@ -1,11 +1,12 @@
 """Exact numerics: sums with the same bits for any number of ranks, order, threads, instruction set and BLAS.
 
-Sums over rows and ranks are made on grids (`kernels.exact`), which hold any partial sum without rounding. A grid is
-chosen from the columns' norms over all ranks. They take one allreduce of maxima and one of integers. Any partial sum of
-products a_rp g_rq is at most |a_p| |g_q|. Sums within a row have a fixed order.
+Sums over rows and ranks are accumulated on grids (`kernels.grid_sums`), which hold any partial sum without rounding. A
+grid is chosen from the columns' norms over all ranks, which take one allreduce of maxima and one of integers. By the
+Cauchy-Schwarz inequality any partial sum of products a_rp g_rq is at most |a_p| |g_q|. Sums within a row have a fixed
+order.
 
-A gradient that flows from rows to a replicated tensor (`placement`) is a sum over ranks, and the sum is made at that
-point. The gradient of a replicated tensor is therefore complete, and the same on every rank.
+A gradient that flows from rows to a replicated tensor (`placement`) is a sum over ranks, which the vjp computes. So the
+gradient of a replicated tensor is complete, and the same on every rank.
 """
 
 import math
@@ -24,27 +25,35 @@ from sarlite.numerics.selection import using
 from sarlite.types import Array
 
 CACHED_VALUES = 1 << 17
-"""Values per thread of the rows that are computed at a time."""
+"""Number of values for each thread in the rows that are processed at a time, so that they stay in the cache."""
 MOST, LEAST = 500, -480
-"""Bounds of the exponents of the columns' norms: larger ones are refused, smaller ones count as `LEAST`."""
+"""Bounds of the binary exponents of the columns' norms. Larger exponents are refused, smaller ones count as `LEAST`."""
 
 
-class Made(NamedTuple):
-    """A float64 matrix whose rows are computed a few at a time while they are summed, to stay in the cache."""
+class LazyMatrix(NamedTuple):
+    """A float64 matrix that is never in memory as a whole: its rows are computed a few at a time.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    compute : callable (slice) -> (n, F) float64
+        Computes a range of the rows.
+    """
 
     shape: tuple[int, int]
-    make: Callable[[slice], Array]
+    compute: Callable[[slice], Array]
 
     @property
     def dtype(self):
         return np.dtype(np.float64)
 
     def pieces(self):
-        return map(self.make, some_rows(self.shape))
+        """Return an iterator over the rows, in matrices of a few rows."""
+        return map(self.compute, some_rows(self.shape))
 
 
 def some_rows(shape):
-    """Return slices of a matrix's rows that are short enough for their values to stay in the cache."""
+    """Divide the rows of a matrix of this shape into slices whose values fit into the cache; return an iterator."""
     step = max(1, CACHED_VALUES * kernels.threads() // max(shape[1], 1))
     return (slice(start, start + step) for start in range(0, shape[0], step))
 
@@ -52,7 +61,17 @@ def some_rows(shape):
 class Exact:
     """The numerics "exact" for the ranks of a communicator. Construction is collective.
 
-    Its methods replace the functions that are marked by `numerics.by_numerics`.
+    A method that has the name of a function decorated by `numerics.by_numerics` replaces that function, which documents
+    the parameters.
+
+    Parameters
+    ----------
+    comm : Communicator
+
+    Attributes
+    ----------
+    across : bool
+        True if sums over axis 0 are sums over the rows of all ranks, as during the vjp of an operation on rows.
     """
 
     name = "exact"
@@ -64,18 +83,18 @@ class Exact:
         return "Exact()"
 
     def check_comm(self, comm):
-        """Raise a ConfigError unless this numerics sums over the ranks of `comm`, as many as its own."""
+        """Raise a ConfigError unless `comm` has as many ranks as the communicator of this numerics."""
         if comm.size != self.comm.size:
             raise ConfigError(f"numerics exact: this Exact sums over {self.comm.size} ranks, but {comm.size} ranks hold "
                               "the rows: give Exact(graph.comm)")
 
-    # ---- what the tape tells
+    # ---- calls by the tape
 
     check_supported, check_rows = staticmethod(exact_checks.check_supported), staticmethod(exact_checks.check_rows)
 
     @contextmanager
     def backward(self, node):
-        """Return the context for a node's vjp: sums over rows are over all ranks unless the node is replicated."""
+        """Return the context of a node's vjp: sums over axis 0 are over all ranks unless the node is replicated."""
         before, self.across = self.across, node.placement != REPLICATED
         try:
             with using(self):
@@ -97,37 +116,40 @@ class Exact:
         rows, out = x.transpose(*rest, *axes).reshape(n, x.size // max(n, 1)), np.empty(n, x.dtype)
         for some in some_rows(rows.shape):
             wide = np.ascontiguousarray(rows[some], np.float64)
-            found = np.empty(len(wide))
-            kernels.row_dot(wide, np.ones_like(wide), found)
-            out[some] = found
+            sums = np.empty(len(wide))
+            kernels.row_dot(wide, np.ones_like(wide), sums)
+            out[some] = sums
         return out.reshape(shape)
 
     def share(self, x):
         """Return the sum of all values over all ranks on rank 0, and 0 on the other ranks."""
-        whole = self.column_sums(np.ascontiguousarray(x, np.float64).reshape(-1, 1), True)[0]
-        return whole if self.comm.rank == 0 else whole * 0
+        total = self.column_sums(np.ascontiguousarray(x, np.float64).reshape(-1, 1), True)[0]
+        return total if self.comm.rank == 0 else total * 0
 
     def column_sums(self, x, across=None):
-        """Return the sum of each column of a matrix or a `Made` over the rows of all ranks, (F,) float64."""
+        """Return the sum of each column of a matrix or a `LazyMatrix`, (F,) float64.
+
+        The sum is over the rows of all ranks if `across` is True, by default `self.across`; else over this rank's rows.
+        """
         across = self.across if across is None else across
         (exponents,), n_bits = self._norms([x], across)
         grid = self._grid(exponents + (n_bits + 1) // 2 + 2, n_bits, x.dtype)
-        found = np.zeros(grid.shape)
+        sums = np.zeros(grid.shape)
         for piece in _pieces(x):
             n = max(1, min(64, len(piece) // 512))
             parts = np.empty((n, *grid.shape))
             kernels.exact_spmm(np.arange(n + 1) * len(piece) // n, None, piece, parts, grid, accumulate=False)
-            found += parts.sum(0)
-        return sum_levels(self._sum(found, across), 0)
+            sums += parts.sum(0)
+        return sum_levels(self._sum(sums, across), 0)
 
     def _norms(self, arrays, across):
-        """Return bounds of the column norms of each matrix over all rows, and the bit length of the number of rows.
+        """Return, for each matrix, bounds of the norms of its columns; and the bit length of the number of rows.
 
-        A bound is an exponent k, (F,), with 2^k at least the norm of the column.
+        The bounds are integers k, (F,), where 2^k is at least the norm of the column.
         """
         cuts = np.cumsum([x.shape[1] for x in arrays])
-        of_pieces = [[np.zeros(x.shape[1]), *map(kernels.exact_largest, _pieces(x))] for x in arrays]
-        largest = self._max(np.concatenate([np.max(found, 0) for found in of_pieces]), across)
+        piece_maxima = [[np.zeros(x.shape[1]), *map(kernels.exact_largest, _pieces(x))] for x in arrays]
+        largest = self._max(np.concatenate([np.max(maxima, 0) for maxima in piece_maxima]), across)
         most = np.maximum(np.frexp(largest)[1], -1000)
         inverse = np.split(np.ldexp(1.0, -most), cuts[:-1])
         squares = [sum((kernels.exact_squares(piece, by) for piece in _pieces(x)), np.zeros(x.shape[1]))
@@ -137,16 +159,28 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, exponents, n_bits, dtype):
-        """Return the grids, (levels, F), for sums of 2^n_bits terms that stay below 2^(exponent - 1)."""
+        """Return the grid, (levels, F), for sums of at most 2^n_bits terms that stay below 2^(exponents - 1)."""
         grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grids, (levels, ...), for sums over at most `n_terms` edges of factor * scale * x (local rows)."""
+        """Return the grid, (levels, ...), for sums of at most `n_terms` rows of x times a factor. Collective.
+
+        Parameters
+        ----------
+        x : (n_src, ...) array
+            The local source rows.
+        n_terms : int
+            Largest number of terms of a sum.
+        factor : float or array
+            Bound of the factors of the terms, such as edge weights.
+        scale : (n_src,) array, optional
+            Factor of each row.
+        """
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """Return the grids, (levels, ...), for sums of at most `n_terms` values no larger than `largest`."""
+        """Return the grid, (levels, ...), for sums of at most `n_terms` terms with absolute values up to `largest`."""
         n_bits = int(n_terms).bit_length()
         exponents = _bounded(np.frexp(largest)[1], 2 * MOST, 2 * LEAST)
         return self._grid(exponents + n_bits + 2, n_bits, dtype)
@@ -165,7 +199,7 @@ class Exact:
     # ---- choices
 
     def choices(self, *ways):
-        return tuple(way for way in ways if way != "inside")  # whose weight's gradient takes each rank's rounded sums
+        return tuple(way for way in ways if way != "inside")  # its gradient of the weight sums rounded sums of blocks
 
     def rank_invariant(self, local, shared):
         return shared
@@ -178,7 +212,7 @@ class Exact:
     def product(self, a, b, trans_b=False, into=None):
         if b.ndim != 2 or a.dtype != b.dtype or a.dtype.kind != "f":
             raise ConfigError("numerics exact: products of more than two matrices at a time are not exact yet")
-        if into is not None:  # rounded before it is added, as it is where the tape adds: who owns a gradient may differ
+        if into is not None:  # rounded before it is added, as by the tape, which adds if it may not write to `into`
             a, to = a if isinstance(a, kernels.Rows) else flat(a), flat(into)
             for rows in some_rows(to.shape):
                 to[rows] += self.product(a[rows], b, trans_b)
@@ -218,7 +252,7 @@ class Exact:
         return out
 
     def add_at(self, out, index, values):
-        np.add.at(out, index, values)  # of losses' rows, which `scatter_rows` would refuse
+        np.add.at(out, index, values)  # elements of a loss may repeat on one rank, which `scatter_rows` would refuse
 
     # ---- norms
 
@@ -227,29 +261,33 @@ class Exact:
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
-        squares = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean)))
+        squares = LazyMatrix(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean)))
         return n, mean, self.column_sums(squares, True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
+        """Return the sums of `nn.activate`'s gradient over rows, (2, F) float64, and fill dx if it is not None.
+
+        `pull` calls `kernels.activate_backward`. The sums are the gradients of beta and gamma.
+        """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))
         if wanted or over_ranks:
-            slope = np.empty_like(g) if dx is None or statistics is not None else dx  # which it is without a norm
+            slope = np.empty_like(g) if dx is None or statistics is not None else dx  # without a norm, dx is the slope
             pull(dx=slope)
             sums[0] = self.column_sums(slope)
             if statistics is not None:
                 normal = statistics.mean, statistics.inv_std
-                products = Made(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
+                products = LazyMatrix(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
                 sums[1] = self.column_sums(products)
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
 
     def gradient_norm(self, comm, replicated, owned):
-        rows, own = replicated.reshape(1, -1).astype(np.float64), np.empty(1)
-        kernels.row_dot(rows, rows, own)
+        flat_gradient, square = replicated.reshape(1, -1).astype(np.float64), np.empty(1)
+        kernels.row_dot(flat_gradient, flat_gradient, square)
         squares = [self.column_sums(np.square(g.reshape(-1, 1), dtype=np.float64), True)[0] for g in owned]
-        return float(np.sqrt(own[0] + sum(squares)))
+        return float(np.sqrt(square[0] + sum(squares)))
 
     # ---- functions
 
@@ -260,37 +298,37 @@ class Exact:
         return _function("log", x)
 
     def log1p(self, x):
-        whole = 1 + x
+        y = 1 + x
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(whole == 1, x, self.log(whole) * (x / (whole - 1))).astype(x.dtype)
+            return np.where(y == 1, x, self.log(y) * (x / (y - 1))).astype(x.dtype)  # x / (y - 1) undoes y's rounding
 
     def expm1(self, x, out=None):
         return _into(out, _function("expm1_negative", x))
 
     def power(self, base, n):
-        found = 1.0
+        result = 1.0
         while n:
-            found, base, n = found * base if n & 1 else found, base * base, n >> 1
-        return found
+            result, base, n = result * base if n & 1 else result, base * base, n >> 1
+        return result
 
 
 def sum_levels(sums, axis=1):
-    """Return the sum over the levels of a grid, 1 or 2; a view if there is one level.
+    """Return the sum over the axis of levels, which has length 1 or 2; with one level the result is a view.
 
-    An infinity on the first level leaves NaN on the second, so a first level that is not finite is the whole sum.
+    If a value of the first level is not finite, the second level is NaN, and the first level is the result.
     """
     first, *more = np.moveaxis(sums, axis, 0)
     return np.where(np.isfinite(first), first + more[0], first) if more else first
 
 
 def named(name, comm):
-    """Return the numerics called `name`: None for "fast", or an `Exact` for the ranks of `comm`. Collective."""
+    """Return the numerics with this name: None for "fast", or an `Exact` for the ranks of `comm`. Collective."""
     return Exact(comm) if name == "exact" else None
 
 
 def _pieces(x):
-    """Return the rows of a matrix, or of a `Made`, as a sequence of smaller matrices."""
-    return x.pieces() if isinstance(x, Made) else [np.ascontiguousarray(x)]
+    """Return an iterable of matrices that together hold the rows of a matrix or of a `LazyMatrix`."""
+    return x.pieces() if isinstance(x, LazyMatrix) else [np.ascontiguousarray(x)]
 
 
 def _function(name, x):
@@ -298,15 +336,16 @@ def _function(name, x):
     return kernels.exact_function(name, np.ascontiguousarray(x)).reshape(x.shape)
 
 
-def _into(out, found):
+def _into(out, result):
+    """Return `result`, copied into `out` if `out` is not None."""
     if out is None:
-        return found
-    out[...] = found
+        return result
+    out[...] = result
     return out
 
 
 def _bounded(exponents, most=MOST, least=LEAST):
-    """Return the exponents, raised to at least `least`; raise a DataError on every rank if one is above `most`."""
+    """Return the exponents, but at least `least`; raise a DataError, on every rank, if an exponent is above `most`."""
     if (exponents > most).any():
         raise DataError(f"numerics exact: values of 2^{int(exponents.max())} or more leave no room for their sum")
     return np.maximum(exponents, least)

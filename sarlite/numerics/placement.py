@@ -1,4 +1,4 @@
-"""Placement: which values of a tensor each rank holds, and the one rule that gives a result its placement."""
+"""Placement of a tensor's values on ranks, and the rule that gives the result of an operation its placement."""
 
 from collections.abc import Collection
 from typing import Literal
@@ -7,8 +7,8 @@ Placement = Literal["rows", "replicated", "unknown"]
 """Placement of a tensor's values.
 
 "rows": axis 0 holds rows that this rank owns, such as nodes, edges or graphs; other ranks hold other rows.
-"replicated": every rank holds the same values, as those of a learned weight.
-"unknown": nobody said which of the two; so it is with arrays, and with tensors that are made of them.
+"replicated": every rank holds the same values, such as a learned weight.
+"unknown": the placement was not specified, as for arrays and for tensors that are created from arrays.
 """
 
 ROWS: Placement = "rows"
@@ -18,10 +18,17 @@ PLACEMENTS = (ROWS, REPLICATED, UNKNOWN)
 
 
 def joined(placements: Collection[Placement]) -> Placement:
-    """Return the placement of a result, given the placements of the values that it is computed from.
+    """Return the placement of an operation's result.
 
-    With rows among them the result is rows. A result of replicated values alone is replicated. Any other result is
-    unknown. Numbers are the same on every rank and are not listed.
+    Parameters
+    ----------
+    placements : collection of Placement
+        Placements of the inputs, without inputs that are numbers.
+
+    Returns
+    -------
+    Placement
+        "rows" if an input is rows; "replicated" if all inputs are replicated; else "unknown".
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Every sum of the tape: the functions of this module make each sum over an axis of a dense array.
+"""Sums over axes of dense arrays. All dense operations of the tape compute their sums by these functions.
 
-A numerics may replace each function by a method with the same name. The functions do not know the tape.
+In exact numerics, a function that is decorated by `by_numerics` calls the method of `Exact` with the same name.
 """
 
 import math
@@ -12,6 +12,7 @@ from sarlite.numerics.selection import by_numerics
 
 
 def is_float(x):
+    """Return True if x has a float dtype; False for objects without a dtype."""
     return getattr(x, "dtype", np.dtype(object)).kind == "f"
 
 
@@ -23,14 +24,14 @@ def axes_of(axis, ndim):
 def wide(x, axis):
     """Return the dtype for accumulating a sum of x over `axis`; None for x's own dtype.
 
-    A float32 sum over axis 0 accumulates in float64: such sums are long, and partitioning reorders them.
+    Sums of float32 over axis 0 are accumulated in float64: they are long, and their order depends on the partition.
     """
     return np.float64 if x.dtype == np.float32 and 0 in axes_of(axis, x.ndim) else None
 
 
 @by_numerics
 def total(x, axis=None, keepdims=False):
-    """Return the sum over one axis, several axes or all axes."""
+    """Return the sum over one axis, several axes or all axes, in x's dtype."""
     dtype = wide(x, axis)
     out = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
@@ -38,12 +39,16 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """Return this rank's share of the sum of all values over all ranks."""
+    """Return this rank's share of the sum of all values of all ranks; the sum of the shares is that sum.
+
+    In fast numerics the share is the sum of this rank's values. In exact numerics rank 0 has the whole sum as its share
+    and the other ranks have 0.
+    """
     return total(x)
 
 
 def count(x, axis=None):
-    """Return the number of values that each entry of `total` adds."""
+    """Return the number of values that `total(x, axis)` adds up for each value of its result."""
     return math.prod(x.shape[a] for a in axes_of(axis, x.ndim))
 
 
@@ -54,22 +59,35 @@ def mean(x, axis=None, keepdims=False):
 
 @by_numerics
 def running(x, axis):
-    """Return the cumulative sums along one axis."""
+    """Return the cumulative sums of x along one axis, as `numpy.cumsum` does, in x's shape and dtype.
+
+    Examples
+    --------
+    >>> running(np.array([1.0, 2.0, 3.0]), 0)
+    array([1., 3., 6.])
+    """
     dtype = wide(x, axis)
     out = np.add.accumulate(x, axis=axis, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
 
 
 def surely_finite(x):
-    """Return True if the sum of all values is finite, which implies that each value is finite.
+    """Return True if the sum of all values is finite, so that each value is finite.
 
-    The sum of finite values may overflow; then the result is False.
+    The result may be False for finite values whose sum overflows.
     """
     return bool(np.isfinite(np.add.reduce(x, axis=None)))
 
 
 def unbroadcast(g, shape):
-    """Sum `g` down to `shape`: the adjoint of broadcasting from `shape`."""
+    """Return the sum of `g` over the axes along which `shape` was broadcast to g's shape, in the shape `shape`.
+
+    Examples
+    --------
+    >>> unbroadcast(np.ones((2, 3)), (3,)), unbroadcast(np.ones((2, 3)), (2, 1))
+    (array([2., 2., 2.]), array([[3.],
+           [3.]]))
+    """
     if g.shape == shape:
         return g
     extra = g.ndim - len(shape)
@@ -87,10 +105,17 @@ def flat(x):
 
 @by_numerics
 def product(a, b, trans_b=False, into=None):
-    """Return a @ b or a @ b.T, or add the product to `into` and return `into`.
+    """Return a @ b, or a @ b.T with `trans_b`.
 
-    With a matrix b it is one product over all leading axes of a. If a and b are matrices of one dtype, a may be
-    `kernels.Rows`.
+    Parameters
+    ----------
+    a : (..., k) array, or kernels.Rows
+        `kernels.Rows` only if b is a matrix of the same float dtype.
+    b : (k, n) array, or (n, k) with `trans_b`; or a stack of matrices
+    trans_b : bool
+        True to transpose the last two axes of b.
+    into : (..., n) array, optional
+        Array that the product is added to, and that is returned; only with a matrix b.
     """
     if b.ndim != 2 or a.dtype != b.dtype or not is_float(a):
         return a @ (b.swapaxes(-1, -2) if trans_b else b)
@@ -102,7 +127,14 @@ def product(a, b, trans_b=False, into=None):
 
 @by_numerics
 def product_over_rows(a, g):
-    """Return a.T @ g, summed over all axes but the last: the gradient of the matrix b in a @ b."""
+    """Return the gradient of the matrix b in a @ b: a.T @ g, summed over all axes but the last, (k, n).
+
+    Parameters
+    ----------
+    a : (..., k) array, or kernels.Rows
+    g : (..., n) array
+        Gradient of a @ b.
+    """
     out = np.empty((a.shape[-1], g.shape[-1]), g.dtype)
     a, rows = taken(a)
     kernels.gemm_backward(a, flat(g), out, rows=rows)
@@ -111,12 +143,20 @@ def product_over_rows(a, g):
 
 @by_numerics
 def product_by_head(x, w, trans_b=False):
-    """Return out[i,h] = x[i,h] @ w[h], or @ w[h].T, one product per head; x is (n, n_heads, n_in)."""
+    """Return out[i,h] = x[i,h] @ w[h], one product for each head h.
+
+    Parameters
+    ----------
+    x : (n, n_heads, n_in) array
+    w : (n_heads, n_in, n_out) array, or (n_heads, n_out, n_in) with `trans_b`
+    trans_b : bool
+        True to transpose each w[h].
+    """
     return by_heads(x, w, trans_b)
 
 
 def by_heads(x, w, trans_b, fused=False):
-    """Compute `product_by_head`; see `kernels.gemm` for `fused`."""
+    """Return `product_by_head` of the arguments, computed by `kernels.gemm`, which documents `fused`."""
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
     for h in range(n_heads):
@@ -126,7 +166,7 @@ def by_heads(x, w, trans_b, fused=False):
 
 @by_numerics
 def product_by_head_over_rows(x, g):
-    """Return out[h] = x[:,h].T @ g[:,h], the gradient of w in `product_by_head`."""
+    """Return out[h] = x[:,h].T @ g[:,h], (n_heads, n_in, n_out), which is the gradient of w in `product_by_head`."""
     out = np.empty((x.shape[1], x.shape[2], g.shape[2]), x.dtype)
     for h in range(x.shape[1]):
         kernels.gemm_backward(x[:, h], g[:, h], out[h])
@@ -134,7 +174,7 @@ def product_by_head_over_rows(x, g):
 
 
 def taken(a):
-    """Return a matrix, and the numbers of the rows of it that make up `a`; None if `a` is the whole matrix."""
+    """Return (matrix, row numbers) with a = matrix[row numbers]; the row numbers are None if `a` is a whole matrix."""
     if isinstance(a, kernels.Rows):
         return np.ascontiguousarray(a.table), a.numbers
     return np.ascontiguousarray(flat(a)), None
@@ -142,7 +182,7 @@ def taken(a):
 
 @by_numerics
 def contract(subscripts, *arrays):
-    """Return the sum of products in Einstein's notation."""
+    """Return the sum of products in Einstein notation, as `numpy.einsum` does."""
     return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
 
 
@@ -151,10 +191,18 @@ def contract(subscripts, *arrays):
 
 @by_numerics
 def scatter_rows(g, index, n_rows):
-    """Return out with out[index[i]] += g[i], the adjoint of a gather.
+    """Return the array `out`, (n_rows, ...), of sums out[index[i]] += g[i], starting from zeros.
 
-    It is computed as a product with a sparse matrix. Each row is summed in the order of `g`, so the result does not
-    depend on the number of threads.
+    Parameters
+    ----------
+    g : (k, ...) array
+    index : (k,) int
+        Row numbers in [0, n_rows), which may repeat.
+    n_rows : int
+
+    Notes
+    -----
+    Each row is summed in the order of `g`, so the result does not depend on the number of threads.
     """
     indptr, order, _ = kernels.transpose(np.arange(index.size + 1), np.ascontiguousarray(index), n_rows)
     out = np.zeros((n_rows, *g.shape[1:]), g.dtype)
@@ -163,15 +211,24 @@ def scatter_rows(g, index, n_rows):
 
 
 def add_equal_rows(out, index, values):
-    """Add values[i] to out[index[i]].
+    """Add values[i] to out[index[i]] in place.
 
-    Values with the same index must be equal, so that the order of additions changes no bit.
+    Values with the same index must be equal, so that the order of the additions does not change the result.
     """
     np.add.at(out, index, values)
 
 
 @by_numerics
 def add_at(out, index, values):
-    """Add values[i] to out[index[i]]; sums are float64, and `index` holds one integer array per axis of `out`."""
-    picked, place = np.unique(np.ravel_multi_index(index, out.shape), return_inverse=True)
-    out.reshape(-1)[picked] += np.bincount(place, np.broadcast_to(values, place.shape), len(picked)).astype(out.dtype)
+    """Add values[i] to the element `index[i]` of `out` in place. Values for the same element are added in float64.
+
+    Parameters
+    ----------
+    out : array
+    index : tuple of (k,) int
+        One array for each axis of `out`.
+    values : (k,) array
+    """
+    elements, position = np.unique(np.ravel_multi_index(index, out.shape), return_inverse=True)
+    sums = np.bincount(position, np.broadcast_to(values, position.shape), len(elements))
+    out.reshape(-1)[elements] += sums.astype(out.dtype)

@@ -1,41 +1,49 @@
-"""Selection of a thread's numerics, and the elementary functions that it may replace.
+"""Selection of the numerics of a thread: how reductions and elementary functions are computed.
 
-A numerics is one object. Where a thread uses a numerics, a function that is marked by `by_numerics` calls the object's
-method of the same name. Where a thread uses none, which is called "fast", the function itself computes the result.
+In numerics "fast", a function that `by_numerics` decorates computes its result itself. Any other numerics is an object,
+such as `Exact`, and the decorated function calls the object's method with the same name.
 """
 
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from sarlite.numerics.placement import Placement
 
 NUMERICS = ("fast", "exact")
+"""Names of all numerics."""
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class Numerics(Protocol):
-    """A way of computing reductions, other than "fast".
+    """A numerics other than "fast".
 
-    A numerics has a method for each function that is marked by `by_numerics` and that it supports.
+    It also has a method for each function that is decorated by `by_numerics` and that the numerics supports.
     """
 
     name: str
 
     def check_supported(self, name: str) -> None:
-        """Raise a ConfigError if this numerics does not have the primitive `name`."""
+        """Raise a ConfigError if this numerics does not support the primitive `name`."""
 
-    def check_rows(self, name: str, inputs: Sequence[Any], placements: Sequence[Placement | None],
-                   wants_grad: Sequence[bool], result: Placement, params: dict[str, Any]) -> None:
-        """Raise a ConfigError if the result or a gradient would depend on how rows are divided among ranks."""
+    def check_rows(self, name: str, inputs: Sequence[object], placements: Sequence[Placement | None],
+                   wants_grad: Sequence[bool], result: Placement, params: dict[str, object]) -> None:
+        """Raise a ConfigError if the result or a gradient would depend on the division of rows among ranks."""
 
-    def backward(self, node: Any) -> AbstractContextManager[None]:
-        """Return a context for computing the vjp of a tape node."""
+    def backward(self, node: "Placed") -> AbstractContextManager[None]:
+        """Return the context for computing the vjp of a tape node."""
+
+
+class Placed(Protocol):
+    """A tape node, of which a numerics reads the placement."""
+
+    placement: Placement
 
 
 class _State(threading.local):
@@ -45,8 +53,8 @@ class _State(threading.local):
 _state = _State()
 
 
-def current() -> Any:
-    """Return the numerics of this thread, or None for "fast"."""
+def current() -> Numerics | None:
+    """Return the numerics of this thread; None stands for "fast"."""
     return _state.numerics
 
 
@@ -64,10 +72,18 @@ def name() -> str:
 
 @contextmanager
 def using(numerics: Numerics | None) -> Iterator[None]:
-    """Compute reductions in this thread by `numerics` while the context is active; None is "fast".
+    """Return a context inside which this thread uses `numerics`; None stands for "fast".
 
-    Operations that are recorded on the tape inside the context also use `numerics` in the backward pass, wherever
-    `backward` is called.
+    Operations that are recorded on the tape inside the context also use `numerics` in the backward pass, even if
+    `backward` is called outside of the context.
+
+    Examples
+    --------
+    >>> from sarlite import Solo, numerics
+    >>> from sarlite.numerics.exact_sum import Exact
+    >>> with numerics.using(Exact(Solo())):
+    ...     numerics.name()
+    'exact'
     """
     before, _state.numerics = _state.numerics, numerics
     try:
@@ -77,7 +93,7 @@ def using(numerics: Numerics | None) -> Iterator[None]:
 
 
 def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that the thread's numerics, if any, replaces it by its method of the same name."""
+    """Decorate a function so that a numerics other than "fast" replaces it by its method with the same name."""
     name = function.__name__
 
     @functools.wraps(function)
@@ -91,20 +107,25 @@ def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
 
 @by_numerics
 def sums_follow() -> bool:
-    """Return True if the gradients of replicated parameters are this rank's share, to be summed over ranks later."""
+    """Return True if a gradient of a replicated parameter is this rank's share, which must be summed over ranks.
+
+    In exact numerics the result is False, because the vjp has already summed the gradient over ranks.
+    """
     return True
 
 
 @by_numerics
 def rank_invariant(local: T, shared: T) -> T:
-    """Return `local` in fast numerics. In exact numerics return `shared`, which every rank knows.
+    """Return `local` in fast numerics and `shared` in exact numerics.
 
-    A choice between two evaluations that round differently must be the same on any number of ranks in exact numerics.
+    Use it for a choice between two computations that round differently. `local` may depend on this rank's rows.
+    `shared` must be the same for any number of ranks, so that exact results do not depend on that number.
     """
     return local
 
 
-# ---- elementary functions, whose last bits libraries choose: exact numerics replaces each of them by its own
+# ---- elementary functions. NumPy's results differ in the last bit between versions and processors, so exact numerics
+# ---- replaces these functions
 
 
 @by_numerics
@@ -141,5 +162,5 @@ def expm1(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 @by_numerics
 def power(base: float, n: int) -> float:
-    """Return base**n for a whole number n >= 0."""
+    """Return base**n for an integer n >= 0."""
     return base**n

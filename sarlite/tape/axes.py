@@ -1,4 +1,4 @@
-"""Operations over axes: sums and moments, extrema, softmax."""
+"""Operations that reduce axes: sums, moments, extrema, softmax."""
 
 import math
 
@@ -19,7 +19,7 @@ from sarlite.types import Array, Axis
 
 
 def _restore(g, axis, keepdims):
-    """Restore the reduced axes as axes of length 1."""
+    """Return g with the reduced axes restored as axes of length 1."""
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
@@ -35,12 +35,30 @@ primitive("sum", _sum, _sum_vjp)
 
 
 def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the sum over an axis, a tuple of axes, or all axes. No values are kept for the backward pass."""
+    """Return the sum over an axis, a tuple of axes, or all axes (None), as `numpy.sum` does.
+
+    A float32 sum over axis 0 is accumulated in float64. No values are kept for the backward pass.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.sum(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).data.tolist()
+    [4.0, 6.0]
+    """
     return apply("sum", x, axis=axis, keepdims=keepdims)
 
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the mean over an axis, a tuple of axes, or all axes."""
+    """Return the mean over an axis, a tuple of axes, or all axes (None).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.mean(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1).data.tolist()
+    [1.5, 3.5]
+    """
     return div(sum(x, axis, keepdims), reductions.count(x, axis))
 
 
@@ -52,7 +70,15 @@ primitive(
 
 
 def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
-    """Return the cumulative sums along an axis, or of the flattened x if `axis` is None."""
+    """Return the cumulative sums along an axis, or of the flattened x if `axis` is None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.cumsum(np.array([1.0, 2.0, 3.0])).data.tolist()
+    [1.0, 3.0, 6.0]
+    """
     return apply("cumsum", reshape(x, -1) if axis is None else x, axis=0 if axis is None else axis)
 
 
@@ -60,10 +86,10 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 
 def _var(x, axis, keepdims, ddof):
-    """Return (variance, mean with its axes kept, divisor)."""
+    """Return (variance, mean with keepdims=True, divisor n - ddof)."""
     mean = reductions.mean(x, axis, keepdims=True)
     n, centred = reductions.count(x, axis), x - mean
-    divisor = np.float64(n - ddof if n > ddof else 0)  # NumPy's 0, by which one may divide
+    divisor = np.float64(n - ddof if n > ddof else 0)  # a NumPy scalar, because division by Python's 0 would raise
     return (reductions.total(centred * centred, axis, keepdims) / divisor).astype(centred.dtype), mean, divisor
 
 
@@ -94,22 +120,38 @@ primitive("std", _std_forward, _std_vjp)
 
 
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the variance over an axis, a tuple of axes, or all axes: sum((x - mean)^2) / (n - ddof)."""
+    """Return the variance over an axis, a tuple of axes, or all axes: sum((x - mean)^2) / (n - ddof).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.var(np.array([1.0, 3.0])).item()
+    1.0
+    """
     return apply("var", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
 
 def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the square root of `var`. The gradient is 0 where the result is 0."""
+    """Return the standard deviation, the square root of `var`. Where the result is 0, the gradient is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.std(np.array([1.0, 5.0])).item()
+    2.0
+    """
     return apply("std", x, axis=axis, keepdims=keepdims, ddof=ddof)
 
 
 # ---- extrema
 
 
-def _enter(name, arg):
+def _register_extremum(name, arg):
     """Register the primitive max or min over one axis.
 
-    `arg` is `np.argmax` or `np.argmin`, which return the first of equal entries.
+    `arg` is `np.argmax` or `np.argmin`, which return the position of the first of equal values.
     """
 
     def forward(wants_grad, x, axis, keepdims):
@@ -126,22 +168,46 @@ def _enter(name, arg):
     primitive(name, forward, vjp)
 
 
-_enter("max", np.argmax)
-_enter("min", np.argmin)
+_register_extremum("max", np.argmax)
+_register_extremum("min", np.argmin)
 
 
 def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the maximum over an axis, a tuple of axes, or all axes.
+    """Return the maximum over an axis, a tuple of axes, or all axes (None).
 
-    Of equal entries the first one receives the whole gradient.
+    The first of several equal maxima receives the whole gradient.
+
+    Raises
+    ------
+    ShapeError
+        A reduced axis has length 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.max(np.array([[1.0, 5.0], [3.0, 4.0]]), axis=0).data.tolist()
+    [3.0, 5.0]
     """
     return _extremum("max", x, axis, keepdims)
 
 
 def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the minimum over an axis, a tuple of axes, or all axes.
+    """Return the minimum over an axis, a tuple of axes, or all axes (None).
 
-    Of equal entries the first one receives the whole gradient.
+    The first of several equal minima receives the whole gradient.
+
+    Raises
+    ------
+    ShapeError
+        A reduced axis has length 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.min(np.array([[1.0, 5.0], [3.0, 4.0]]), axis=0).data.tolist()
+    [1.0, 4.0]
     """
     return _extremum("min", x, axis, keepdims)
 
@@ -157,7 +223,7 @@ def _extremum(name, x, axis, keepdims):
 
 
 def _joined(x, axes):
-    """Move several axes to the end and merge them into one."""
+    """Return x with several axes moved to the end and merged into one axis."""
     axes = sorted(axes)
     rest = [a for a in range(x.ndim) if a not in axes]
     moved = x if [*rest, *axes] == list(range(x.ndim)) else transpose(x, *rest, *axes)
@@ -165,27 +231,27 @@ def _joined(x, axes):
 
 
 
-# ---- softmax and its kin
+# ---- softmax, log_softmax and logsumexp
 
 
 def top(x, axis):
-    """Return the largest value over `axis`, kept as an axis of length 1; 0 if all values are -inf.
+    """Return the largest value of an ndarray over `axis`, with keepdims; 0 if all values are -inf.
 
-    exp(x - top) does not overflow.
+    exp(x - top(x, axis)) does not overflow, and is not NaN for values of -inf.
     """
     largest = x.max(axis, keepdims=True, initial=-np.inf)
     return np.where(np.isneginf(largest), 0, largest)
 
 
 def log_softmax_of(x, axis):
-    """Return x - log(sum(exp(x))) of an ndarray over an axis."""
+    """Return x - log(sum(exp(x))) for an ndarray, with the sum over `axis`."""
     z = x - top(x, axis)
-    with np.errstate(divide="ignore"):  # log 0, of no values
+    with np.errstate(divide="ignore"):  # log 0, if the axis has length 0
         return z - numerics.log(reductions.total(numerics.exp(z), axis, keepdims=True))
 
 
 def softmax_of(x, axis):
-    """Return exp(x) / sum(exp(x)) of an ndarray over an axis."""
+    """Return exp(x) / sum(exp(x)) for an ndarray, with the sum over `axis`."""
     e = numerics.exp(x - top(x, axis))
     return e / reductions.total(e, axis, keepdims=True)
 
@@ -203,19 +269,35 @@ unary("softmax", softmax_of, _softmax_vjp, keep="out")
 
 
 def log_softmax(x: Operand, axis: int = -1) -> Tensor:
-    """Return log(softmax(x)) over an axis."""
+    """Return log(softmax(x)) over an axis, computed without overflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.log_softmax(np.array([0.0, 0.0])).data.round(4).tolist()
+    [-0.6931, -0.6931]
+    """
     return apply("log_softmax", x, axis=axis)
 
 
 def softmax(x: Operand, axis: int = -1) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over an axis."""
+    """Return exp(x) / sum(exp(x)), with the sum over an axis, computed without overflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.softmax(np.array([0.0, 0.0])).data.tolist()
+    [0.5, 0.5]
+    """
     return apply("softmax", x, axis=axis)
 
 
 def _logsumexp(wants_grad, x, axis, keepdims):
     largest = top(x, axis)
-    largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf is NaN, exp(inf) is inf
-    with np.errstate(divide="ignore"):  # log 0, of -inf alone
+    largest = np.where(np.isposinf(largest), 0, largest)  # inf - inf would be NaN, but exp(inf - 0) is inf
+    with np.errstate(divide="ignore"):  # log 0, if all values are -inf
         out = numerics.log(reductions.total(numerics.exp(x - largest), axis, keepdims=True)) + largest
     return out if keepdims else np.squeeze(out, axis), (x if wants_grad[0] else None,)
 
@@ -230,8 +312,15 @@ primitive("logsumexp", _logsumexp, _logsumexp_vjp)
 
 
 def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all axes.
+    """Return log(sum(exp(x))) over an axis, a tuple of axes, or all axes (None), computed without overflow.
 
-    Large values do not overflow. An entry of -inf contributes 0 to the sum.
+    A value of -inf contributes 0 to the sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.logsumexp(np.array([1000.0, 1000.0])).data.round(4).tolist()
+    1000.6931
     """
     return apply("logsumexp", x, axis=of_axes(axis, x.ndim), keepdims=keepdims)

@@ -1,24 +1,35 @@
-"""The backward pass, which carries gradients from seeds to leaves.
+"""The backward pass, which carries gradients from tensors back to the leaves of the tape.
 
-Each sink has one sum of gradients, held in its own cell (a list of one item). The invariant: *an array is written to
-only if the backward pass holds the only reference to its memory* (`ownership`). It follows that
+Each sink has one sum of gradients, held in a *cell*: a list whose only item is the sum. The invariant: *an array is
+written to only if the backward pass holds the only reference to its memory* (`ownership`). It follows that
 - a vjp receives a writable g if nothing else refers to g, and may overwrite it; else g is a read-only view;
 - a further gradient is added in place to a sum that nothing else refers to; else the sum becomes a new array;
-- a leaf's `grad` becomes the sum itself if nothing else refers to it, else a copy.
+- a leaf's `grad` becomes the sum itself if nothing else refers to the sum, else a copy.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from sarlite.tape.ownership import writable
-from sarlite.tape.primitives import Node
+from sarlite.tape.primitives import Gradient, Leaf, Node, Sink
 from sarlite.tape.summands import RowGradient, Summand, added
+from sarlite.types import Array
+
+Cell = list[Gradient]
+"""A list of one item, a gradient. A function that takes a cell may take the gradient out and become its only owner."""
 
 
-def reachable(sinks: Iterable[Any], since: int = -1) -> list[Node]:
-    """Return the nodes behind `sinks` that were recorded after time `since`, newest first."""
+class HasSink(Protocol):
+    """A value whose gradient flows to a sink, such as a `Tensor`."""
+
+    @property
+    def sink(self) -> Sink | None: ...
+
+
+def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
+    """Return the nodes that `sinks` depend on, themselves included, recorded after time `since`, newest first."""
     nodes: dict[int, Node] = {}
     todo = [s for s in sinks if isinstance(s, Node)]
     while todo:
@@ -30,23 +41,24 @@ def reachable(sinks: Iterable[Any], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of the gradients that have not been passed on yet, keyed by `id` of the sink.
+    """Sums of gradients during a backward pass: one for each sink whose vjp has not run yet, and for each end.
+
+    An *end* is a sink where gradients stop: a leaf, or a node recorded at or before the time `since`.
 
     Attributes
     ----------
     since : int
-        Nodes recorded at or before this time are ends, as leaves are.
     ends : dict of int to Node or Tensor
-        The ends that a gradient has reached.
+        The ends that a gradient has reached, keyed by `id(end)`.
     """
 
     def __init__(self, since: int) -> None:
         self.since = since
-        self.ends: dict[int, Any] = {}
-        self._cells: dict[int, list[Any]] = {}
+        self.ends: dict[int, Sink] = {}
+        self._cells: dict[int, Cell] = {}
 
-    def add(self, sink: Any, cell: list[Any]) -> None:
-        """Add the gradient `cell[0]`, an array or a `Summand`, at a sink. The caller must not use the cell again."""
+    def add(self, sink: Sink, cell: Cell) -> None:
+        """Add a gradient, `cell[0]`, to the sum at `sink`. The caller must not use the cell afterwards."""
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):
@@ -61,32 +73,32 @@ class Arrivals:
     def __contains__(self, node: Node) -> bool:
         return id(node) in self._cells
 
-    def take(self, node: Node) -> list[Any]:
+    def take(self, node: Node) -> Cell:
         """Remove and return the cell that holds the sum of a node's gradients."""
         return self._cells.pop(id(node))
 
-    def arrays(self) -> dict[int, np.ndarray]:
-        """Return the gradient of each end as an array, by `id` of the end."""
-        for key in self.ends:
-            _to_array(self._cells[key])
-        return {key: self._cells[key][0] for key in self.ends}
+    def arrays(self) -> dict[int, Array]:
+        """Return the gradient of each end as an array, keyed by `id(end)`."""
+        return {key: _to_array(self._cells[key]) for key in self.ends}
 
-    def leaves(self) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield each end and the cell of its gradient."""
+    def leaves(self) -> Iterator[tuple[Leaf, Cell]]:
+        """Yield each leaf that a gradient has reached, with the cell of its gradient."""
         for key, end in self.ends.items():
-            yield end, self._cells.pop(key)
+            if not isinstance(end, Node):
+                yield end, self._cells.pop(key)
 
 
 def _to_array(cell):
-    """Convert the gradient in a cell to an array."""
+    """Replace the gradient in a cell by an array, and return the array."""
     if isinstance(cell[0], Summand):
         cell[0] = cell[0].array()
     elif not isinstance(cell[0], np.ndarray):
-        cell[0] = np.asarray(cell[0])  # NumPy gives scalars for 0-d arrays, which cannot be added to
+        cell[0] = np.asarray(cell[0])  # operations on 0-d arrays return NumPy scalars, which cannot be added to
+    return cell[0]
 
 
 def _add_to(before, cell):
-    """Add the gradient in `cell` to the array in the cell `before`, in place if nobody else holds the array."""
+    """Add the gradient in `cell` to the array in the cell `before`, in place if nothing else refers to the array."""
     total = writable(before)
     if total is not None and isinstance(cell[0], Summand):
         cell[0].add_to(total)
@@ -100,16 +112,22 @@ def _add_to(before, cell):
         before[0] = added(before[0], cell[0])
 
 
-def carry(seeds: list[tuple[Any, np.ndarray]], since: int = -1, release: bool = False) -> Arrivals:
-    """Carry gradients back from tensors and return the `Arrivals` at the ends.
+def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool = False) -> Arrivals:
+    """Carry gradients back from tensors to the ends of the tape.
 
     Parameters
     ----------
-    seeds : list of (Tensor, ndarray)
+    seeds : sequence of (Tensor, ndarray)
+        Tensors, each with the gradient of the loss with respect to the tensor.
     since : int
         Nodes recorded at or before this time are ends.
     release : bool
         True to free each node's residuals once its vjp has run; then the tape cannot be used again.
+
+    Returns
+    -------
+    Arrivals
+        The gradients at the ends.
     """
     arrivals = Arrivals(since)
     for tensor, g in seeds:
@@ -132,21 +150,23 @@ def _pass(node, arrivals, release):
         if release:
             node.release()
         for sink in node.sinks:
-            cell = cells.pop(0)  # a summand that was added must not hold g any longer
+            cell = cells.pop(0)  # drops the summand of the sink before, which may refer to g
             if sink is not None and cell[0] is not None:
                 arrivals.add(sink, cell)
 
 
-def pull(seeds: list[tuple[Any, np.ndarray]], since: int = -1) -> dict[int, np.ndarray]:
-    """Carry gradients back from `seeds` and return the gradient by `id` of each end. The tape can be used again."""
+def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
+    """Carry gradients back as `carry` does, keep the tape, and return the gradients at the ends by `id(end)`."""
     return carry(seeds, since).arrays()
 
 
-def accumulate(leaf: Any, cell: list[Any]) -> None:
+def accumulate(leaf: Leaf, cell: Cell) -> None:
     """Add the gradient in a cell to a leaf's `grad`."""
     if isinstance(cell[0], RowGradient):
         leaf.add_rows(cell[0])
-    elif leaf.grad is None:
-        leaf.grad = np.array(cell[0]) if writable(cell) is None else cell[0]
+        return
+    gradient = writable(cell)
+    if leaf.grad is None:
+        leaf.grad = np.array(_to_array(cell)) if gradient is None else gradient
     else:
-        leaf.grad += cell[0]
+        leaf.grad += _to_array(cell)

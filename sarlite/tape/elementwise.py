@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -10,15 +9,29 @@ from sarlite import kernels, numerics
 from sarlite.errors import ConfigError
 from sarlite.numerics import reductions
 from sarlite.tape.apply import apply
-from sarlite.tape.pairwise import plain
+from sarlite.tape.pairwise import document, plain
 from sarlite.tape.primitives import primitive
 from sarlite.tape.tensor import Operand, Tensor
+from sarlite.types import Array
 
 
-def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -> Callable[[Operand], Tensor]:
-    """Register the primitive out = f(x) with gradient dx(g, kept, **params), and return the operation.
+def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
+    """Register the primitive out = f(x, **params), and return the operation.
 
-    `keep` names the residual `kept`: "x", "out" or "none".
+    Parameters
+    ----------
+    name : str
+        Name of the primitive and of the operation.
+    f : callable (x, **params) -> array
+    dx : callable (g, residual, **params) -> array
+        Gradient of x, given the gradient g of the output.
+    keep : {"x", "out", "none"}
+        The residual: the input, the output, or None.
+
+    Returns
+    -------
+    callable (x) -> Tensor
+        Operation for a primitive without `params`.
     """
 
     def forward(wants_grad, x, **params):
@@ -34,7 +47,6 @@ def unary(name: str, f: Callable[..., Any], dx: Callable[..., Any], keep: str) -
         return apply(name, x)
 
     operation.__name__ = name
-    operation.__doc__ = f"Return {name}(x) elementwise."
     return operation
 
 
@@ -62,14 +74,26 @@ log1p = unary("log1p", np.log1p, lambda g, x: g / (1 + x), keep="x")
 tanh = unary("tanh", np.tanh, lambda g, out: g * (1 - out * out), keep="out")
 sigmoid = unary("sigmoid", sigmoid_of, lambda g, out: g * (out * (1 - out)), keep="out")
 softplus = unary("softplus", _softplus, lambda g, x: g * sigmoid_of(x), keep="x")
-softplus.__doc__ = "Return log(1 + exp(x)) elementwise; large x do not overflow."
+
+_ZERO_ONE = "np.array([0.0, 1.0])"
+document(neg, "Return -x elementwise.", "ops.neg(np.array([1.0, -2.0]))", "[-1.0, 2.0]")
+document(abs, "Return |x| elementwise. At x = 0 the gradient is 0.", "ops.abs(np.array([1.0, -2.0]))", "[1.0, 2.0]")
+document(sqrt, "Return the square root elementwise.", "ops.sqrt(np.array([4.0, 9.0]))", "[2.0, 3.0]")
+document(exp, "Return e**x elementwise.", "ops.exp(np.array([0.0]))", "[1.0]")
+document(expm1, "Return exp(x) - 1 elementwise, accurate for x near 0.", "ops.expm1(np.array([0.0]))", "[0.0]")
+document(log, "Return the natural logarithm elementwise.", "ops.log(np.array([1.0]))", "[0.0]")
+document(log1p, "Return log(1 + x) elementwise, accurate for x near 0.", "ops.log1p(np.array([0.0]))", "[0.0]")
+document(tanh, "Return the hyperbolic tangent elementwise.", "ops.tanh(np.array([0.0]))", "[0.0]")
+document(sigmoid, "Return 1 / (1 + exp(-x)) elementwise.", "ops.sigmoid(np.array([0.0]))", "[0.5]")
+document(softplus, "Return log(1 + exp(x)) elementwise. Large x do not overflow.", "ops.softplus(np.array([1000.0]))",
+         "[1000.0]")
 
 
 # ---- powers
 
 
 def _power_vjp(g, x, exponent):
-    if exponent == 0:  # at 0 and at infinity too, where x ** -1 has no use
+    if exponent == 0:  # also at x = 0 and at infinity, where 0 * x ** -1 would be NaN
         return np.zeros_like(g)
     return g * (exponent * x ** (exponent - 1))
 
@@ -84,6 +108,7 @@ unary("exponential", lambda x, base: base**x, _exponential_vjp, keep="out")
 
 
 def _scalar(value, what):
+    """Return a scalar as a Python number; raise a TypeError for anything else."""
     value = plain(value)
     if not np.isscalar(value):
         raise TypeError(f"the {what} must be a scalar, not {type(value).__name__}")
@@ -91,12 +116,28 @@ def _scalar(value, what):
 
 
 def power(x: Operand, exponent: float) -> Tensor:
-    """Return x ** exponent for a scalar exponent."""
+    """Return x ** exponent elementwise, for a scalar exponent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.power(np.array([2.0, 3.0]), 2).data.tolist()
+    [4.0, 9.0]
+    """
     return apply("power", x, exponent=_scalar(exponent, "exponent"))
 
 
 def rpow(x: Operand, base: float) -> Tensor:
-    """Return base ** x for a scalar base, which must not be negative if the gradient is wanted."""
+    """Return base ** x elementwise, for a scalar base. The gradient is NaN for a negative base.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.rpow(np.array([1.0, 3.0]), 2).data.tolist()
+    [2.0, 8.0]
+    """
     return apply("exponential", x, base=_scalar(base, "base"))
 
 
@@ -116,23 +157,42 @@ unary("clip", lambda x, low, high: np.clip(x, low, high), _clip_vjp, keep="x")
 
 
 def clip(x: Operand, low: float | None = None, high: float | None = None) -> Tensor:
-    """Return x limited to [low, high], scalars or None for no limit. The gradient is 0 outside."""
+    """Return x limited to the interval [low, high]. The gradient is 0 for values outside of the interval.
+
+    Parameters
+    ----------
+    x : Tensor or array_like
+    low, high : scalar, optional
+        Limits; None for no limit.
+
+    Raises
+    ------
+    ConfigError
+        `low` is above `high`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.clip(np.array([-1.0, 0.5, 2.0]), 0, 1).data.tolist()
+    [0.0, 0.5, 1.0]
+    """
     low, high = (None if bound is None else _scalar(bound, "bound") for bound in (low, high))
     if low is not None and high is not None and low > high:
         raise ConfigError(f"clip's low {low} is above its high {high}")
     return apply("clip", x, low=low, high=high)
 
 
-# ---- activations. Sigmoid, tanh and the normal distribution have reached their limits long before |x| = _FAR. So a
-# factor x is bounded there, since infinity times a limit of 0 is NaN. The vjps of relu, leaky relu and elu need the
-# sign of x alone, which out has too
+# ---- activations. Sigmoid, tanh and the normal distribution equal their limits for |x| > _FAR. A factor x is bounded by
+# _FAR, because an infinite x times a limit of 0 would be NaN. The vjps of relu, leaky relu and elu need only the sign of
+# x, which is the sign of out
 
 
 _FAR = 1e4
 
 
 def _relu(x):
-    """Return max(x, 0); NaN stays NaN, and -0.0 becomes 0.0, as in `np.maximum(x, 0)`."""
+    """Return max(x, 0) of an ndarray. As in `np.maximum(x, 0)`, NaN stays NaN, and -0.0 becomes 0.0."""
     if not reductions.is_float(x) or not x.ndim:
         return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
@@ -144,7 +204,8 @@ def _relu(x):
 def _relu_vjp(g, out):
     """Return g where out > 0, else 0.
 
-    A product takes half the time of `np.where`, but turns an infinite g into NaN, so `np.where` is the fallback.
+    The product g * mask takes half the time of `np.where`, but an infinite g times 0 is NaN. So `np.where` is used if
+    the product has a value that is not finite.
     """
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -183,18 +244,46 @@ relu = unary("relu", _relu, _relu_vjp, keep="out")
 unary("leaky_relu", lambda x, slope: np.where(x > 0, x, slope * x), _leaky_relu_vjp, keep="out")
 unary("elu", _elu, _elu_vjp, keep="out")
 silu = unary("silu", lambda x: np.maximum(x, -_FAR) * sigmoid_of(x), _silu_vjp, keep="x")
-silu.__doc__ = "Return x * sigmoid(x) elementwise (Elfwing, Uchibe and Doya 2018; also swish)."
+document(relu, "Return max(x, 0) elementwise.", "ops.relu(np.array([-1.0, 2.0]))", "[0.0, 2.0]")
+document(silu, "Return x * sigmoid(x) elementwise, also called swish (Elfwing, Uchibe and Doya 2018).",
+         "ops.silu(np.array([0.0]))", "[0.0]")
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
-    """Return x where x > 0, else slope * x, for a slope >= 0."""
+    """Return x where x > 0, else slope * x, elementwise.
+
+    Raises
+    ------
+    ConfigError
+        The slope is negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.leaky_relu(np.array([-1.0, 2.0]), 0.5).data.tolist()
+    [-0.5, 2.0]
+    """
     if not slope >= 0:
         raise ConfigError(f"leaky_relu's slope is {slope}, but must not be negative")
     return apply("leaky_relu", x, slope=float(slope)) if slope else relu(x)  # 0 * inf is NaN
 
 
 def elu(x: Operand, alpha: float = 1.0) -> Tensor:
-    """Return x where x > 0, else alpha * (exp(x) - 1), for an alpha >= 0."""
+    """Return x where x > 0, else alpha * (exp(x) - 1), elementwise.
+
+    Raises
+    ------
+    ConfigError
+        `alpha` is negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.elu(np.array([-1.0, 2.0])).data.round(4).tolist()
+    [-0.6321, 2.0]
+    """
     if not alpha >= 0:
         raise ConfigError(f"elu's alpha is {alpha}, but must not be negative")
     return apply("elu", x, alpha=float(alpha)) if alpha else relu(x)  # 0 * inf is NaN
@@ -234,5 +323,23 @@ unary("gelu_tanh", _gelu_tanh, _gelu_tanh_vjp, keep="x")
 
 
 def gelu(x: Operand, approximate: bool = False) -> Tensor:
-    """Return x * P(Z <= x), Z standard normal: exactly, or by Hendrycks and Gimpel's (2016) formula with tanh."""
+    """Return x * P(Z <= x) elementwise, where Z is a standard normal variable.
+
+    Parameters
+    ----------
+    x : Tensor or array_like
+    approximate : bool
+        True for the approximation with tanh.
+
+    References
+    ----------
+    Hendrycks and Gimpel, "Gaussian Error Linear Units (GELUs)" (2016).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.gelu(np.array([0.0, 1.0])).data.round(4).tolist()
+    [0.0, 0.8413]
+    """
     return apply("gelu_tanh" if approximate else "gelu", x)

@@ -1,47 +1,57 @@
-"""A check of vjps against finite differences."""
+"""A check of gradients against finite differences."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
 from sarlite.tape.backward import pull
 from sarlite.tape.recording import no_grad
-from sarlite.tape.tensor import Tensor
+from sarlite.tape.tensor import Operand, Tensor
 
 
-def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1e-6, rtol: float = 1e-6,
+def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
-    """Check the gradient of L = sum(c * f(*inputs)), for a random c, against (L(x + eps v) - L(x - eps v)) / (2 eps).
+    """Check the gradients of a function against central finite differences; return nothing if they agree.
+
+    The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
+    compared with (L(x + eps v) - L(x - eps v)) / (2 eps).
 
     Parameters
     ----------
     f : callable
-        Takes the inputs as Tensors and returns a Tensor of any shape. Called twice, it must return the same values.
-    inputs : sequence of arrays or Tensors of float64
-        Arrays are copied. The data of Tensors, such as a module's parameters, is changed in place and put back. Tensors
-        without `requires_grad` are not checked.
+        Takes the inputs as Tensors and returns a Tensor of any shape. Two calls must return the same values.
+    inputs : iterable of float64 arrays or Tensors
+        Arrays are copied. The data of Tensors, such as a module's parameters, are changed in place during the check and
+        restored. Tensors without `requires_grad` are not checked.
     eps : float
-        Step; away from kinks, central differences of order-one values are good to about 1e-9 at 1e-6.
+        Step. With 1e-6, differences of values of order one are accurate to about 1e-9, except at kinks.
     rtol, atol : float
-        Allowed: |vjp - difference| <= atol + rtol * max(|vjp|, |difference|).
+        Tolerances: |gradient - difference| <= atol + rtol * max(|gradient|, |difference|).
     directions : int
-        Random directions v for each input.
+        Number of random directions v for each input.
     entries : int
-        Inputs of at most this size are checked in each entry too.
+        An input with at most this many values is also checked in each value alone.
     seed : int
+        Seed of c and of the directions.
 
     Raises
     ------
     AssertionError
-        Naming the input, the entry or direction, and both values.
+        A gradient is wrong. The message names the input, the value or direction, and both numbers.
     TypeError
-        If an input is not float64.
+        An input is not float64.
 
     Notes
     -----
-    Calls `f` 2 * directions times for each input, and 2 more for each entry.
-    Not meant for collective functions: the ranks' inputs would have to be moved together.
+    Calls `f` 2 * directions times for each input, and twice for each value that is checked alone. Not for collective
+    functions, whose inputs would have to be moved on all ranks together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import gradcheck
+    >>> from sarlite.tape import ops
+    >>> gradcheck(lambda x: ops.sigmoid(x * x), [np.array([0.5, -2.0])])
     """
     rng = np.random.default_rng(seed)
     tensors = [x if isinstance(x, Tensor) else Tensor(np.array(x), requires_grad=True) for x in inputs]
@@ -53,7 +63,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1
     grads = _gradients(out, weights, tensors)
 
     def slope(t, v):
-        """Return the central difference of L along v for the input `t`."""
+        """Return the central difference of L with respect to the input `t` along v."""
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
     for i, t in enumerate(tensors):
@@ -63,11 +73,11 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Any], *, eps: float = 1
 
 
 def _gradients(out, weights, tensors):
-    """Return one gradient for each tensor, without changing any `grad`."""
-    found = pull([(out, weights)])
+    """Return the gradient of each tensor, without changing any `grad`."""
+    by_sink = pull([(out, weights)])
     grads = []
     for i, t in enumerate(tensors):
-        g = np.asarray(found.get(id(t.sink), np.zeros(t.shape)))
+        g = np.asarray(by_sink.get(id(t.sink), np.zeros(t.shape)))
         assert g.shape == t.shape, f"input {i} has shape {t.shape}, but its gradient {g.shape}"
         assert g.dtype == t.dtype, f"input {i} has dtype {t.dtype}, but its gradient {g.dtype}"
         grads.append(g)
@@ -75,6 +85,7 @@ def _gradients(out, weights, tensors):
 
 
 def _loss_at(f, tensors, t, step, weights):
+    """Return the loss with `step` added to the values of tensor `t`."""
     before = t._data.copy()
     try:
         t._data[...] = before + step
@@ -85,7 +96,7 @@ def _loss_at(f, tensors, t, step, weights):
 
 
 def _probes(rng, shape, directions, entries):
-    """Yield (name, v): random directions, then unit vectors if the input is small."""
+    """Yield (name, direction v): random directions, then all unit vectors if the input has few values."""
     size = int(np.prod(shape))
     for k in range(directions if size else 0):
         yield f"direction {k}", rng.standard_normal(shape)
@@ -97,6 +108,6 @@ def _probes(rng, shape, directions, entries):
 
 
 def _compare(where, analytic, numeric, rtol, atol):
-    # written so that a NaN on either side fails
+    # `not <=` instead of `>`, so that NaN fails
     if not abs(analytic - numeric) <= atol + rtol * max(abs(analytic), abs(numeric)):
         raise AssertionError(f"{where}: the vjp gives {analytic:.12g}, finite differences {numeric:.12g}")

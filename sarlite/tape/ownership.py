@@ -1,23 +1,27 @@
 """Ownership of arrays: the holder of the only reference to an array's memory may write to it."""
 
 import sys
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
+from sarlite.types import Array
 
-def is_sole(cell: list[np.ndarray]) -> bool:
-    """Return True if nothing but `cell` refers to the memory of the array `cell[0]`.
+
+def is_sole(cell: Sequence[object]) -> bool:
+    """Return True if `cell[0]` is an array and nothing but `cell` refers to the array's memory.
 
     Parameters
     ----------
-    cell : list
-        The array is its first item. The caller must not hold the array under a name of its own.
+    cell : sequence
+        The array is the first item. The caller must hold no other reference to the array, such as a local variable.
 
     Notes
     -----
-    Counts references, as NumPy itself does before it reuses the memory of a temporary array. A view has the only
-    reference to its memory if nothing else refers to the view or to the array that owns the memory. Arrays on memory
-    that another library owns are never sole.
+    The function counts references, as NumPy does before it reuses the memory of a temporary array. A view is the only
+    reference to its memory if nothing else refers to the view or to the array that owns the memory. The result is
+    False for memory that another library owns.
 
     Measured on the minibatch and full-batch benchmarks: with a new array for each sum of gradients instead, memory
     rises by 11 to 30 % and time by 0 to 4 %.
@@ -33,14 +37,14 @@ def is_sole(cell: list[np.ndarray]) -> bool:
     False
     """
     if type(cell[0]) is np.ndarray and not cell[0].size:
-        return cell[0].flags.writeable  # there are no values to share
+        return cell[0].flags.writeable  # an empty array shares no values
     if type(cell[0]) is not np.ndarray or any(not step and n > 1 for step, n in zip(cell[0].strides, cell[0].shape)):
-        return False  # the elements of a broadcast array share memory with each other
+        return False  # values of a broadcast array share memory with each other
     return _references(cell) in (_OF_ARRAY, _OF_VIEW)
 
 
 def _references(cell):
-    """Return the numbers of references to the array `cell[0]` and to the array that it is a view of."""
+    """Return the reference counts of the array `cell[0]` and of the array that owns its memory; 0 without such one."""
     base = cell[0].base
     if base is None:
         return sys.getrefcount(cell[0]), 0
@@ -49,13 +53,15 @@ def _references(cell):
     return sys.getrefcount(cell[0]), sys.getrefcount(base)
 
 
-_OF_ARRAY, _OF_VIEW = _references([np.empty(1)]), _references([np.empty(2)[1:]])  # Python versions count differently
+# counts of a sole array and of a sole view, measured because Python versions count differently
+_OF_ARRAY, _OF_VIEW = _references([np.empty(1)]), _references([np.empty(2)[1:]])
 
 
-def writable(cell: list[np.ndarray]) -> np.ndarray | None:
-    """Return the array `cell[0]`, made writable, if `cell` is its sole owner, else None."""
+def writable(cell: Sequence[object]) -> Array | None:
+    """Return the array `cell[0]`, made writable, if nothing but `cell` refers to its memory, else None."""
     if not is_sole(cell):
         return None
-    if not cell[0].flags.writeable:  # a view that was lent while the memory had another owner
-        cell[0].flags.writeable = True
-    return cell[0]
+    array = cast(Array, cell[0])
+    if not array.flags.writeable:  # `backward` made the view read-only while the memory had another owner
+        array.flags.writeable = True
+    return array

@@ -1,11 +1,11 @@
-"""Dtypes, broadcasting, and elementwise operations on pairs: + - * /, maximum, where, comparisons.
+"""Dtypes, broadcasting, and elementwise operations on two operands: + - * /, maximum, where, comparisons.
 
-A float32 operand is never widened: Python and NumPy scalars take the tensor's dtype, integer and bool arrays are
-cast to it, and two arrays of different float dtypes are an error.
+Operands are never widened from float32 to float64. Python and NumPy scalars take the dtype of the float operand,
+integer and bool arrays are cast to that dtype, and operands of different float dtypes raise a ShapeError.
 """
 
-from collections.abc import Callable
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import overload
 
 import numpy as np
 
@@ -16,13 +16,19 @@ from sarlite.tape.primitives import primitive
 from sarlite.tape.recording import no_grad
 from sarlite.tape.summands import added
 from sarlite.tape.tensor import Operand, Tensor, as_array
-from sarlite.types import DType
+from sarlite.types import Array, DType
 
 # ---- dtypes and broadcasting
 
 
 def operands(*values):
-    """Cast values to the one float dtype among them; a float array is never widened."""
+    """Return a list of the values, where integer and bool arrays are cast to the float dtype among the values.
+
+    Raises
+    ------
+    ShapeError
+        The values have several float dtypes.
+    """
     values = [plain(v) for v in values]
     dtypes = {v.dtype for v in values if is_float(v)}
     if len(dtypes) > 1:
@@ -32,8 +38,11 @@ def operands(*values):
     return [v if is_float(v) or not hasattr(v, "dtype") else astype(v, *dtypes) for v in values]
 
 
-def plain(value: Any) -> Any:
-    """Convert NumPy scalars to Python scalars, which do not widen arrays, and lists to arrays."""
+def plain(value: object) -> Tensor | Array | float:
+    """Return tensors and arrays unchanged, NumPy scalars as Python scalars, and lists as arrays.
+
+    Unlike NumPy scalars, Python scalars do not widen arrays.
+    """
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     return value if isinstance(value, (Tensor, bool, int, float)) else as_array(value)
@@ -42,9 +51,19 @@ def plain(value: Any) -> Any:
 @overload
 def astype(x: Tensor, dtype: DType) -> Tensor: ...
 @overload
-def astype(x: Any, dtype: DType) -> Any: ...
-def astype(x: Any, dtype: DType) -> Any:
-    """Cast `x`. The gradient is cast back between float dtypes; casts from or to other dtypes have no gradient."""
+def astype(x: Array | float | Sequence[object], dtype: DType) -> Array: ...
+def astype(x: object, dtype: DType) -> Tensor | Array:
+    """Return `x` cast to `dtype`: a Tensor for a Tensor, else an array.
+
+    Between float dtypes the gradient is cast back. Casts from or to other dtypes have no gradient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import Tensor, ops
+    >>> ops.astype(Tensor(np.array([1.5, 2.0])), np.float32).dtype
+    dtype('float32')
+    """
     if not isinstance(x, Tensor):
         return np.asarray(x, dtype)
     if x.dtype == dtype:
@@ -65,20 +84,29 @@ primitive(
 # ---- pairs: out = f(a, b)
 
 
-def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[..., Any],
-         keep_a: Callable[[Any], bool], keep_b: Callable[[Any], bool]) -> Callable[[Operand, Operand], Tensor]:
+def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Callable[..., Array],
+         keep_a: Callable[[Sequence[bool]], bool],
+         keep_b: Callable[[Sequence[bool]], bool]) -> Callable[[Operand, Operand], Tensor]:
     """Register the primitive out = f(a, b), with broadcasting, and return the operation.
 
     Parameters
     ----------
-    da, db : callable (g, a, b) -> gradient, before `unbroadcast`
-    keep_a, keep_b : callable
-        Given `wants_grad`, return True if a gradient will read a (b).
+    name : str
+        Name of the primitive and of the operation.
+    f : callable (a, b) -> array
+    da, db : callable (g, a, b) -> array
+        Gradients of a and of b, given the gradient g of the output, all in the broadcast shape.
+    keep_a, keep_b : callable (wants_grad) -> bool
+        Return True if a gradient that is wanted reads the values of a (of b).
+
+    Returns
+    -------
+    callable (a, b) -> Tensor
     """
 
     def forward(wants_grad, a, b):
-        kept = (a if keep_a(wants_grad) else None, b if keep_b(wants_grad) else None)
-        return np.asarray(f(a, b)), (*kept, np.shape(a), np.shape(b))
+        residuals = (a if keep_a(wants_grad) else None, b if keep_b(wants_grad) else None)
+        return np.asarray(f(a, b)), (*residuals, np.shape(a), np.shape(b))
 
     def vjp(g, wants_grad, residuals):
         a, b, shape_a, shape_b = residuals
@@ -93,8 +121,20 @@ def pair(name: str, f: Callable[..., Any], da: Callable[..., Any], db: Callable[
         return apply(name, *operands(a, b))
 
     operation.__name__ = name
-    operation.__doc__ = f"Return {name}(a, b) elementwise."
     return operation
+
+
+def document(operation: Callable[..., Tensor], summary: str, call: str, result: str) -> None:
+    """Give an operation a docstring: a summary and an example, a call of `ops.<name>` and its printed values."""
+    operation.__doc__ = f"""{summary}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> {call}.data.tolist()
+    {result}
+    """
 
 
 def _never(wants_grad):
@@ -112,26 +152,39 @@ def _second(wants_grad):
 add = pair("add", added, lambda g, a, b: g, lambda g, a, b: g, _never, _never)
 sub = pair("sub", np.subtract, lambda g, a, b: g, lambda g, a, b: -g, _never, _never)
 pair("mul", np.multiply, lambda g, a, b: g * b, lambda g, a, b: g * a, _second, _first)
-# not by b * b, which could underflow
+# the gradient of b is not divided by b * b, which could underflow
 div = pair("div", np.divide, lambda g, a, b: g / b, lambda g, a, b: -(g / b) * (a / b), _second, any)
 maximum = pair("maximum", np.maximum, lambda g, a, b: np.where(a >= b, g, 0), lambda g, a, b: np.where(a >= b, 0, g),
                any, any)
 minimum = pair("minimum", np.minimum, lambda g, a, b: np.where(a <= b, g, 0), lambda g, a, b: np.where(a <= b, 0, g),
                any, any)
-maximum.__doc__ = "Return the larger of a and b elementwise; where they are equal, a gets the gradient."
-minimum.__doc__ = "Return the smaller of a and b elementwise; where they are equal, a gets the gradient."
+document(add, "Return a + b elementwise, with broadcasting.", "ops.add(np.array([1.0, 2.0]), 3.0)", "[4.0, 5.0]")
+document(sub, "Return a - b elementwise, with broadcasting.", "ops.sub(np.array([1.0, 2.0]), 3.0)", "[-2.0, -1.0]")
+document(div, "Return a / b elementwise, with broadcasting.", "ops.div(np.array([1.0, 2.0]), 4.0)", "[0.25, 0.5]")
+document(maximum, "Return the larger of a and b elementwise. Where a = b, a receives the gradient.",
+         "ops.maximum(np.array([1.0, 5.0]), 3.0)", "[3.0, 5.0]")
+document(minimum, "Return the smaller of a and b elementwise. Where a = b, a receives the gradient.",
+         "ops.minimum(np.array([1.0, 5.0]), 3.0)", "[1.0, 3.0]")
 
 
 def mul(a: Operand, b: Operand) -> Tensor:
-    """Return a * b elementwise.
+    """Return a * b elementwise, with broadcasting.
 
     Raises
     ------
     TypeError
-        Of an `np.matrix`, whose own `*` is the matrix product.
+        An operand is an `np.matrix`, whose own `*` is the matrix product.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.mul(np.array([1.0, 2.0]), 3.0).data.tolist()
+    [3.0, 6.0]
     """
     if isinstance(a, np.matrix) or isinstance(b, np.matrix):
-        raise TypeError("* of a tensor and an np.matrix: np.asarray(matrix) has an elementwise product, @ is the other")
+        raise TypeError("* of a tensor and an np.matrix is ambiguous: convert the matrix by np.asarray for the "
+                        "elementwise product, or use @ for the matrix product")
     return apply("mul", *operands(a, b))
 
 
@@ -152,7 +205,15 @@ primitive("where", _where, _where_vjp)
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
-    """Return a where `condition` (bool array or Tensor) is true, else b."""
+    """Return a where `condition`, a bool array or Tensor, is True, else b; elementwise, with broadcasting.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.where(np.array([True, False]), np.array([1.0, 2.0]), 0.0).data.tolist()
+    [1.0, 0.0]
+    """
     condition = condition if isinstance(condition, Tensor) else as_array(condition)
     return apply("where", condition, *operands(a, b))
 
@@ -160,8 +221,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 # ---- without gradient
 
 
-def _constant(name: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Register the function f, whose result has no gradient, and return the operation."""
+def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Callable[..., Tensor]:
+    """Register the NumPy function f, whose result has no gradient, and return the operation, with an example."""
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:
@@ -169,12 +230,17 @@ def _constant(name: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
             return apply(name, *operands(*values))
 
     operation.__name__ = name
-    operation.__doc__ = f"Return {name} elementwise, as NumPy's function of this name; it has no gradient."
+    document(operation, f"Return `numpy.{name}` of the operands, elementwise; the result has no gradient.", call, result)
     return operation
 
 
-greater, greater_equal = _constant("greater", np.greater), _constant("greater_equal", np.greater_equal)
-less, less_equal = _constant("less", np.less), _constant("less_equal", np.less_equal)
-equal, not_equal = _constant("equal", np.equal), _constant("not_equal", np.not_equal)
-bitwise_and, bitwise_or = _constant("bitwise_and", np.bitwise_and), _constant("bitwise_or", np.bitwise_or)
-invert = _constant("invert", np.invert)
+_TWO, _MASK = "np.array([1, 2])", "np.array([True, False])"
+greater = _constant("greater", np.greater, f"ops.greater({_TWO}, 1)", "[False, True]")
+greater_equal = _constant("greater_equal", np.greater_equal, f"ops.greater_equal({_TWO}, 2)", "[False, True]")
+less = _constant("less", np.less, f"ops.less({_TWO}, 2)", "[True, False]")
+less_equal = _constant("less_equal", np.less_equal, f"ops.less_equal({_TWO}, 1)", "[True, False]")
+equal = _constant("equal", np.equal, f"ops.equal({_TWO}, 1)", "[True, False]")
+not_equal = _constant("not_equal", np.not_equal, f"ops.not_equal({_TWO}, 1)", "[False, True]")
+bitwise_and = _constant("bitwise_and", np.bitwise_and, f"ops.bitwise_and({_MASK}, True)", "[True, False]")
+bitwise_or = _constant("bitwise_or", np.bitwise_or, f"ops.bitwise_or({_MASK}, True)", "[True, True]")
+invert = _constant("invert", np.invert, f"ops.invert({_MASK})", "[False, True]")

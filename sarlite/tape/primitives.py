@@ -2,40 +2,44 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol, Union
 
 from sarlite.numerics import current
 from sarlite.numerics.placement import Placement
 from sarlite.tape.recording import now, state
+from sarlite.tape.summands import RowGradient, Summand
+from sarlite.types import Array
+
+Gradient = Array | Summand
+"""A gradient as a vjp returns it: an array, or a compact form that can become an array."""
 
 
 class Primitive(NamedTuple):
-    """A row of the table: a pair of functions over arrays.
+    """An entry of the table of primitives: a pair of functions over arrays.
 
     Attributes
     ----------
     forward : callable
         forward(wants_grad, *arrays, **params) returns (output, residuals). `wants_grad[i]` is True if input i wants a
-        gradient, so that a primitive keeps only the residuals that it will use.
+        gradient, so that a primitive keeps only the residuals that its vjp will use.
     vjp : callable or None
-        vjp(g, wants_grad, residuals, **params) returns a gradient for each input: an array, a `Summand`, or None. A
-        vjp may overwrite g if g is writable. None for a primitive without gradient.
+        Vector-Jacobian product: vjp(g, wants_grad, residuals, **params) returns a gradient for each input, an array, a
+        `Summand`, or None. A vjp may overwrite g if g is writable. None for a primitive without gradient.
     """
 
-    forward: Callable[..., Any]
-    vjp: Callable[..., Any] | None
+    forward: Callable[..., tuple[Array, Sequence[object]]]
+    vjp: Callable[..., Sequence[Gradient | None]] | None
 
 
 PRIMITIVES: dict[str, Primitive] = {}
-"""The table primitive -> vjp."""
+"""The table of primitives by name."""
 OPERATIONS: dict[str, Callable[..., Any]] = {}
-"""Dense operations by name: what the operators and methods of `Tensor` call."""
+"""Dense operations by name, which the operators and methods of `Tensor` call. `ops` fills the table."""
 
 
-def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | None) -> None:
-    """Register a primitive in the table.
+def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
+              vjp: Callable[..., Sequence[Gradient | None]] | None) -> None:
+    """Register a primitive in the table `PRIMITIVES`.
 
     Parameters
     ----------
@@ -46,7 +50,7 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
     Raises
     ------
     ValueError
-        If the table has a primitive of this name.
+        The table has a primitive with this name.
 
     Examples
     --------
@@ -69,13 +73,14 @@ def primitive(name: str, forward: Callable[..., Any], vjp: Callable[..., Any] | 
 
 
 class Changes:
-    """Counter of changes to a tensor's values, shared with the tensor's views and with detached tensors.
+    """Counter of changes to a tensor's values, which the tensor shares with its views and with detached tensors.
 
     Attributes
     ----------
     count : int
+        Number of changes so far.
     shape : tuple of int
-        The shape of the tensor, for error messages.
+        Shape of the tensor, for error messages.
     lost : bool
         True if a primitive's result was written over the values.
     """
@@ -86,10 +91,24 @@ class Changes:
         self.count, self.shape, self.lost = count, shape, False
 
     def check(self) -> None:
-        """Raise RuntimeError if another result was written over the values."""
+        """Raise a RuntimeError if a primitive's result was written over the values."""
         if self.lost:
             raise RuntimeError(f"the values of a tensor of shape {self.shape} are gone: another operation's result was "
                                "written over them, as add_to= and overwrite= do. Use that result, or leave these out")
+
+
+class Leaf(Protocol):
+    """A tensor without history that wants a gradient; `Tensor` documents the members."""
+
+    grad: Array | None
+    time: int
+    _changes: Changes
+
+    def add_rows(self, gradient: RowGradient) -> None: ...
+
+
+Sink = Union["Node", Leaf]
+"""A receiver of gradients: the node that computed a tensor, or a leaf itself."""
 
 
 class Node:
@@ -97,40 +116,47 @@ class Node:
 
     Attributes
     ----------
-    sinks : list of Node, Tensor (a leaf) or None
-        Where the gradient of each input goes.
+    name : str
+        Name of the primitive.
+    sinks : list of Node, Tensor or None
+        Receiver of the gradient of each input: the node that computed the input, or the input itself if it is a leaf;
+        None for an input that wants no gradient.
     wants_grad : tuple of bool
         True for each input that has a sink.
+    residuals : sequence, or None
+        Values that the forward pass kept for the vjp; None after `release`.
+    params : dict, or None
+        Keyword arguments of the primitive's functions; None after `release`.
     volatile : bool
         True if a residual may depend on remote rows.
     changes : Changes
-        The changes of the result.
+        Counter of changes of the result.
     read : tuple of (Changes, int)
-        The changes of each tensor whose values the vjp will read, and their count when the node was recorded.
+        Counter of each tensor whose values the vjp may read, with the count at the time of recording.
     placement : Placement
-        The placement of the result.
+        Placement of the result.
     numerics : Numerics or None
-        The numerics of the forward pass, which the vjp uses too.
+        Numerics of the forward pass, which the vjp uses too.
     time : int
-        When the node was recorded; see `recording.now`.
+        Time of recording; see `recording.now`.
     """
 
     __slots__ = ("name", "sinks", "wants_grad", "residuals", "params", "time", "volatile", "changes", "read",
                  "placement", "numerics", "__weakref__")
 
-    def __init__(self, name: str, sinks: list[Any], wants_grad: tuple[bool, ...], residuals: Sequence[Any],
-                 params: dict[str, Any], *, volatile: bool, changes: Changes, read: tuple[tuple[Changes, int], ...],
-                 placement: Placement) -> None:
+    def __init__(self, name: str, sinks: list[Sink | None], wants_grad: tuple[bool, ...],
+                 residuals: Sequence[object], params: dict[str, object], *, volatile: bool, changes: Changes,
+                 read: tuple[tuple[Changes, int], ...], placement: Placement) -> None:
         self.name, self.sinks, self.wants_grad, self.changes, self.read = name, sinks, wants_grad, changes, read
-        self.residuals: Sequence[Any] | None = residuals
-        self.params: dict[str, Any] | None = params
+        self.residuals: Sequence[object] | None = residuals
+        self.params: dict[str, object] | None = params
         self.volatile, self.placement = volatile, placement
         self.numerics, self.time = current(), now()
 
-    def vjp(self, cell: list[np.ndarray]) -> Sequence[Any]:
-        """Return a gradient for each sink.
+    def vjp(self, cell: list[Gradient]) -> Sequence[Gradient | None]:
+        """Return a gradient for each sink, given a list of one item, the gradient of the result.
 
-        The gradient of the result is removed from `cell`, so that only the vjp refers to it.
+        The gradient is removed from `cell`, so that only the vjp refers to the gradient and may overwrite it.
         """
         self.check()
         function = PRIMITIVES[self.name].vjp
@@ -139,13 +165,13 @@ class Node:
 
     @contextmanager
     def backward_context(self) -> Iterator[None]:
-        """Enter the numerics of the forward pass, where observers see the vjp."""
+        """Return the context for the node's vjp: the numerics of the forward pass, and the observers' contexts."""
         numerics = nullcontext() if self.numerics is None else self.numerics.backward(self)
         with watched("backward", self.name, self.params), numerics:
             yield
 
     def check(self) -> None:
-        """Raise RuntimeError if the residuals are freed or if values that the vjp reads have changed since."""
+        """Raise a RuntimeError if the residuals are freed, or if values that the vjp reads changed after recording."""
         if self.residuals is None:
             raise RuntimeError(f"the tape of {self.name!r} was already used by backward(); "
                                "its first call takes retain_graph=True")
@@ -162,11 +188,14 @@ class Node:
         self.read = ()
 
 
-def watched(way: str, name: str, params: dict[str, Any] | None) -> AbstractContextManager[Any]:
-    """Return the contexts of all observers around one call; `way` is "forward" or "backward"."""
+def watched(direction: str, name: str, params: dict[str, object] | None) -> AbstractContextManager[object]:
+    """Return a context that encloses one call of a primitive in the contexts of all observers.
+
+    `direction` is "forward" or "backward", the method of `Observer` that returns the context.
+    """
     if not state.observers:
         return nullcontext()
     with ExitStack() as stack:
         for observer in state.observers:
-            stack.enter_context(getattr(observer, way)(name, params))
+            stack.enter_context(getattr(observer, direction)(name, params))
         return stack.pop_all()

@@ -1,16 +1,16 @@
-"""Contexts that control recording and observers. Each context affects only the thread that enters it."""
+"""Contexts that turn recording on and off, and observers of operations. A context affects only its own thread."""
 
 import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """Recording state of this thread. Only the contexts below change it."""
+    """Recording state of this thread, which only the contexts of this module change."""
 
     grad = True
     retained = False
@@ -23,6 +23,7 @@ state = _State()
 
 @contextmanager
 def _set(name, value):
+    """Set one attribute of the state inside the context, and restore it afterwards."""
     before = getattr(state, name)
     setattr(state, name, value)
     try:
@@ -32,31 +33,43 @@ def _set(name, value):
 
 
 def now() -> int:
-    """Return a time after everything recorded so far and before everything recorded later."""
+    """Return a time: an integer larger than all times returned before, which orders nodes and tensors."""
     return next(_clock)
 
 
 def grad_enabled() -> bool:
+    """Return True if this thread records operations on the tape."""
     return state.grad
 
 
 def set_grad(enabled: bool) -> AbstractContextManager[None]:
-    """Return a context that turns the recording of operations on or off."""
+    """Return a context that turns the recording of this thread's operations on or off."""
     return _set("grad", enabled)
 
 
 def no_grad() -> AbstractContextManager[None]:
-    """Return a context that turns the recording of operations off."""
+    """Return a context without recording: results of operations have `requires_grad` False, and keep no residuals.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Tensor, no_grad
+    >>> x = Tensor(np.ones(2), requires_grad=True)
+    >>> with no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
     return set_grad(False)
 
 
 def retained() -> bool:
-    """Return True if the current backward pass may run again. A vjp must then leave its residuals unchanged."""
+    """Return True during a backward pass that may run again. A vjp must then leave its residuals unchanged."""
     return state.retained
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return a context for a backward pass; `again` is True if the pass may run again."""
+    """Return the context of a backward pass, where `retained()` is `again`: True if the pass may run again."""
     return _set("retained", again)
 
 
@@ -64,37 +77,61 @@ def retaining(again: bool) -> AbstractContextManager[None]:
 
 
 class Application(NamedTuple):
-    """One run of a primitive, for an observer: `inputs` are tensors and arrays as given, `result` is a tensor."""
+    """One application of a primitive, as an observer receives it.
+
+    Attributes
+    ----------
+    name : str
+        Name of the primitive.
+    inputs : tuple of Tensor, array, number or None
+    params : dict
+        Keyword arguments of the primitive's functions.
+    wants_grad : tuple of bool
+        True for each input, and then for each further sink, that wants a gradient.
+    result : Tensor
+    """
 
     name: str
-    inputs: tuple
-    params: dict
-    wants_grad: tuple
-    result: Any
+    inputs: tuple[object, ...]
+    params: dict[str, object]
+    wants_grad: tuple[bool, ...]
+    result: object
 
 
 class Observer:
     """Observer of the primitives that this thread runs. A subclass overrides the methods for the events it needs.
 
     Calls nest if a primitive runs other primitives, as an aggregation with a Python message does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import Tensor
+    >>> class Printer(Observer):
+    ...     def applied(self, application):
+    ...         print(application.name)
+    >>> with observed(Printer()):
+    ...     _ = (Tensor(np.ones(2)) * 2).sum()
+    mul
+    sum
     """
 
-    def forward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
-        """Return a context to enter while the primitive computes."""
+    def forward(self, name: str, params: dict[str, object]) -> AbstractContextManager[object]:
+        """Return a context that is active while the primitive `name` computes its result."""
         return nullcontext()
 
-    def backward(self, name: str, params: dict[str, Any]) -> AbstractContextManager[Any]:
-        """Return a context to enter while the primitive's vjp computes."""
+    def backward(self, name: str, params: dict[str, object]) -> AbstractContextManager[object]:
+        """Return a context that is active while the vjp of the primitive `name` computes."""
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Receive an application that was just recorded, or only computed under `no_grad`."""
+        """Receive an application after its result is computed, whether it was recorded or not."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
-    """Return a context that registers `observer` for the operations of this thread.
+    """Return a context inside which `observer` receives the operations of this thread.
 
-    The contexts of observers that are already registered enclose those of `observer`.
+    If several observers are registered, the contexts that they return are nested, the first observer's outermost.
     """
     return _set("observers", (*state.observers, observer))
 
@@ -111,10 +148,10 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Yield a `Reads`; its `seen` becomes True when this thread reads the values of a volatile tensor.
+    """Return a context whose `Reads.seen` becomes True when this thread reads the values of a volatile tensor.
 
-    Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot follow
-    values that were read, so results that are computed with them count as dependent on remote rows (case 2).
+    Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot record
+    computations with such values, so the message counts as dependent on remote rows (case 2).
     """
     reads = Reads()
     with _set("readers", (*state.readers, reads)):

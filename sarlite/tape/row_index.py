@@ -7,12 +7,12 @@ from sarlite.tape.tensor import as_array
 
 
 def selected_rows(name, rows, n_rows):
-    """Return the row numbers of a selection that a user made; see `row_numbers` for parameters and other errors.
+    """Return the row numbers of a user's selection, as `row_numbers` does, but refuse a mask of integers.
 
     Raises
     ------
     DataError
-        `n_rows` integers 0 and 1, which are a mask of another dtype than bool.
+        `rows` are `n_rows` integers 0 and 1, which look like a mask but would select rows 0 and 1 repeatedly.
     """
     array = None if isinstance(rows, slice) else as_array(rows)
     is_mask = array is not None and n_rows > 2 and array.shape == (n_rows,) and array.dtype.kind in "iu"
@@ -30,9 +30,10 @@ def row_numbers(name, rows, n_rows):
     name : str
         Name of the selection in error messages.
     rows : (n_rows,) array of bools, slice, range, or (k,) array of integers in [0, n_rows)
-        Bools select the rows where they are true. Integers select rows in their own order. An empty sequence selects no
-        rows.
+        A mask selects the rows where it is True. Integers select rows in the order of the integers. An empty sequence
+        selects no rows.
     n_rows : int
+        Number of rows to select from.
 
     Returns
     -------
@@ -41,8 +42,15 @@ def row_numbers(name, rows, n_rows):
 
     Raises
     ------
-    ShapeError, DataError
-        Another kind or shape; a number out of range.
+    ShapeError
+        `rows` have another dtype or shape.
+    DataError
+        A row number is out of range.
+
+    Examples
+    --------
+    >>> row_numbers("rows", [True, False, True], 3), row_numbers("rows", slice(1, None), 3)
+    (array([0, 2]), array([1, 2]))
     """
     if isinstance(rows, slice):
         try:

@@ -7,13 +7,18 @@ a gradient of a few rows of 200,000 learned rows takes 7 times the memory.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from types import EllipsisType
+from typing import SupportsIndex, cast
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.numerics import rank_invariant
 from sarlite.numerics.reductions import product, scatter_rows
+from sarlite.types import Array
+
+IndexPart = SupportsIndex | slice | EllipsisType | None
+"""One item of an index that selects a view of an array."""
 
 
 class Summand(ABC):
@@ -61,7 +66,7 @@ class SliceGradient(Summand):
         The shape of x.
     """
 
-    def __init__(self, index: Any, g: np.ndarray, shape: tuple[int, ...]) -> None:
+    def __init__(self, index: IndexPart | tuple[IndexPart, ...], g: Array, shape: tuple[int, ...]) -> None:
         self.index, self.g, self.shape = index, g, shape
 
     def array(self) -> np.ndarray:
@@ -71,14 +76,14 @@ class SliceGradient(Summand):
 
     def add_to(self, total: np.ndarray) -> None:
         index = self.index if isinstance(self.index, tuple) else (self.index,)
-        part = total[index if Ellipsis in index else (*index, ...)]  # a view, of a single element too
-        added(part, self.g, part)
+        view = total[index if Ellipsis in index else (*index, ...)]  # without `...` a single element would be a scalar
+        added(view, self.g, view)
 
 
 class RowGradient(Summand):
-    """The gradient of some rows of a table: g[i] is added to row index[i].
+    """The gradient of x[index] with respect to x, for an array of row numbers: g[i] is added to row index[i].
 
-    The backward pass keeps a RowGradient in this form until it reaches a leaf, which may add only these rows
+    The backward pass keeps a RowGradient in this form until it reaches a leaf, which may update these rows alone
     (`Tensor.add_rows`).
 
     Parameters
@@ -106,28 +111,29 @@ class RowGradient(Summand):
         added(total, self.array(), total)
 
     def by_row(self) -> "RowGradient":
-        """Return the same gradient in new arrays, with each row only once and in ascending order."""
+        """Return the same gradient with ascending row numbers, each only once, in new arrays."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
-        new = np.ones(len(order), bool)
-        np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
-        if rank_invariant(new.all(), False):  # on other ranks rows may repeat, and exact numerics adds rows together
+        is_first = np.ones(len(order), bool)
+        np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+        if rank_invariant(is_first.all(), False):  # in exact numerics every rank must call `scatter_rows`
             return RowGradient(ascending, self.g[order], self.n_rows)
         row = np.empty(len(order), np.int64)
-        row[order] = np.cumsum(new) - 1
-        return RowGradient(ascending[new], scatter_rows(self.g, row, np.count_nonzero(new)), self.n_rows)
+        row[order] = np.cumsum(is_first) - 1
+        return RowGradient(ascending[is_first], scatter_rows(self.g, row, np.count_nonzero(is_first)), self.n_rows)
 
 
-def same_layout(a: np.ndarray, b: Any) -> bool:
-    """Return True if `kernels.add` takes both arrays: contiguous, of one shape and one float dtype."""
-    return (a.shape == getattr(b, "shape", None) and a.dtype == b.dtype and a.dtype in (np.float32, np.float64)
-            and a.flags.c_contiguous and b.flags.c_contiguous)  # fmt: skip
+def same_layout(a: object, b: object) -> bool:
+    """Return True if `kernels.add` accepts a and b: contiguous arrays of one shape and one float dtype."""
+    return (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype
+            and a.dtype in (np.float32, np.float64) and a.flags.c_contiguous and b.flags.c_contiguous)
 
 
-def added(a: Any, b: Any, out: np.ndarray | None = None) -> np.ndarray:
+def added(a: Array | float, b: Array | float, out: Array | None = None) -> Array:
     """Return a + b, written to `out` if given. Large arrays of one shape are added on all threads."""
-    if not isinstance(a, np.ndarray) or not same_layout(a, b):
+    if not same_layout(a, b):
         return np.asarray(np.add(a, b, out=out))
+    a = cast(Array, a)
     out = np.empty(a.shape, a.dtype) if out is None else out
     kernels.add(a, b, out)
     return out

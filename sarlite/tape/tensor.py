@@ -1,12 +1,12 @@
 """Tensor: an ndarray whose history the tape records.
 
-Operators and methods call dense operations by name (`primitives.OPERATIONS`), because the modules of operations import
-this one.
+The operators and methods of `Tensor` call dense operations by name (`primitives.OPERATIONS`), because the modules that
+define the operations import this module.
 """
 
 import operator
-from collections.abc import Callable, Iterator
-from typing import Any, Union
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,41 +17,46 @@ from sarlite.numerics.placement import PLACEMENTS, UNKNOWN, Placement
 from sarlite.tape.backward import accumulate, carry
 from sarlite.tape.primitives import OPERATIONS, Changes, Node
 from sarlite.tape.recording import note_read, now, retaining
-from sarlite.tape.summands import RowGradient
-from sarlite.types import Array, Axis, DType
+from sarlite.tape.summands import IndexPart, RowGradient
+from sarlite.types import Array, ArrayDType, ArrayLike, Axis, DType
 
 
 class Tensor:
-    """An ndarray whose history the tape records.
+    """An ndarray whose history the tape records, so that `backward` can compute gradients.
 
     Parameters
     ----------
-    data : ndarray or anything with `__array__` or `__dlpack__`; float32 or float64 to take part in gradients
-        Borrowed, not copied.
+    data : array_like
+        An ndarray, or anything with `__array__` or `__dlpack__`; borrowed, not copied. Only float32 and float64 values
+        can have gradients.
     requires_grad : bool
-        True if `backward` fills `grad`.
+        True if `backward` adds the tensor's gradient to `grad`.
     constant : bool
-        The caller promises that the values never change. So results that are computed from them alone may be kept
-        (`Graph.aggregate`). `data` is then a read-only view. The result of an operation is not constant.
+        True if the caller promises that the values never change. Results that depend on constant values alone may be
+        kept and reused (`Graph.aggregate`). `data` is then a read-only view. Results of operations are not constant.
     placement : {"unknown", "rows", "replicated"}
         "rows": axis 0 holds rows that this rank owns. "replicated": all ranks hold the same values. Exact numerics
-        refuses gradients through values of unknown placement. An operation's result is rows if one of its inputs is
-        rows, and replicated if all are; numbers do not count.
+        refuses gradients through values of unknown placement. The result of an operation is "rows" if one of the inputs
+        is, and "replicated" if all inputs are; numbers are not counted.
 
     Attributes
     ----------
     data : ndarray
-        Assigning another one is a change (`changed`).
+        The values. Assigning a new array counts as a change (`changed`).
     grad : ndarray or None
-        Sum of the gradients of all backward passes. Later gradients are added in place.
+        Sum of the gradients of all backward passes; None before the first. Later gradients are added in place.
+    node : Node or None
+        Node that computed the tensor; None for a leaf.
     version : int
-        Number of changes of the values; see `changed`. A tensor, its views (`t[1:]`, `t.T`) and the tensors that
-        `detach` returns have one count together.
+        Number of changes of the values; see `changed`. A tensor shares the count with its views (`t[1:]`, `t.T`) and
+        with the tensors that `detach` returns.
+    volatile : bool
+        True if the values depend on the source rows of a message, which are not kept for backward.
 
     Notes
     -----
-    `==` and the other comparisons are elementwise, as an ndarray's, and return bool tensors without gradient. `bool`,
-    `float` and `int` take a tensor of one value. As a key, or in a set, a tensor is compared by identity.
+    Comparisons such as `==` are elementwise, as for an ndarray, and return bool tensors without gradient. `bool`,
+    `float` and `int` accept a tensor with one value. As a dict key or in a set, a tensor is compared by identity.
 
     Examples
     --------
@@ -75,20 +80,20 @@ class Tensor:
     constant: bool
     placement: Placement
 
-    def __init__(self, data: Any, requires_grad: bool = False, *, constant: bool = False,
+    def __init__(self, data: ArrayLike | Rows, requires_grad: bool = False, *, constant: bool = False,
                  placement: Placement = UNKNOWN) -> None:
-        data = as_array(data)
+        array = as_array(data)
         if placement not in PLACEMENTS:
             raise ValueError(f"placement {placement!r} is not one of {', '.join(PLACEMENTS)}")
         if constant:
             if requires_grad:
                 raise ValueError("a constant tensor cannot require a gradient: its values never change")
-            data = data.view()
-            data.flags.writeable = False
-        if requires_grad and data.dtype.kind != "f":
-            raise TypeError(f"only float tensors have gradients, not {data.dtype}")
-        self._data, self.constant, self.volatile, self.placement = data, bool(constant), False, placement
-        self._changes = Changes(data.shape)
+            array = array.view()
+            array.flags.writeable = False
+        if requires_grad and array.dtype.kind != "f":
+            raise TypeError(f"only float tensors have gradients, not {array.dtype}")
+        self._data, self.constant, self.volatile, self.placement = array, bool(constant), False, placement
+        self._changes = Changes(array.shape)
         self.requires_grad, self.grad, self.node = requires_grad, None, None
         self.time = now()
 
@@ -96,7 +101,7 @@ class Tensor:
     def data(self) -> Array:
         """Values of the tensor, shared and not copied.
 
-        Reading values that come from remote rows is reported (`recording.note_read`).
+        If the tensor is volatile, reading `data` is reported to `recording.watch_reads`.
         """
         if self.volatile:
             note_read()
@@ -104,20 +109,23 @@ class Tensor:
         return self._data
 
     @data.setter
-    def data(self, value: Any) -> None:
-        value = as_array(value)
+    def data(self, value: ArrayLike) -> None:
+        array = as_array(value)
         if self.constant:
             raise ValueError("a constant tensor's values never change")
-        if self.requires_grad and (value.shape != self.shape or value.dtype != self.dtype):
-            new, own = f"{value.dtype} {value.shape}", f"{self.dtype} {self.shape}"
-            raise ShapeError(f"the new data {new} do not fit the tensor's {own}")
-        self._data = value
-        if self._changes.lost:  # of views they still are
-            self._changes = Changes(value.shape, self._changes.count)
+        if self.requires_grad and (array.shape != self.shape or array.dtype != self.dtype):
+            new, old = f"{array.dtype} {array.shape}", f"{self.dtype} {self.shape}"
+            raise ShapeError(f"the new data {new} do not fit the tensor's {old}")
+        self._data = array
+        if self._changes.lost:  # a separate counter, because the values of views of the old data stay lost
+            self._changes = Changes(array.shape, self._changes.count)
         self.changed()
 
     def changed(self) -> None:
-        """Report that the values were changed in place; a backward pass that needs the old values will raise."""
+        """Report that the values were changed in place.
+
+        A backward pass through an operation that needs the old values then raises a RuntimeError.
+        """
         self._changes.count += 1
 
     @property
@@ -131,65 +139,77 @@ class Tensor:
         return f"{name}({values}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 
     def detach(self) -> "Tensor":
-        """Return a tensor of the same data without history."""
+        """Return a tensor with the same data, without history and without gradient."""
         result = Tensor(self._data, placement=self.placement)
         result.volatile = self.volatile  # the values still come from remote rows
         result._changes = self._changes  # a change of this tensor's values is a change of the result's
         return result
 
     def backward(self, g: "Operand | None" = None, *, retain_graph: bool = False) -> None:
-        """Accumulate d self / d leaf into every leaf's `grad`.
+        """Compute the gradients of this tensor with respect to the leaves, and add them to the leaves' `grad`.
 
         Parameters
         ----------
-        g : ndarray or Tensor of this tensor's shape and dtype, or a number, optional
-            Gradient of the loss with respect to this tensor; 1 for a scalar.
+        g : ndarray or Tensor of this tensor's shape and dtype, or number, optional
+            Gradient of the loss with respect to this tensor; by default 1, for a tensor with one value.
         retain_graph : bool
-            Keep the tape for another call; else its residuals are freed on the way.
+            True to keep the tape for another call; else residuals are freed during the pass.
 
         Raises
         ------
         ShapeError
-            If g has another shape or dtype.
+            `g` has another shape or dtype.
+        ValueError
+            `g` is not given, and the tensor does not have exactly one value.
         RuntimeError
-            If the tape was used before; if a tensor was changed whose values the backward pass needs. No `grad` is
-            touched then.
+            The tape was used before, or values that the backward pass needs were changed. No `grad` changes then.
 
         Notes
         -----
-        Collective where the tape holds distributed aggregations or norms.
+        Collective if the tape holds distributed aggregations or norms.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Tensor
+        >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+        >>> (3 * x).backward(np.array([1.0, 10.0]))
+        >>> x.grad
+        array([ 3., 30.])
         """
-        g = self._seed(g)
+        seed = self._seed(g)
         if self.requires_grad:
             with retaining(retain_graph):
-                arrivals = carry([(self, g)], release=not retain_graph)
+                arrivals = carry([(self, seed)], release=not retain_graph)
             for leaf, cell in arrivals.leaves():
                 accumulate(leaf, cell)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add the gradient of some rows to `grad`. A subclass may leave the other rows untouched."""
+        """Add the gradient of some rows to `grad`. A subclass may avoid work for the other rows."""
         accumulate(self, [gradient.array()])
 
-    def _seed(self, g: Any) -> Array:
+    def _seed(self, g: "Operand | None") -> Array:
+        """Return the argument `g` of `backward` as an array."""
         if g is None:
             if self.size != 1:
                 raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
             return np.ones_like(self._data)
-        g = np.asarray(g, self.dtype) if isinstance(g, (int, float)) and not isinstance(g, np.generic) else as_array(g)
-        if g.shape != self.shape or g.dtype != self.dtype:
-            raise ShapeError(f"g is {g.dtype} {g.shape}, but the tensor is {self.dtype} {self.shape}")
-        return g
+        is_number = isinstance(g, (int, float)) and not isinstance(g, np.generic)
+        array = np.asarray(g, self.dtype) if is_number else as_array(g)
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise ShapeError(f"g is {array.dtype} {array.shape}, but the tensor is {self.dtype} {self.shape}")
+        return array
 
     @property
     def sink(self) -> Union[Node, "Tensor", None]:
-        """The receiver of this tensor's gradient: its node, or the tensor itself if it is a leaf, or None."""
+        """Receiver of this tensor's gradient: its node, or the tensor itself if it is a leaf; None without gradient."""
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node
 
     # ---- shape, values and conversions
 
-    __hash__ = object.__hash__  # `==` is elementwise: in dicts and sets a tensor is itself and nothing else
+    __hash__ = object.__hash__  # by identity, because `==` is elementwise
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -197,7 +217,7 @@ class Tensor:
         return self._data.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> ArrayDType:
         """Dtype of the values."""
         return self._data.dtype
 
@@ -221,15 +241,15 @@ class Tensor:
         return (self[i] for i in range(len(self)))
 
     def numpy(self) -> Array:
-        """Return the values as an ndarray, shared. After writing to the array, call `changed`."""
+        """Return the values as an ndarray that shares the tensor's memory. After writing to it, call `changed`."""
         return self.data
 
-    def item(self) -> Any:
-        """Return the only value as a Python number."""
+    def item(self) -> float:
+        """Return the value of a tensor with one value as a Python number."""
         return self.data.item()
 
     def tolist(self) -> Any:
-        """Return the values as nested lists, or a number if 0-d."""
+        """Return the values as nested lists, or as a number for a 0-d tensor."""
         return self.data.tolist()
 
     def __array__(self, dtype: DType | None = None, copy: bool | None = None) -> Array:
@@ -240,11 +260,11 @@ class Tensor:
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
-        """Return the values for `from_dlpack` of NumPy or another library, without gradient; shared if possible.
+        """Return the values for `from_dlpack` of NumPy or another library, without gradient.
 
-        An array with negative strides (`x[::-1]`) is copied, because torch aborts the process on such an array. A
-        read-only array, such as a constant tensor's, is marked as read-only. A consumer that does not know the mark
-        gets a BufferError. Torch ignores the mark and can write to the array.
+        The memory is shared if possible. An array with negative strides (`x[::-1]`) is copied, because torch aborts the
+        process on such an array. A read-only array, such as a constant tensor's, is marked as read-only. A consumer
+        that does not support the mark gets a BufferError. Torch ignores the mark and can write to the array.
         """
         array = self.data
         if min(array.strides, default=0) < 0:
@@ -271,7 +291,8 @@ class Tensor:
             raise TypeError(f"a tensor of shape {self.shape} is not an index; only a 0-d tensor of integers is")
         return operator.index(self.data[()])
 
-    def _only(self, kind: str) -> Any:
+    def _only(self, kind: str) -> float:
+        """Return the only value, for the conversion `kind`."""
         if self.size != 1:
             raise ValueError(f"{kind}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
         return self.data.reshape(-1)[0]
@@ -335,7 +356,7 @@ class Tensor:
     def __invert__(self) -> "Tensor":
         return OPERATIONS["invert"](self)
 
-    def __getitem__(self, index: Any) -> "Tensor":
+    def __getitem__(self, index: "Index") -> "Tensor":
         return OPERATIONS["getitem"](self, index)
 
     def __gt__(self, other: "Operand") -> "Tensor":
@@ -356,10 +377,11 @@ class Tensor:
     def __ne__(self, other: object) -> Any:
         return OPERATIONS["not_equal"](self, other) if _is_numeric(other) else NotImplemented
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         return OPERATIONS["array_ufunc"](ufunc, method, *inputs, **options)
 
-    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(self, function: Callable[..., object], types: Iterable[type], args: tuple[object, ...],
+                           options: dict[str, object]) -> object:
         return OPERATIONS["array_function"](function, args, options)
 
     # ---- methods
@@ -478,19 +500,33 @@ class Tensor:
         return OPERATIONS["var"](self, axis, ddof, keepdims)
 
 
-Operand = Tensor | npt.ArrayLike  # what operations take
+Operand = Tensor | npt.ArrayLike
+"""Input of an operation: a tensor, or anything that NumPy converts to an array."""
+
+Index = IndexPart | tuple[IndexPart, ...] | Sequence[int] | Sequence[bool] | Array | Tensor
+"""Index of a tensor: parts that select a view, or row numbers or a mask that select rows."""
 
 
-def as_array(data: Any) -> Any:
-    """Return `data` as a plain ndarray, without a copy if NumPy or DLPack can share it.
+def as_array(data: object) -> Array:
+    """Return `data` as a plain ndarray, without a copy if NumPy or DLPack can share the memory.
 
-    `kernels.Rows`, some rows of a table, are returned unchanged.
+    Parameters
+    ----------
+    data : array_like, Tensor, kernels.Rows or object with `__dlpack__`
+        `kernels.Rows` are returned unchanged. An `np.matrix` becomes an array, whose `*` and `**` are elementwise.
 
-    An `np.matrix` becomes an array, whose `*` and `**` are elementwise. A masked array without masked values becomes an
-    array too; masked values raise a DataError.
+    Raises
+    ------
+    DataError
+        A masked array has masked values.
+
+    Examples
+    --------
+    >>> as_array([1, 2])
+    array([1, 2])
     """
     if type(data) in (np.ndarray, Rows):
-        return data
+        return cast(Array, data)
     if isinstance(data, Tensor):
         return data.data
     if np.ma.is_masked(data):
@@ -501,5 +537,5 @@ def as_array(data: Any) -> Any:
 
 
 def _is_numeric(other: object) -> bool:
-    """Return True for numbers and arrays of numbers; a tensor and any other object are compared by identity."""
+    """Return True for numbers, tensors and arrays of numbers, which `==` compares elementwise."""
     return isinstance(other, (Tensor, bool, int, float)) or as_array(other).dtype.kind in "biuf"

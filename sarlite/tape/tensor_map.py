@@ -1,16 +1,28 @@
-"""A dict from tensors that keeps none of them alive."""
+"""A dict with tensors as keys, which does not keep the tensors alive."""
 
 import weakref
 
 
 class TensorMap:
-    """Mapping from tensors, compared by identity, to values. An entry lives as long as its tensor.
+    """Mapping from tensors, compared by identity, to values. An entry is removed when its tensor is freed.
 
-    `WeakKeyDictionary` cannot be used, because it compares by `==`, which is elementwise for tensors.
+    `WeakKeyDictionary` compares keys by `==`, which is elementwise for tensors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import Tensor
+    >>> sums, x = TensorMap(), Tensor(np.ones(2))
+    >>> sums[x] = "sum"
+    >>> sums[x], len(sums)
+    ('sum', 1)
+    >>> del x
+    >>> len(sums)
+    0
     """
 
     def __init__(self):
-        # id -> (reference, value); as the tensor ends, the reference removes the entry, before the id is used again
+        # id -> (weak reference, value); the reference's callback removes the entry before the id can be used again
         self._entries = {}
 
     def __len__(self):
@@ -27,7 +39,7 @@ class TensorMap:
         self._entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), value
 
     def setdefault(self, tensor, value):
-        """Return the tensor's value; store `value` first if the tensor has none."""
+        """Return the value of `tensor`; if there is none, store `value` and return it."""
         if tensor not in self:
             self[tensor] = value
         return self[tensor]
