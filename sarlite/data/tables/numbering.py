@@ -55,7 +55,7 @@ class Numbering(NamedTuple):
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression by which a column's ids are joined: the ids, or hashes of them."""
+        """Return the SQL expression of the join keys of a column: the ids, or hashes of the ids."""
         return self.form.format(self.typed(column))
 
 
