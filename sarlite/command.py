@@ -226,6 +226,15 @@ def share_or_file(value: Any) -> Any:
     raise argparse.ArgumentTypeError(f"{value!r} is neither a share nor a file")
 
 
+def count_or_all(value: Any) -> int | str:
+    """Read a whole number, or the word all."""
+    if value == "all" or isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+        return int(value)
+    raise argparse.ArgumentTypeError(f"{value!r} is neither a whole number nor all")
+
+
 _PICKS = re.compile(r"-1|[0-9]{1,9}")
 
 

@@ -1,7 +1,7 @@
 """Options for links: the linked node types, splits, negatives, labels, and the decoder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.cli.option import fixed_option
 from sarlite.comm import together
-from sarlite.command import share_or_file
+from sarlite.command import count_or_all, share_or_file
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph
@@ -21,8 +21,11 @@ from sarlite.tasks.link_data import Links, labelled_links, split_links
 from sarlite.tasks.link_edges import Linked, is_several, linked
 from sarlite.tasks.link_files import read_links, read_pairs
 from sarlite.tasks.link_splits import TEST, VAL
+from sarlite.tasks.link_task import is_ranked
 from sarlite.tasks.negatives import SAMPLERS
 
+RANKING_NEGATIVES = 10
+"""Default number of negatives of each link where the metric is about ranks."""
 _LINKS = {"needs": ("task link",)}
 _LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",)}
 
@@ -56,10 +59,12 @@ class LinkOptions:
         0.0, "this share of the training links is trained on and brings no messages in training; the other training "
         "links only bring messages; 0: each link does both", metavar="SHARE", inside="in [0, 1)", argument="disjoint",
         **_LINKS)
-    negatives: int = fixed_option(1, "negatives of each link: pairs without a link, drawn anew each epoch", least=1,
-                                  **_LINKS)
-    eval_negatives: int | None = fixed_option(None, "negatives of each link in evaluation, the same each time", least=1,
-                                              otherwise="for roc-auc and ap 1, else 100", **_LINKS)
+    negatives: int | None = fixed_option(None, "negatives of each link: pairs without a link, drawn anew each epoch",
+                                         least=1, otherwise=f"for roc-auc and ap 1, else {RANKING_NEGATIVES}", **_LINKS)
+    eval_negatives: Any = fixed_option(
+        None, "negatives of each link in evaluation, the same each time; all: links to validate and to test on are "
+        "ranked among all destinations", metavar="N|all", read=count_or_all, see="links.md#rankings",
+        otherwise="for roc-auc and ap 1, else all, or 100 with --eval-negative-sampler", **_LINKS)
     negative_sampler: str | None = fixed_option(
         None, f"one of {', '.join(SAMPLERS)}: draw both ends of a negative; or keep the link's head and draw the tail; "
         "or draw the tail from the tails of the step's links; or FILE: pairs of a head and a hard tail, a file as for "
@@ -113,14 +118,22 @@ class LinkOptions:
         pairs, split = together(linked.graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
-    def samplers(self, linked: Linked, metric: str | None) -> list[Any]:
-        """Return the samplers of training and of evaluation as `split_links` takes them, of the metric that judges.
+    def for_metric(self, metric: str | None) -> "LinkOptions":
+        """Return the options with negatives and samplers that fit the metric where no option gives these."""
+        ranked = is_ranked(metric)
+        own = "per-source" if ranked else "uniform"
+        to_train = self.negative_sampler or own
+        to_eval = self.eval_negative_sampler or (to_train if to_train in SAMPLERS[:2] else own)
+        n_eval: int | str = 1 if not ranked else 100 if self.eval_negative_sampler else "all"
+        return replace(self, negatives=self.negatives or (RANKING_NEGATIVES if ranked else 1),
+                       eval_negatives=self.eval_negatives or n_eval, negative_sampler=to_train,
+                       eval_negative_sampler=to_eval)
+
+    def samplers(self, linked: Linked) -> list[Any]:
+        """Return the samplers of training and of evaluation as `split_links` takes them.
 
         Collective; raises a ConfigError where one is no sampler and no file, and as `read_pairs`.
         """
-        own = "uniform" if metric in (None, "roc-auc", "ap") else "per-source"
-        to_train = self.negative_sampler or own
-        to_eval = self.eval_negative_sampler or (to_train if to_train in SAMPLERS[:2] else own)
 
         def read(argument, one):
             if one in SAMPLERS:
@@ -129,15 +142,13 @@ class LinkOptions:
                 raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
             return read_pairs(one, linked.ends[0]) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
 
-        return together(linked.graph.comm, lambda: [read("negative_sampler", to_train),
-                                                    read("eval_negative_sampler", to_eval)])
+        return together(linked.graph.comm, lambda: [read("negative_sampler", self.negative_sampler),
+                                                    read("eval_negative_sampler", self.eval_negative_sampler)])
 
-    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], metric: str | None,
-                 seed: int) -> Links:
-        """Return the links of a graph, to be judged by a metric of `METRICS`. Collective; raises as `split_links`."""
-        n = self.eval_negatives or (1 if metric in (None, "roc-auc", "ap") else 100)
+    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], seed: int) -> Links:
+        """Return the links of a graph, with the negatives of `for_metric`. Collective; raises as `split_links`."""
         return split_links(linked.graph, *splits, relation=linked.relation, disjoint=self.link_disjoint,
-                           negatives=self.negatives, eval_negatives=n, sampler=samplers[0], eval_sampler=samplers[1],
+                           negatives=self.negatives or 1, eval_negatives=self.eval_negatives, sampler=samplers[0], eval_sampler=samplers[1],
                            filtered=self.filtered, seed=seed)
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sarlite.command import byte_size, every, fanouts, flag, share_or_file, suggestion, words
+from sarlite.command import byte_size, count_or_all, every, fanouts, flag, share_or_file, suggestion, words
 from sarlite.errors import ConfigError, one_line
 
 RANGES: dict[str, Callable[[float], bool]] = {
@@ -20,7 +20,7 @@ RANGES: dict[str, Callable[[float], bool]] = {
 }  # fmt: skip
 _KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-    byte_size: "a size such as 2GiB", share_or_file: "a share or a file's path",
+    byte_size: "a size such as 2GiB", count_or_all: "a whole number or all", share_or_file: "a share or a file's path",
     fanouts: "a list of picks a row, such as [5, 10, 15]", words: "a list of words",
 }  # fmt: skip
 

@@ -115,7 +115,8 @@ class TrainingOptions:
                                     otherwise="as the data say", see="#tasks-losses-and-metrics")
     loss: str | None = fixed_option(None, f"loss to minimise: one of {', '.join(ALL_LOSSES)}; focal:GAMMA, by default "
                                     "2, counts rows less that the model already gets right", metavar="LOSS",
-                                    otherwise="by task: cross-entropy; bce; squared; bce", see="#rare-classes")
+                                    otherwise="by task: cross-entropy; bce; squared; bce, with a metric of ranks "
+                                    "cross-entropy", see="#rare-classes")
     metric: str | None = fixed_option(None, "metric of each split; the best epoch has the best validation metric. One "
                                       f"of {', '.join(ALL_METRICS)}", metavar="METRIC", common=True,
                                       otherwise="by task: accuracy, with a rare class ap or macro-f1; roc-auc; rmse; "
@@ -154,7 +155,7 @@ class TrainingOptions:
                                               "the loss is the mean over the other training nodes", metavar="SHARE",
                                               inside="above 0 and below 1", see="#labels-as-inputs")
     baseline: bool = option(True, "tell beside the metric what predictions without edges reach: a regression on the "
-                            "features, and the classes' shares", on_resume="forget", see="#what-the-graph-brings")
+                            "features, and the classes' shares; of links popularity", on_resume="forget", see="#what-the-graph-brings")
     numerics: str = fixed_option("fast", "exact: the same bits for any number of ranks and threads, any mode, "
                                  "partition and processor", choices=NUMERICS, see="numerics.md")
     propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",

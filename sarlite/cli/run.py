@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sarlite import nn, optim
-from sarlite.cli import class_options, class_report, limit, resume
+from sarlite.cli import class_options, class_report, limit, link_report, resume
 from sarlite.cli import run_report as report
 from sarlite.cli.combinations import Run, refuse
 from sarlite.cli.config import naming_flags, to_toml
@@ -31,6 +31,7 @@ from sarlite.train.baseline import baselines, row_features
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.epochs import fit
 from sarlite.train.identity import identity
+from sarlite.train.link_outcome import link_outcome
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import make_model
@@ -113,6 +114,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         together(comm, lambda: resume.check_classes(options, resumed[1], part.class_names))
     training, decided = class_options.of_data(comm, run.training, part)
     run = run._replace(training=training)
+    decided += link_report.default_lines(training, options.links, run.links)
     if comm.rank == 0 and decided:
         print("\n".join(decided), flush=True)
     rng = nn.Random(run.training.seed)
@@ -262,6 +264,8 @@ def _fit(run, trainer, part, saving, tick, memory):
             judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
                              threshold_rule(run.training.threshold))
             saving.decide(judged.get("threshold"))
+            if part.task == "link" and run.training.baseline:
+                judged["compared"] = link_outcome(trainer, saving.best)
         saving.save()
     saving.meet_signals()
     return seconds, total, recorded, judged
@@ -279,13 +283,14 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     counted |= {"baseline": report.finite(without_edges)} if without_edges else {}
-    counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold") if name in (judged or {})}
+    counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold", "compared") if name in (judged or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
     early = saving.epoch < run.training.epochs and saving.stopping.ends(saving.epoch, saving.best)
     times = {**part.seconds, "epochs": total, "n": len(seconds), "early": early}
     if comm.rank == 0:
-        for text in class_report.warnings(trainer.task, judged, part.class_names):
+        for text in (*class_report.warnings(trainer.task, judged, part.class_names),
+                     *link_report.popularity_warnings(counted.get("compared"))):
             print(f"warning: {text}", file=sys.stderr, flush=True)
         told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
         show(told)

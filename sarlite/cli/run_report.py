@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from sarlite import kernels, progress
-from sarlite.cli import class_report
+from sarlite.cli import class_report, link_report
 from sarlite.errors import needs, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
@@ -204,6 +204,7 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         *_relations(counted),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
         *_without_edges(counted.get("baseline"), best.task),
+        *link_report.popularity_rows(counted.get("compared")),
         *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
         *class_report.threshold_row(counted.get("threshold")),
         *class_report.calibration_row(counted.get("calibration")),

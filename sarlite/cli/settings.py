@@ -72,8 +72,9 @@ def settings(options: RunOptions, cls: Any = None) -> Settings:
                           "batch of all: minibatches do it, --batch-size 1000 --fanouts 10,10; --time-split alone divides "
                           "rows by time", "temporal")
     class_options.check(training)
+    links = options.links.for_metric(training.metric) if training.task == "link" else options.links
     return Settings(source_of(options, model.cls), graph_of(options, model.cls), model,
-                    minibatch if minibatch.batch_size else None, training, options.output, options.links,
+                    minibatch if minibatch.batch_size else None, training, options.output, links,
                     options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())
 
 

@@ -24,6 +24,8 @@ from sarlite.types import Array
 
 Draw = Callable[[int, Array], "LinkGraph"]
 """Function (step, rows) -> the LinkGraph of these rows with the negatives of a training step."""
+Ranks = Callable[[Callable[..., Tensor], Array], Array]
+"""Function (decoder, rows of nodes) -> ranks of links among all destinations, as `tasks.ranking.Ranking` returns them."""
 
 
 class NodeRows(OutputRows, Protocol):
@@ -58,6 +60,9 @@ class LinkGraph(Unchanging):
     draw : callable, optional
         Function (step, rows) -> LinkGraph of these rows with the negatives of a training step; collective. By default
         all steps have the same negatives.
+    ranking : callable, optional
+        Function (decoder, h) -> ranks of the rows' links among all destinations; collective. By default links are
+        compared with their candidates alone.
     over : Graph, optional
         Graph whose mode and transport bring remote ends, if `nodes` is a batch of this graph.
     comm : Communicator, optional
@@ -97,12 +102,14 @@ class LinkGraph(Unchanging):
     """
 
     def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
-                 comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None) -> None:
+                 comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None,
+                 ranking: Ranks | None = None) -> None:
         self._graph: NodeRows = over or nodes
         graph, comm = self._graph, comm or self._graph.comm
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
+        self.ranking = ranking
         self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)

@@ -60,6 +60,10 @@ class Dot(Module):
         """Return the scores (n, c); `relation` has no effect."""
         return (head * tail).sum(-1)
 
+    def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
+        """Return the scores (n, c) of each head (n, width) with each tail (c, width), as one product."""
+        return heads @ tails.T
+
 
 class _Relation(Module):
     """Base class of decoders with a learned row r of `width` numbers, or with `n_out` learned rows.
@@ -146,6 +150,11 @@ class DistMult(_Relation):
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) or (n, n_out); exchanging heads and tails changes no bit of a score."""
         return (self._row(head, tail, relation) * (head * tail)).sum(-1)
+
+    def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
+        """Return the scores (n, c) of each head (n, width) with each tail (c, width), as one product."""
+        _check(self, heads, tails, self.relation.shape[-1], None, self.relation.ndim == 2)
+        return (heads * self.relation) @ tails.T
 
 
 class ComplEx(_Relation):

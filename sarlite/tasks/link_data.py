@@ -16,6 +16,7 @@ from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
+from sarlite.tasks.ranking import Ranking
 from sarlite.types import Array
 
 
@@ -55,7 +56,7 @@ class Links(NamedTuple):
 
 def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
                 relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
-                negatives: int = 1, eval_negatives: int = 1, sampler: Any = "uniform",
+                negatives: int = 1, eval_negatives: int | str = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
     """Divide a graph's edges into training, validation and test links.
 
@@ -87,7 +88,9 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
         Number of negatives of each link, in training and in evaluation. Negatives of training are pairs that are no
         training links, and negatives of evaluation are pairs that are no links at all. Every evaluation has the same
         negatives. A link whose source is linked to all destinations has none: a warning says how many such links are
-        left out of all splits. "uniform" draws other sources, too, and leaves out no link.
+        left out of all splits. "uniform" draws other sources, too, and leaves out no link. With eval_negatives "all" the
+        graph has a `ranking`, which compares each link to validate and to test on with all destinations; the validation
+        loss then has `negatives` negatives.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) array of ids
         "uniform" draws both ends of a negative from all nodes. Otherwise the head is the link's. "per-source" draws the
         tail from all nodes, "in-batch" from the tails of the step's links. An array lists hard negatives, and each rank
@@ -270,8 +273,12 @@ def _sampler(ends, given):
 def _checked(disjoint, negatives, eval_negatives, seed, filtered):
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
-    least = (("negatives", negatives, 1), ("eval_negatives", eval_negatives, 1), ("seed", seed, 0))
-    return (number("disjoint", disjoint, below=1), *(whole(*given) for given in least), filtered)
+    if isinstance(eval_negatives, str):
+        if eval_negatives != "all":
+            raise ConfigError(f"eval_negatives is {eval_negatives!r}, but must be a number or \"all\"", "eval_negatives")
+    else:
+        eval_negatives = whole("eval_negatives", eval_negatives, 1)
+    return number("disjoint", disjoint, below=1), whole("negatives", negatives, 1), eval_negatives, whole("seed", seed, 0), filtered
 
 
 def _odd_id(nodes):
@@ -291,9 +298,11 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         training = found[0].subgraph({one: mask & ~targets[one] for one, mask in kept.items()})
 
     rows, to_train, to_eval, n_left_out = [], [], [], np.zeros(2, np.int64)
+    levels = []  # the split of each link, of `knowns`
     for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):
         (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
+        levels.append(split)
         drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
         to_eval.append(Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed,
                                  f"link negatives of evaluation{more}"))
@@ -311,14 +320,20 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         rows.append(np.stack([heads, tails, tail_rows, split, np.full(len(heads), at)])[:, chosen])
 
     _warn_left_out(nodes.comm, *nodes.comm.allreduce(n_left_out).tolist())
-    heads, tails, tail_rows, split, relations = np.concatenate(rows, 1)
+    heads, tails, tail_rows, split, numbers_of = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
-    relations = relations if several else None
-    draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in found])
+    relations = numbers_of if several else None
+    undirected = all(own[3] for own in links)
+    draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in found], undirected)
+    ranking = None
+    if eval_negatives == "all":
+        eval_negatives = negatives
+        ranking = Ranking(messages, heads, tails, split, numbers_of, list(zip(knowns, levels)),
+                          [edges.tails for edges in found], bool(several), filtered)
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
-    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations)
-    return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails,
-                 undirected=all(own[3] for own in links), **_by_split(split))
+    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
+    return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
+                 **_by_split(split))
 
 
 def _has_negatives(negatives, heads):

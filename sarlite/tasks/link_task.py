@@ -3,10 +3,18 @@
 from typing import Any
 
 from sarlite.errors import ConfigError
+from sarlite.nn.decoders import LinkPredictor
+from sarlite.tape import Tensor
 from sarlite.tasks.link_splits import digest
+from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
+from sarlite.tasks.ranking import ranked_among_negatives
 from sarlite.tasks.target_forms import LinkForm
 from sarlite.tasks.task import Targets, Task, UserLoss
+from sarlite.types import Array
+
+RANKING_LOSS = "cross-entropy"
+"""Default loss where the metric is about ranks."""
 
 
 class LinkTask(PairTask):
@@ -15,12 +23,13 @@ class LinkTask(PairTask):
     Parameters
     ----------
     loss : str, optional
-        By default binary cross entropy, the mean over links and negatives. "cross-entropy" is the cross entropy of the
-        link among its candidates. "bpr" and "margin" are the means of log(1 + exp(d)) and max(0, 1 + d), where d is a
-        negative's score less the score of its link.
+        "bce" is binary cross entropy, the mean over links and negatives. "cross-entropy" is the cross entropy of the
+        link among its candidates, the default where the metric is about ranks; otherwise "bce" is. "bpr" and "margin"
+        are the means of log(1 + exp(d)) and max(0, 1 + d), where d is a negative's score less the score of its link.
     metric : str, optional
-        By default ROC-AUC. It compares all links with all negatives, as "ap" does. "mrr" and "hits@k" are computed from
-        each link's rank among its own negatives.
+        By default ROC-AUC. It compares all links with all negatives, as "ap" does. "mrr" and "hits@k" are means over
+        links, computed from each link's rank: among all destinations if the graph has a `ranking`, else among the link's
+        negatives. "recall@k" and "ndcg@k" are means over sources, and need a `ranking`.
 
     Notes
     -----
@@ -29,14 +38,37 @@ class LinkTask(PairTask):
     """
 
     def __init__(self, loss: str | UserLoss | None = None, metric: str | None = None) -> None:
+        if loss is None and is_ranked(metric):
+            loss = RANKING_LOSS
         super().__init__(LinkForm(), loss, metric)
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
-        metric = self.make_metric()
+        metric, takes = self.make_metric(), self.metric_kind.takes
+        if takes == "rankings" and graph.ranking is None:
+            raise ConfigError(f"metric {self.metric}: ranks all destinations, so eval_negatives must be \"all\"", "metric")
+        if takes != "outputs" and graph.ranking is not None:
+            if not isinstance(model, LinkPredictor):
+                raise ConfigError(f"metric {self.metric}: ranks all destinations, so the model must be an nn.LinkPredictor, "
+                                  f"but is a {type(model).__name__}", "model")
+            k = int(self.metric.partition("@")[2] or 0)
+            least = min(own.n for own in graph.ranking.destinations)
+            if k >= least:
+                raise ConfigError(f"metric {self.metric}: there are {least} destinations, so each link would be among the "
+                                  f"first {k}", "metric")
+            return
         if metric and graph.n_candidates <= metric.least:
             raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation "
                               f"there are {graph.n_candidates - 1}", "metric")
+
+    def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
+        if self.metric_kind.takes == "outputs":
+            return super().outputs(model, graph, x)
+        if graph.ranking is None:
+            output, scores = super().outputs(model, graph, x)
+            return output, ranked_among_negatives(scores)
+        h = model.encoder(graph.nodes, x)
+        return graph.score(model.decoder, h), graph.ranking(model.decoder, h.data)
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
@@ -45,13 +77,18 @@ class LinkTask(PairTask):
     @classmethod
     def read_targets(cls, run: Any, part: Any) -> Targets:
         comm, training, linked = part.graph.comm, run.training, linked_of(run, part)
-        splits, samplers = run.links.splits(linked), run.links.samplers(linked, training.metric)
+        splits, samplers = run.links.splits(linked), run.links.samplers(linked)
         identity = {"links": digest(comm, *splits), "negatives": digest(comm, *samplers)}
         if linked.several:
             identity["relations"] = ", ".join(linked.several)  # in the order of the decoder's rows
 
         def apply(part):
-            links = run.links.of_graph(linked, splits, samplers, training.metric, training.seed)
+            links = run.links.of_graph(linked, splits, samplers, training.seed)
             return with_links(part, links)
 
         return Targets(identity, apply)
+
+
+def is_ranked(metric: str | None) -> bool:
+    """Return True if a metric of links is about ranks."""
+    return metric is not None and find_metric("link", metric).kind.takes != "outputs"

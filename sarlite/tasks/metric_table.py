@@ -9,7 +9,7 @@ import numpy as np
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.tasks import class_metrics as classes
-from sarlite.tasks.link_metrics import LinkAuc, LinkAveragePrecision, LinkRank
+from sarlite.tasks.link_metrics import LinkAuc, LinkAveragePrecision, LinkRank, SourceRank, discounts
 from sarlite.tasks.metrics import MeanError, Metric
 
 
@@ -28,6 +28,9 @@ class MetricKind(NamedTuple):
         Returns True for the numbers that may stand for the capital at the end of the name.
     share : bool
         True if the value is a share, which is shown in percent.
+    takes : {"outputs", "ranks", "rankings"}
+        Rows of the model's output; or ranks of links, among negatives or all destinations; or ranks among all
+        destinations.
     """
 
     make: Callable[[float, int], Metric]
@@ -35,6 +38,7 @@ class MetricKind(NamedTuple):
     two_classes: bool = False
     parameter: Callable[[float], bool] | None = None
     share: bool = True
+    takes: str = "outputs"
 
 
 def _averaged(score, average="positive"):
@@ -43,6 +47,11 @@ def _averaged(score, average="positive"):
 
 def _positive_whole(value):
     return 1 <= value < 1e9 and value == int(value)
+
+
+def _best_sum(k):
+    """Return the function that returns the largest discounted gain of the top k, by the number of links."""
+    return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 
 _CALIBRATION = {
@@ -75,8 +84,13 @@ METRICS: dict[str, dict[str, MetricKind]] = {
     "regress": {"rmse": MetricKind(lambda *_: MeanError(np.square, math.sqrt), lower=True, share=False),
                 "mae": MetricKind(lambda *_: MeanError(np.abs, float), lower=True, share=False)},
     "link": {"roc-auc": MetricKind(lambda *_: LinkAuc()), "ap": MetricKind(lambda *_: LinkAveragePrecision()),
-             "mrr": MetricKind(lambda *_: LinkRank(lambda ranks: 1 / ranks)),
-             "hits@K": MetricKind(lambda k, _: LinkRank(lambda ranks: ranks <= k, int(k)), parameter=_positive_whole)},
+             "mrr": MetricKind(lambda *_: LinkRank(lambda ranks: 1 / ranks), takes="ranks"),
+             "hits@K": MetricKind(lambda k, _: LinkRank(lambda ranks: ranks <= k, int(k)), parameter=_positive_whole,
+                                  takes="ranks"),
+             "recall@K": MetricKind(lambda k, _: SourceRank(lambda ranks: 1.0 * (ranks <= k), lambda counts: counts),
+                                    parameter=_positive_whole, takes="rankings"),
+             "ndcg@K": MetricKind(lambda k, _: SourceRank(lambda ranks: discounts(ranks, int(k)), _best_sum(int(k))),
+                                  parameter=_positive_whole, takes="rankings")},
 }  # fmt: skip
 """Metrics by form of targets and name. The first metric of a form is its default."""
 ALL_METRICS = tuple(dict.fromkeys(name for metrics in METRICS.values() for name in metrics))

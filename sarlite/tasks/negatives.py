@@ -290,12 +290,15 @@ class Candidates:
         Index of each link's relation, if there are several relations.
     predicted : list of Relation, or of None
         Relations that the links are edges of; [None] for a `Graph`.
+    undirected : bool
+        True if a link stands for both directions.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
-                 n: int = 0, relations: Array | None = None, predicted: Sequence[Any] = (None,)) -> None:
+                 n: int = 0, relations: Array | None = None, predicted: Sequence[Any] = (None,),
+                 undirected: bool = False) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
-        self.relations, self.predicted = relations, predicted
+        self.relations, self.predicted, self.undirected = relations, predicted, undirected
         self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":

@@ -169,6 +169,11 @@ class Task:
         """Return a metric without rows, or None if the task has no metric."""
         return self._metric.make(self.positive)
 
+    def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
+        """Return the model's output in evaluation, and the rows that metrics take, by default the output's. Collective."""
+        output = model(graph, x)
+        return output, output.data if isinstance(output, Tensor) else output
+
     def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
         """Return the loss of a training on some rows, whose classes decide the weights. Collective.
 

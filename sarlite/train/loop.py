@@ -281,13 +281,13 @@ class Trainer:
         self.scoring.step, loss = 0, 0.0
         for batch in self.inputs.to_score(iter(self.scoring)):
             with self.buffers, no_grad():
-                output, rows = self._output(batch), self._split_rows(batch)
+                (output, judged), rows = self._output(batch), self._split_rows(batch)
                 for name, metric in metrics.items():
                     if metric is not None:
-                        metric.add(output.data[rows[name]], batch.labels[rows[name]])
+                        metric.add(judged[rows[name]], batch.labels[rows[name]])
                 if self.counts["val"]:  # on every rank: exact numerics add up over ranks
                     loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
-                del output
+                del output, judged
         return loss
 
     def _split_rows(self, batch):
@@ -311,18 +311,20 @@ class Trainer:
                               "batches.batch(rows), which are sampled in time")
         batch = next(self.inputs.to_score(iter([self.full_batch])))
         with self.buffers, no_grad(), using(self.numerics):
-            output = self._output(batch, exact=False)
+            output, _ = self._output(batch, exact=False)
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """The output in evaluation; of the whole graph, after steps over sampled batches, with exact moments."""
+        """Return the task's `outputs`; of the whole graph, after steps over sampled batches, with exact moments."""
         self.model.eval()
-        if exact and self.batches.sampled and batch.outputs is None:
-            output = nn.exact_moments(self.model, lambda: self.model(batch.graph, batch.x))
-        else:
-            output = self.model(batch.graph, batch.x)
+
+        def run():
+            return self.task.outputs(self.model, batch.graph, batch.x)
+
+        exact = exact and self.batches.sampled and batch.outputs is None
+        output, judged = nn.exact_moments(self.model, run) if exact else run()
         check_output(output, type(self.model).__name__, batch.graph.n_dst, self.n_classes)
-        return output
+        return output, judged
 
     def counted(self) -> dict[str, Any]:
         """Return statistics of the batches, keyed as in the output of `--json`. Collective.

@@ -1,6 +1,7 @@
 """The best model's outcome on each split: counts for a run's page, the decision threshold, and the calibration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,8 @@ def outcome(trainer: Any, best: Best, n_classes: int, names: Sequence[str] | Non
     counts = task.outcome_counts(trainer.labels, trainer.rows, comm, n_classes, names)
     of_classes = task.form.name in ("classify", "multilabel")
     collected = {name: _Collector(counts, of_classes, task.form.name, task.positive) for name in trainer.rows}
-    last = trainer.model.state_dict()
-    if best.state:
-        trainer.model.load_state_dict(best.state)
-    with trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
+    with best_parameters(trainer, best), trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
         trainer.score(collected)
-    trainer.model.load_state_dict(last)
     splits = {name: own for name, own in collected.items() if trainer.counts[name]}
     found: dict[str, Any] = {**(counts.description if counts else {}), "splits": {}}
     if counts:
@@ -71,6 +68,18 @@ def outcome(trainer: Any, best: Best, n_classes: int, names: Sequence[str] | Non
         if (several or n_classes == 2) and rule != HALF:
             found["threshold"] = _threshold(comm, splits, rule)
     return found
+
+
+@contextmanager
+def best_parameters(trainer: Any, best: Best) -> Iterator[None]:
+    """Give the trainer's model the best epoch's parameters for the block, and then the last ones again."""
+    last = trainer.model.state_dict()
+    if best.state:
+        trainer.model.load_state_dict(best.state)
+    try:
+        yield
+    finally:
+        trainer.model.load_state_dict(last)
 
 
 class _Collector(Metric):

@@ -11,6 +11,7 @@ from sarlite.comm import Solo, threads
 from sarlite.tasks import auc
 from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.metrics import ExactSums
+from sarlite.tasks.ranking import ranked_among_negatives
 
 N = 97
 
@@ -33,6 +34,8 @@ def rows(task, n=N, k=4, seed=0):
 
 def value(comm, task, name, output, labels, parts):
     metric = find_metric(task, name).make()
+    if find_metric(task, name).kind.takes == "ranks":
+        output = ranked_among_negatives(output)
     own = np.flatnonzero(parts == comm.rank)
     for piece in np.array_split(own, 2):  # as of two batches
         metric.add(output[piece], labels[piece])

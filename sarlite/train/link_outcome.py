@@ -1,0 +1,64 @@
+"""Comparison of the best model of links with popularity, by metrics of both on the same links."""
+
+from typing import Any
+
+from sarlite.numerics import using
+from sarlite.tape import no_grad
+from sarlite.tasks.metric_table import find_metric
+from sarlite.tasks.popularity import Popularity
+from sarlite.train.outcome import best_parameters
+from sarlite.train.stopping import Best
+
+SPLITS = ("val", "test")
+TOP = 10
+"""Length of top lists where the task's metric has none."""
+
+
+def link_outcome(trainer: Any, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return metrics of the best model and of popularity. Collective.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Of a `LinkTask`, and of the graph that `link_data.split_links` makes.
+    best : Best
+
+    Returns
+    -------
+    dict
+        By metric "model" and "popularity", each with "val" and "test", None without links. The metrics are the task's;
+        if all destinations are ranked also mrr, hits@k, recall@k, ndcg@k and coverage@k, with the task's k or 10. The
+        coverage is the share of destinations in the top k of some source.
+
+    Notes
+    -----
+    Takes two evaluations, and of rankings the top k of each source with links in a split. The trainer's model has the
+    same parameters before and after.
+    """
+    task, graph = trainer.task, trainer.graph
+    ranked = task.metric_kind.takes != "outputs" and graph.ranking is not None
+    k = int(task.metric.rpartition("@")[2]) if "@" in task.metric else TOP
+    names = [task.metric, *(("mrr", f"hits@{k}", f"recall@{k}", f"ndcg@{k}") if ranked else ())]
+    found: dict[str, dict[str, dict[str, float | None]]] = {name: {} for name in names}
+    popularity = Popularity(graph, trainer.rows["train"])
+    with (best_parameters(trainer, best), graph.profile.phase("evaluation"), using(trainer.numerics), no_grad()):
+        for who, model in (("model", trainer.model.eval()), ("popularity", popularity)):
+            with trainer.buffers:
+                _, judged = task.outputs(model, graph, trainer.x)
+                for name in found:
+                    found[name][who] = {split: _value(trainer, name, judged, split) for split in SPLITS}
+        if ranked:
+            found[f"coverage@{k}"] = {}
+            for who, model in (("model", trainer.model), ("popularity", popularity)):
+                with trainer.buffers:
+                    h = model.encoder(graph.nodes, trainer.x).data
+                    found[f"coverage@{k}"][who] = graph.ranking.coverage(model.decoder, h, k)
+    return found
+
+
+def _value(trainer, name, judged, split):
+    """Return a metric of a split's links, or None without links. Collective."""
+    metric = find_metric("link", name).make()
+    metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
+    value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)
+    return value if trainer.counts[split] else None

@@ -1,0 +1,227 @@
+"""Rankings of all destinations: metrics, coverage and popularity as plain NumPy counts them, on any number of ranks."""
+
+import numpy as np
+import pytest
+
+from sarlite import HeteroGraph, Trainer, nn, no_grad, optim
+from sarlite.comm import Solo, threads
+from sarlite.errors import ConfigError
+from sarlite.models import RGCN
+from sarlite.nn.decoders import DECODERS
+from sarlite.tape import Tensor
+from sarlite.tasks import ranking, recommend
+from sarlite.tasks.link_data import split_links
+from sarlite.tasks.link_task import LinkTask
+from sarlite.tasks.metric_table import find_metric
+from sarlite.tasks.popularity import Popularity
+from sarlite.train.link_outcome import link_outcome
+from tests.helpers.train.linked import N, part
+
+reference = pytest.importorskip("sklearn.metrics")
+DRAW = np.random.default_rng(0)
+BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
+COUNTS = {"user": 30, "item": 25}
+PAIRS = np.unique(np.stack([DRAW.integers(0, 30, 220), DRAW.integers(0, 25, 220) ** 2 // 25], 1), axis=0)
+EDGES = {BUYS: PAIRS.T, ("item", "rev_buys", "user"): PAIRS.T[::-1], FOLLOWS: DRAW.integers(0, 30, (2, 150))}
+METRICS = ("mrr", "hits@1", "hits@5", "recall@3", "recall@10", "ndcg@3", "ndcg@10")
+
+
+def graph_of(comm):
+    return HeteroGraph.from_edges(EDGES, COUNTS, comm=comm, parts="random", seed=2)
+
+
+def links_of(comm, relation=BUYS, **options):
+    graph = part(comm) if relation is None else graph_of(comm)
+    return split_links(graph, 0.15, 0.2, relation=relation, negatives=2, eval_negatives="all", sampler="per-source", seed=3, **options)
+
+
+def score_rows(ids, ties):
+    """A row for each node by id; with ties of few different values."""
+    rows = np.random.default_rng(5).standard_normal((100, 4))
+    return (np.round(rows) if ties else rows)[ids]
+
+
+def rankings_of(comm, relation=BUYS, ties=True, decoder="dot", **options):
+    """The metrics and the coverage of both splits, and all links with their splits and scores."""
+    links = links_of(comm, relation, **options)
+    made = DECODERS[decoder](4, rng=nn.Random(0), dtype=np.float64)
+    h = score_rows(links.graph.nodes.dst_ids, ties)
+    with no_grad():
+        judged, covered = links.graph.ranking(made, h), links.graph.ranking.coverage(made, h, 3)
+    found = {}
+    for split in ("val", "test"):
+        for name in METRICS:
+            metric = find_metric("link", name).make()
+            metric.add(judged[getattr(links, split)], links.labels[getattr(links, split)])
+            found[split, name] = metric.value(comm.allreduce(metric.counts()), comm)
+    splits = np.zeros(len(links.heads), int)
+    splits[links.val], splits[links.test] = 1, 2
+    return found, covered, np.concatenate(comm.allgather(np.stack([links.heads, links.tails, splits], 1)))
+
+
+def plain(links, scores, known, destinations, split, filtered=True):
+    """The metrics of one split (1 or 2) from all scores: for each link and each source a loop over the destinations."""
+    by_rank, by_source = {name: [] for name in METRICS[:3]}, {name: [] for name in METRICS[3:]}
+    listed = set()
+    for source in np.unique(links[links[:, 2] == split, 0]).tolist():
+        out = {tail for head, tail, level in known if head == source and level <= split} if filtered else set()
+        own = links[(links[:, 0] == source) & (links[:, 2] == split), 1].tolist()
+        rivals = [node for node in destinations if node not in out and node not in own and node != source]
+        in_list = []
+        for tail in own:
+            def rank(others, row=scores[source], score=scores[source, tail]):
+                return 1 + sum(row[other] > score for other in others) + 0.5 * sum(row[other] == score for other in others)
+
+            free = rivals if filtered else [node for node in destinations if node not in (source, tail)]
+            alone = rank(free)
+            in_list.append(rank([*rivals, *(other for other in own if other != tail)]) if filtered else alone)
+            by_rank["mrr"].append(1 / alone)
+            by_rank["hits@1"].append(alone <= 1)
+            by_rank["hits@5"].append(alone <= 5)
+        for k in (3, 10):
+            by_source[f"recall@{k}"].append(np.mean([rank <= k for rank in in_list]))
+            best = sum(1 / np.log2(1 + place) for place in range(1, min(len(own), k) + 1))
+            by_source[f"ndcg@{k}"].append(sum(1 / np.log2(1 + rank) for rank in in_list if rank <= k) / best)
+        before = {tail for head, tail, level in known if head == source and level < split} if filtered else set()
+        free = [node for node in destinations if node not in before and node != source]
+        listed |= {*sorted(free, key=lambda node: (-scores[source, node], node))[:3]}
+    return {name: np.mean(values) for name, values in {**by_rank, **by_source}.items()}, len(listed) / len(destinations)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("relation", [BUYS, FOLLOWS, None])
+def test_metrics_of_rankings_are_those_of_a_loop_and_the_same_on_any_number_of_ranks(relation, ties):
+    found, covered, links = rankings_of(Solo(), relation, ties)
+    n_nodes = N if relation is None else sum(COUNTS[name] for name in {relation[0], relation[2]})
+    first = n_nodes - 25 if relation == BUYS and links[:, 1].min() >= 30 else 0
+    destinations = range(first, first + 25) if relation == BUYS else range(n_nodes)
+    h = score_rows(np.arange(n_nodes), ties)
+    known = links.tolist() + ([[tail, head, split] for head, tail, split in links.tolist()] if relation is None else [])
+    for number, split in ((1, "val"), (2, "test")):
+        expected, coverage = plain(links, h @ h.T, known, destinations, number)
+        assert {name: found[split, name] for name in METRICS} == pytest.approx(expected, rel=1e-12)
+        assert covered[split] == pytest.approx(coverage)
+    for n in (2, 3):
+        for other in threads.run(n, rankings_of, relation, ties):
+            assert other[:2] == (found, covered)
+
+
+def test_without_a_filter_known_links_count():
+    found, _, links = rankings_of(Solo(), filtered=False)
+    h = score_rows(np.arange(55), True)
+    first = 30 if links[:, 1].min() >= 30 else 0
+    for number, split in ((1, "val"), (2, "test")):
+        expected, _ = plain(links, h @ h.T, links.tolist(), range(first, first + 25), number, filtered=False)
+        for name in ("mrr", "hits@1", "hits@5"):
+            assert found[split, name] == pytest.approx(expected[name], rel=1e-12)
+
+
+def test_ndcg_without_ties_is_scikit_learns():
+    scores, relevant = DRAW.standard_normal((40, 30)), DRAW.random((40, 30)) < 0.2
+    relevant[:, 0] = True
+    rows, columns = np.nonzero(relevant)
+    others = np.where(relevant, -np.inf, scores)
+    own = scores[rows, columns]
+    judged = np.stack([rows, own, 1 + (others[rows] > own[:, None]).sum(1)], 1)[DRAW.permutation(len(rows))]
+    for k in (1, 5, 30):
+        metric = find_metric("link", f"ndcg@{k}").make()
+        metric.add(judged, None)
+        assert metric.value(metric.counts(), Solo()) == pytest.approx(reference.ndcg_score(relevant, scores, k=k), rel=1e-12)
+
+
+def test_blocks_of_any_size_give_the_same_ranks_and_lists(monkeypatch):
+    expected = rankings_of(Solo())[:2]
+    blocks = []
+    for module, name in ((ranking, "rank_links"), (ranking, "top")):
+        function = getattr(recommend, name)
+        monkeypatch.setattr(module, name, lambda *args, function=function, **more: function(*args, **more, n_bytes=300))
+    monkeypatch.setattr(recommend, "_scored", lambda *args, scored=recommend._scored: (
+        (blocks.append(block[2].shape), block)[1] for block in scored(*args)))
+    assert rankings_of(Solo())[:2] == expected
+    assert max(np.prod(shape) for shape in blocks) * 8 <= 300  # never all sources with all destinations
+
+
+def test_a_product_of_all_pairs_is_the_score_of_each_pair():
+    heads, tails = (Tensor(DRAW.standard_normal((n, 4))) for n in (3, 5))
+    made = DECODERS["distmult"](4, rng=nn.Random(0), dtype=np.float64)
+    made.relation.data[:] = [1, -2, 3, 0.5]
+    for decoder in (nn.Dot(), made):
+        np.testing.assert_allclose(decoder.cross(heads, tails).data, decoder(heads[:, None], tails[None]).data, rtol=1e-12)
+
+
+def popularity_of(comm, relation=BUYS, several=False):
+    links = links_of(comm, [BUYS, FOLLOWS] if several else relation)
+    model = Popularity(links.graph, links.train)
+    judged = LinkTask(metric="mrr").outputs(model, links.graph, None)[1]
+    ends = np.stack([links.heads, links.tails, np.isin(np.arange(len(links.heads)), links.train), judged[:, 1]], 1)
+    return sorted(map(tuple, np.concatenate(comm.allgather(ends)).tolist()))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_popularity_counts_training_links_of_the_relation(several):
+    found = popularity_of(Solo(), several=several)
+    train = [tail for _, tail, trained, _ in found if trained]
+    assert len({score for *_, score in found}) > 5
+    for _, tail, trained, score in found:
+        assert trained or score == train.count(tail)  # users are followed and items are bought, so tails tell relations
+    for n in (2, 3):
+        assert threads.run(n, popularity_of, BUYS, several) == [found] * n
+
+
+def test_popularity_of_links_in_both_directions_counts_both_ends():
+    found = popularity_of(Solo(), None)
+    ends = [end for head, tail, trained, _ in found if trained for end in (head, tail)]
+    assert all(trained or score == ends.count(tail) for _, tail, trained, score in found)
+
+
+def trainer(comm, metric="mrr", loss=None, eval_negatives="all"):
+    options = {"relation": BUYS, "negatives": 2, "eval_negatives": eval_negatives, "sampler": "per-source"}
+    links, rng = split_links(graph_of(comm), 0.15, 0.2, **options), nn.Random(1)
+    encoder = RGCN({}, 4, links.graph.nodes, hidden=8, embedding=8, dropout=0, rng=rng, dtype=np.float64)
+    return Trainer(links.graph, nn.LinkPredictor(encoder, nn.Dot()), {}, links.labels, links.train, links.val, links.test, rng=rng,
+                   task=LinkTask(loss, metric), optimizer=lambda flat: optim.Adam(flat, 0.03))
+
+
+def training_of(comm):
+    made = trainer(comm, "ndcg@5")
+    best = made.fit(8)
+    return best.scores, link_outcome(made, best), made.model.state_dict()["encoder.convs.1.biases.user"].tolist()
+
+
+def test_training_and_its_comparison_with_popularity_are_the_same_on_any_number_of_ranks():
+    scores, compared, after = training_of(Solo())
+    assert scores["train_ndcg@5"] is None and 0 < scores["val_ndcg@5"] < 1
+    assert [*compared] == ["ndcg@5", "mrr", "hits@5", "recall@5", "coverage@5"]
+    assert compared["ndcg@5"]["model"] == {"val": scores["val_ndcg@5"], "test": scores["test_ndcg@5"]}
+    for n in (2, 3):
+        for other in threads.run(n, training_of):
+            assert other[1] == compared and other[0]["val_ndcg@5"] == scores["val_ndcg@5"]
+            assert other[0]["val_loss"] == pytest.approx(scores["val_loss"], rel=1e-9)
+            np.testing.assert_allclose(other[2], after, rtol=1e-9)
+
+
+def test_a_metric_of_ranks_has_a_loss_that_compares_unless_another_is_given():
+    output, rows = Tensor(DRAW.standard_normal((6, 4))), np.arange(6)
+
+    def value(*args):
+        return LinkTask(*args).loss(output, np.zeros(6, int), rows, 6.0).item()
+
+    for metric in ("mrr", "hits@3", "recall@3", "ndcg@3"):
+        assert value(None, metric) == value("cross-entropy") != value("bce") and value("bpr", metric) == value("bpr")
+    assert value(None, "ap") == value(None, None) == value("bce")
+
+
+@pytest.mark.parametrize("metric, eval_negatives, message", [
+    ("recall@3", 5, "metric recall@3: ranks all destinations, so eval_negatives must be \"all\""),
+    ("hits@25", "all", "metric hits@25: there are 25 destinations, so each link would be among the first 25"),
+    ("mrr", "every", "eval_negatives is 'every', but must be a number or \"all\""),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(metric, eval_negatives, message):
+    with pytest.raises(ConfigError, match=message):
+        trainer(Solo(), metric, eval_negatives=eval_negatives)
+
+
+def test_a_rank_among_all_destinations_needs_rows_of_an_encoder():
+    made = trainer(Solo())
+    with pytest.raises(ConfigError, match="ranks all destinations, so the model must be an nn.LinkPredictor, but is a Popularity"):
+        made.task.check_arguments(made.graph, Popularity(made.graph, made.rows["train"]), {}, None, None)
