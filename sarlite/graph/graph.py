@@ -248,23 +248,23 @@ class Graph(LayerGraph):
         return cls(parts) if weight is None else (cls(parts), values)
 
     @classmethod
-    def from_pandas(cls, edges: frames.ColumnTable, src: str = "src", dst: str = "dst", *, weight: str | None = None,
-                    features: Iterable[str] = (), nodes: frames.ColumnTable | None = None, id: str = "id",
-                    undirected: bool = False) -> "Graph":
+    def from_pandas(cls, edges: object, src: str = "src", dst: str = "dst", *, weight: str | None = None,
+                    features: Iterable[str] = (), nodes: object = None, id: str = "id", undirected: bool = False,
+                    fill: str | int | None = None, on_unknown: str = "refuse") -> "Graph":
         """Make a whole graph from a table of edges whose nodes have strings or any integers as ids.
 
         Parameters
         ----------
         edges : table
-            DataFrame of pandas or polars, pyarrow table, or dict of arrays. Columns are read as `edges[name]`. Each row
-            is an edge; equal rows are parallel edges.
+            DataFrame of pandas or polars, pyarrow table, dict of arrays, or path of a file that `convert` reads. Each
+            row is an edge; equal rows are parallel edges. The packages of `sarlite[tables]` read the table.
         src, dst : str
             Names of the columns with the ids of each edge's source and destination: all integers or all strings, none
             missing.
         weight : str, optional
-            Name of the column with the edges' weights, which become `edge_weight`.
+            Name of the column with the edges' weights, which become `edge_weight`, float64.
         features : iterable of str
-            Names of columns of numbers, which become the columns of `edge_features`.
+            Names of columns of numbers, which become the columns of `edge_features`, float32.
         nodes : table, optional
             One row for each node, in the order of the graph's rows, including nodes without edges. By default the nodes
             are the ids of the edges in ascending order.
@@ -273,6 +273,10 @@ class Graph(LayerGraph):
         undirected : bool
             True to add the reverse of each edge, with the edge's values, and to keep one of equal edges. Equal edges
             must have equal values. The reversed edges stand behind all edges of the table.
+        fill : {None, "0", "mean"}
+            Value of a weight or a feature that is missing; by default a missing value is refused.
+        on_unknown : {"refuse", "drop"}
+            What happens to an edge with an end that is not in `nodes`.
 
         Returns
         -------
@@ -281,9 +285,16 @@ class Graph(LayerGraph):
 
         Raises
         ------
+        ConfigError
+            The packages are not installed, or edges that become one have different values.
         DataError
             A column is missing or shorter than the others; an id is missing, or neither an integer nor a string; an
             edge's id is not in `nodes`; an id occurs twice in `nodes`; or a value is not a finite number.
+
+        Notes
+        -----
+        The rules are those of `convert` and `sarlite.data.from_tables`, except that integers are always names of nodes,
+        as with names=edges.
 
         Examples
         --------
@@ -292,7 +303,8 @@ class Graph(LayerGraph):
         >>> graph.ids.tolist(), graph.edge_weight.tolist()
         (['ann', 'bob', 'eve'], [0.5, 2.0])
         """
-        table = frames.read_edges(edges, src, dst, weight, features, nodes, id, undirected)
+        table = frames.tables_reader().read_edges(edges, src, dst, weight, features, nodes, id, undirected, fill,
+                                                  on_unknown)
         graph = cls(build.build_from_edges(table.src, table.dst, len(table.names))._replace(names=table.names))
         values = table.weight, table.features
         return graph if all(array is None for array in values) else graph.with_edge_values(*values)

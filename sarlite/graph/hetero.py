@@ -153,10 +153,11 @@ class HeteroGraph(SharedState, RelationalLayer):
         return cls(build_relations(comm, options, *divide_relations(comm, edges, n_nodes, parts, seed)))
 
     @classmethod
-    def from_pandas(cls, edges: Mapping[Relation, frames.ColumnTable], src: str = "src", dst: str = "dst", *,
-                    nodes: Mapping[str, frames.ColumnTable] | None = None, id: str = "id", comm: CommLike | None = None,
-                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
-                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
+    def from_pandas(cls, edges: Mapping[Relation, object], src: str = "src", dst: str = "dst", *,
+                    nodes: Mapping[str, object] | None = None, id: str = "id", on_unknown: str = "refuse",
+                    comm: CommLike | None = None, parts: TypedParts = "metis", mode: str | Mode = "sar",
+                    prefetch: int = 1, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
+                    peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from one table of edges for each relation, whose nodes have strings or integers as ids. Collective.
 
         Parameters
@@ -170,6 +171,8 @@ class HeteroGraph(SharedState, RelationalLayer):
             the ids in its edges, in ascending order.
         id : str
             Name of the column of these tables with the nodes' ids.
+        on_unknown : {"refuse", "drop"}
+            What happens to an edge with an end that is not in the table of the end's type.
         comm, parts, mode, prefetch, backward, seed, row_dtype, peers_at_once
             See `from_edges`.
 
@@ -192,7 +195,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         {'person': ['ann', 'bob'], 'drink': ['tea']}
         """
         comm = Solo() if comm is None else wrap(comm)
-        lists, names = together(comm, lambda: frames.read_relations(edges, src, dst, nodes or {}, id))
+        tables = nodes or {}
+        lists, names = together(comm, lambda: frames.tables_reader().read_relations(edges, src, dst, tables, id, on_unknown))
         n_nodes = {name: len(ids) for name, ids in names.items()}
         graph = cls.from_edges(lists, n_nodes, comm=comm, parts=parts, mode=mode, prefetch=prefetch, backward=backward,
                                seed=seed, row_dtype=row_dtype, peers_at_once=peers_at_once)

@@ -116,8 +116,8 @@ class NumberedEdges:
     numberings : dict of str to Numbering
     changes : dict of str to bool
         Changes that `change` will make.
-    reverse : bool
-        True if the edges are sorted in both directions.
+    read_again : bool
+        True if the edges are read more than once.
 
     Notes
     -----
@@ -125,10 +125,10 @@ class NumberedEdges:
     """
 
     def __init__(self, connection: Any, name: str, columns: EdgeColumns, numberings: dict[str, Numbering],
-                 changes: dict[str, bool], reverse: bool) -> None:
+                 changes: dict[str, bool], read_again: bool) -> None:
         self._connection, self._name, self._columns, self._numberings = connection, name, columns, numberings
         self._changes, self._n_unknown = changes, 0
-        self._kind = "TABLE" if any(changes.values()) or reverse or columns.source.on_unknown == "drop" else "VIEW"
+        self._kind = "TABLE" if any(changes.values()) or read_again or columns.source.on_unknown == "drop" else "VIEW"
         relation, table = columns.source.relation, columns.table
         self._values = [*columns.values]
         self._ends = ["src", "dst", *(["time"] if "time" in columns.values else [])]  # edges of two times are two
@@ -205,7 +205,8 @@ class NumberedEdges:
         if found:
             first, second = (row % given for row in found)
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
-                              "values, so the edges cannot be joined; drop_edge_values leaves the values out")
+                              "values, so the edges cannot be joined; make the values equal, or leave them out "
+                              "(drop_edge_values)")
 
     def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
                counters: Any) -> dict[str, Any]:
@@ -239,6 +240,21 @@ class NumberedEdges:
         if "edge_ids" in arrays and counts_up(arrays["edge_ids"]):
             del arrays["edge_ids"]
         return arrays
+
+    def in_order(self) -> dict[str, Any]:
+        """Return the edges in the order of their rows: src, dst, and of an `EdgeTable` edge_weight and edge_features."""
+        sql = f"SELECT {', '.join(['src', 'dst', *self._values])} FROM {self._name} ORDER BY row"
+        kinds = {"src": np.int64, "dst": np.int64, **({"edge_weight": self._columns.source.weight_dtype}
+                                                      if "weight" in self._values else {})}
+        pieces = {name: [np.empty(0, dtype)] for name, dtype in kinds.items()}
+        if self._columns.width:
+            pieces["edge_features"] = [np.empty((0, self._columns.width), np.float32)]
+        for columns in sources.batches(self._connection, sql, 2 + len(self._values)):
+            for name, dtype in kinds.items():
+                pieces[name].append(np.asarray(columns.pop(0)).astype(dtype, copy=False))
+            if columns:
+                pieces["edge_features"].append(matrix(columns, np.float32))
+        return {name: np.concatenate(rows) for name, rows in pieces.items()}
 
     def drop(self) -> None:
         """Free the table."""

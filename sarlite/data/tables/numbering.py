@@ -8,8 +8,9 @@ import numpy as np
 from sarlite.data.names import digests
 from sarlite.data.tables.checks import Doubt, cell, id_doubts, refuse, whole
 from sarlite.data.tables.sources import Table, batches, quote
-from sarlite.errors import DataError
+from sarlite.errors import DataError, needs
 from sarlite.structure.validation import first_true
+from sarlite.types import Array
 
 _FITS_BIGINT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _HASH = "hash({})"  # words are joined faster by hashes, if all ids are known and no two have the same hash
@@ -54,7 +55,7 @@ class Numbering(NamedTuple):
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression by which a column's ids are joined: the ids, or hashes of them."""
+        """Return the SQL expression of the join keys of a column: the ids, or hashes of the ids."""
         return self.form.format(self.typed(column))
 
 
@@ -108,9 +109,20 @@ def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
     return max(((int(number), where) for number, where in found if number is not None), default=(-1, ""))
 
 
+def ids_in_order(connection: Any, numbering: Numbering) -> Array:
+    """Return the ids of all nodes: words, int64, or uint64; or objects if neither type has all numbers."""
+    words = numbering.id_type != "BIGINT"
+    sql = f"SELECT {'CAST(id AS VARCHAR)' if words else 'id'} AS id FROM {numbering.table} ORDER BY n"
+    ids = np.asarray(connection.execute(sql).fetchnumpy()["id"])
+    if numbering.id_type != "HUGEINT":
+        return ids.astype(str) if words else ids
+    numbers = [int(word) for word in ids]
+    return np.array(numbers, object if min(numbers) < 0 else np.uint64)
+
+
 def mapping(connection: Any, numbering: Numbering, workspace: Any) -> dict[str, Any]:
     """Return the arrays that `names.Names` reads, by file. Memory: about 40 bytes a node."""
-    arrow_type = __import__("pyarrow").large_binary()
+    arrow_type = needs("pyarrow", "names of nodes").large_binary()
     data, ends = workspace.spool("bytes", np.uint8), workspace.spool("ends", np.int64)
     ends.write([0])
     hashes = np.empty((numbering.n_nodes, 2), np.uint64)

@@ -405,6 +405,9 @@ def _arrow_array(arrow, column, where):
         kinds = [_kind(cell) for cell in cells]
         first = next((one for one in kinds if one), None)
         at = next((at for at, one in enumerate(kinds) if one not in (None, first)), None)
+        if at is None and first == "int":  # beyond int64
+            with contextlib.suppress(OverflowError, arrow.ArrowInvalid):
+                return arrow.array(cells, arrow.uint64(), from_pandas=True)
         if at is None:
             raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
                             "column first") from None

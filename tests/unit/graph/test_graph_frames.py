@@ -1,6 +1,7 @@
 """Graphs of tables of edges, with ids of any kind, and back: a dict of arrays, and the libraries' own tables where they are installed."""
 
 import importlib
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_ids_stay_and_values_follow_their_edges():
         edges = np.array([[graph.ids.tolist().index(word) for word in EDGES[end]] for end in ("from", "to")])
         same = Graph.from_edges(*edges, undirected=True)
         assert both.in_degrees.tolist() == same.in_degrees.tolist()
-        with pytest.raises(DataError, match="column 'w': rows 0 and 3 are one undirected edge with different values|rows 3 and 0"):
+        with pytest.raises(ConfigError, match="edges: rows 0 and 3 are one edge with different values"):
             Graph.from_pandas(table, "from", "to", weight="w", undirected=True)
     equal = {"from": ["a", "b", "b"], "to": ["b", "a", "c"], "w": [2.0, 2.0, 3.0]}
     graph = Graph.from_pandas(equal, "from", "to", weight="w", undirected=True)
@@ -76,27 +77,51 @@ def test_relations():
 
 @pytest.mark.parametrize("edges, more, told", [
     ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
-    ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user; id= names the column of ids"),
-    ({"src": [1.5], "dst": [2]}, {}, "column 'src': float64 .* expected ids: whole numbers or words"),
-    ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "row 1 is None, expected an id"),
-    ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "some ids are numbers and some are words"),
-    ({"src": [1], "dst": ["b"]}, {}, "some ids are numbers and some are words"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: 2, of edge 0, is not among the nodes"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: 1, of edge 0, is not among the nodes"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "edges: ids are int64, and those of the nodes <U1"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: column 'id': 1 stands there twice"),
-    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: column 'w': entry 0 is nan"),
-    ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: column 'w': expected 1 numbers"),
+    ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user"),
+    ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with some missing or with fractions.* are no ids of nodes"),
+    ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "edges: row 1, column 'src': no id"),
+    ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, but values before are of int"),
+    ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, but edges: column 'src' has whole numbers"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: row 0, column 'dst': 2 is not in nodes, column 'id'; on_unknown=drop"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: row 0, column 'src': 1 is not in nodes, column 'id'"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, but edges: column 'src' has whole numbers"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
+    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=0 or fill=mean"),
+    ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: row 0, column 'w': 'x' is no number"),
     ({"src": [1, 2], "dst": [2]}, {}, "edges: columns of different lengths: {'src': 2, 'dst': 1}"),
     ({"src": [1, 2], "dst": [2, 1], "w": [1.0]}, {"weight": "w"}, "columns of different lengths: {'src': 2, 'dst': 2, 'w': 1}"),
     ({"src": [1, 2], "dst": [2, 1], "w": [1.0, 2, 3]}, {"features": ["w"]}, "columns of different lengths: .*'w': 3}"),
-    ({"src": [1, 2], "dst": [2, 1], "w": np.ma.array([1.0, 2], mask=[0, 1])}, {"weight": "w"}, "'w': row 1 is masked"),
-    ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "'src': row 0 is masked"),
-    ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "'w': row 1 is None, expected a number"),
+    ({"src": [1, 2], "dst": [2, 1], "w": np.ma.array([1.0, 2], mask=[0, 1])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
+    ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "edges: row 0, column 'src': no id"),
+    ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
 ])  # fmt: skip
 def test_what_is_refused(edges, more, told):
     with pytest.raises(DataError, match=told):
         Graph.from_pandas(edges, **more)
+
+
+def test_without_duckdb_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"tables needs the package duckdb .*: pip install 'sarlite\[tables\]'"):
+        Graph.from_pandas(EDGES, "from", "to")
+
+
+def test_options_of_tables_hold_for_graphs():
+    """A missing weight is filled, an edge to no node is dropped, and columns that nothing names may hold anything."""
+    edges = {"src": ["a", "b", "c"], "dst": ["b", "a", "z"], "w": [1.0, None, 4.0], "odd": [1, "x", object()]}
+    graph = Graph.from_pandas(edges, weight="w", nodes={"id": ["c", "b", "a"]}, fill="0", on_unknown="drop")
+    assert graph.ids.tolist() == ["c", "b", "a"] and graph.to_scipy().toarray().tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    both = HeteroGraph.from_pandas({("u", "e", "u"): edges}, nodes={"u": {"id": ["c", "b", "a"]}}, on_unknown="drop")
+    assert both.n_edges == {("u", "e", "u"): 2}
+    with pytest.raises(ConfigError, match="on_unknown: 'skip' is not one of refuse, drop"):
+        Graph.from_pandas(edges, on_unknown="skip")
+
+
+@pytest.mark.parametrize("ids, kind", [([2**63, 1], "u"), ([2**63, -1], "O"), ([7, -1], "i"), (["b", "a"], "U")])
+def test_ids_have_the_type_that_holds_them(ids, kind):
+    graph = Graph.from_pandas({"src": ids[:1], "dst": ids[1:]} if kind != "O" else
+                              {"src": np.array(ids[:1], np.uint64), "dst": np.array(ids[1:], np.int64)})
+    assert graph.ids.dtype.kind == kind and graph.ids.tolist() == sorted(ids)
 
 
 def test_to_scipy():
@@ -117,7 +142,7 @@ def test_to_pandas_gives_the_table_again():
     pandas = pytest.importorskip("pandas")
     graph = Graph.from_pandas(EDGES, "from", "to", weight="w", features=["kind"])
     found = graph.to_pandas("from", "to", "w")
-    pandas.testing.assert_frame_equal(found, pandas.DataFrame(EDGES).astype({"kind": float}).rename(columns={"kind": "edge_0"}))
+    pandas.testing.assert_frame_equal(found, pandas.DataFrame(EDGES).astype({"kind": "float32"}).rename(columns={"kind": "edge_0"}))
 
 
 def test_networkx_and_back():
