@@ -14,8 +14,10 @@ from sarlite.data.divide import divide
 from sarlite.data.graph_tables import SPLITS
 from sarlite.data.quality import measured, quality, quality_lines
 from sarlite.data.readers import pigo
+from sarlite.data.schema import is_schema, matched, transforms_of
 from sarlite.data.spec import (
     FORMS,
+    has_transforms,
     is_relational,
     load,
     made_lines,
@@ -62,6 +64,9 @@ def _parser():
         convert.add_argument(flag, action="store_true", default=None, help=what)
     convert.add_argument("--features-dtype", choices=("bfloat16",),
                          help="round the nodes' features to bfloat16: half the bytes of float32 [as they are]")
+    convert.add_argument("--transforms-of", metavar="RUN",
+                         help="make the features of new tables with the statistics that this run's checkpoint keeps, so "
+                              "that predict takes DIR; the tables must fit the run by name")
     _add_memory(convert, "edges:, tables:, npz: and mag: are read in pieces and sorted on disk, beside DIR")
     convert.add_argument("--overwrite", action="store_true", help="replace DIR if it is a data set")
     _add_allow_empty(convert)
@@ -136,12 +141,16 @@ def _convert(options):
     changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
     n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
     format.GraphWriter(out, overwrite=options.overwrite)  # refuses, before anything is read, what may not be replaced
+    schema = None if options.transforms_of is None else _schema_of_run(options.transforms_of, options.spec)
     with contextlib.ExitStack() as held:
         held.enter_context(_reading(native_directory(options.spec), but=out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
             folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
             dataset = load(options.spec, verify=True, relational=is_relational(options.spec), folder=folder,
-                           n_bytes=n_bytes, tell=step.tell, **changes)
+                           n_bytes=n_bytes, tell=step.tell, transforms=transforms_of(schema) if schema else None,
+                           **changes)
+        if schema is not None:
+            matched(dataset, schema, options.spec)  # refuses now what predict would refuse
         format.write(out, dataset, overwrite=options.overwrite, progress=progress,
                      bfloat16=options.features_dtype is not None)
     if dataset.relational:
@@ -150,6 +159,18 @@ def _convert(options):
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
     show("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset), *account_lines(dataset))))
+
+
+def _schema_of_run(run, spec):
+    """Return the names and transforms that a run's checkpoint keeps of the data that it was trained on."""
+    from sarlite.train.checkpoint import load_metadata
+
+    if not has_transforms(spec):
+        raise ConfigError(f"--transforms-of: {spec}: edges: and tables: have transforms")
+    schema = load_metadata(run).get("schema")
+    if not is_schema(schema) or not transforms_of(schema):
+        raise ConfigError(f"--transforms-of: {run}: its data have no transforms")
+    return schema
 
 
 def _info(options):

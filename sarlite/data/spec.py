@@ -209,6 +209,11 @@ def _check_kind(spec, found, relational):
         raise ConfigError(f"data set {spec!r}: a graph of one kind, but a relational graph is needed")
 
 
+def has_transforms(spec: AnyPath) -> bool:
+    """Return True if features of the data set may be made by transforms: it is made of tables."""
+    return _parse(str(spec))[0] in _DESCRIBED
+
+
 def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
     """Return lines that say how near a generated data set came to its spec; none of a form that hits it, or reads."""
     form, _, options = _parse(str(spec))

@@ -95,9 +95,23 @@ def test_new_tables_get_the_features_of_training(tmp_path):
     assert convert(["convert", few, str(tmp_path / "e")]) == 0
     with pytest.raises(SarliteError, match="features: made with other transforms than the model's: column 'age' has"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", tmp_path / "e")
+    assert convert(["convert", few, str(tmp_path / "g"), "--transforms-of", str(tmp_path / "run")]) == 0
+    again, _ = predict_here(tmp_path / "run", tmp_path / "g.npy", "--data", tmp_path / "g")
+    assert again.tolist() == np.load(tmp_path / "c.npy").tolist()
     lacking = tables(tmp_path / "f", {name: USERS[name] for name in USERS if name != "country"})
     with pytest.raises(SarliteError, match="country"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", lacking)
+
+
+def test_transforms_of_a_run_are_refused_where_there_are_none(tmp_path, capsys):
+    spec = tables(tmp_path / "t", USERS)
+    plain = f"edges:{tmp_path}/t/e.csv,src=a,dst=b,nodes={tmp_path}/t/u.csv,id=user,labels=kind,split=split,features=age"
+    for name, of in (("scaled", spec), ("plain", plain)):
+        train_here(tmp_path / name, "--data", of, "--model", "sage", "--hidden", 4, "--epochs", 1, "--no-edge-features")
+    for run, of, told in (("scaled", "sbm:nodes=50", "edges: and tables: have transforms"), ("plain", spec, "its data have no transforms"),
+                          ("nowhere", spec, "nowhere"), ("scaled", plain, "made with other transforms than the model's")):
+        assert convert(["convert", of, str(tmp_path / "x"), "--transforms-of", str(tmp_path / run)]) == 2
+        assert told in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 
 def test_transforms_in_options_of_edges(tmp_path):
