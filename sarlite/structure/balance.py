@@ -1,7 +1,7 @@
-"""Balancing of parts.
+"""Balancing of parts: the node weights that METIS balances, and moves of nodes between parts after METIS.
 
-METIS balances one weight a node. This file says which counts the weight mixes, and moves and swaps nodes where METIS
-leaves a count uneven.
+METIS balances one weight for each node, which mixes several counts. Where METIS leaves a count uneven, functions of
+this module move or swap the nodes that cost the fewest cut edges.
 """
 
 import numpy as np
@@ -10,22 +10,28 @@ from sarlite.errors import ConfigError
 
 COUNTS = ("nodes", "edges", "train")
 TRAIN_SLACK = 1.1
-"""No part has more than so many times its share of training nodes."""
+"""Largest allowed number of a part's training nodes, as a multiple of the mean over parts."""
 NODES_SLACK = 1.05
-"""No part has more than so many times its share of nodes, where METIS balances edges."""
+"""Largest allowed number of a part's nodes when METIS balances edges, as a multiple of the mean over parts."""
 TYPE_SLACK = 1.1
-"""No part has more than so many times its share, rounded up, of a type's nodes, where METIS divides several types."""
+"""Largest allowed number of a part's nodes of one type, as a multiple of the mean over parts, rounded up."""
 UNEVEN = 1.5
-"""Largest part over mean from which on a warning is due."""
+"""Ratio of the largest part to the mean above which a warning is given."""
 _NODES_SHARE = 0.05
 
 
 def check(balance):
-    """Return the counts to balance as a tuple, or None if the degrees decide; raise a ConfigError for unknown names.
+    """Return the counts to balance as a tuple of names, or None if the default, by degrees, is asked for.
 
     Parameters
     ----------
-    balance : "auto", None, "nodes,edges,train" or some of these words, or a sequence of them
+    balance : str, sequence of str, or None
+        None or "auto" for the default; some of "nodes", "edges" and "train", joined by commas or as a sequence.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown or occurs twice, or there is none.
     """
     if balance is None or balance == "auto":
         return None
@@ -37,10 +43,11 @@ def check(balance):
 
 
 def chosen(balance, degrees):
-    """Return the counts to balance.
+    """Return the counts to balance, a tuple of names; `balance` is as for `check`.
 
-    By default these are nodes and training nodes, and edges too where the degrees' standard deviation is above their
-    mean. """
+    By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
+    their mean.
+    """
     balance = check(balance)
     if balance is not None:
         return balance
@@ -48,17 +55,18 @@ def chosen(balance, degrees):
 
 
 def by_degrees(mean, deviation):
-    """Return the counts to balance by default, from the in-degrees' mean and standard deviation."""
+    """Return the names of the counts to balance by default, from the mean and standard deviation of the in-degrees."""
     return COUNTS if deviation > mean else ("nodes", "train")
 
 
 def weights(degrees, balance):
-    """Return METIS's weight of each node, int64, or None if all are 1.
+    """Return METIS's weight of each node, (n_nodes,) int64, or None if all weights are 1.
 
-    A node weighs as much as its in-edges and a twentieth of the mean degree. METIS then leaves the number of nodes
-    uneven, mostly of nodes of low degree, which `even_nodes` moves at little cost. Were a node as heavy as the mean
-    degree, neither count would be even. R-MAT of 200,000 nodes and 4 million edges in 8 parts, largest over mean: nodes
-    1.95 and edges 1.62 so, 1.00 and 1.02 with a twentieth, with as many cut edges.
+    With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
+    degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at
+    little cost. With the whole mean degree in place of a twentieth neither count is even. An R-MAT graph of 200,000
+    nodes and 4 million edges in 8 parts shows it: the largest part over the mean was 1.95 for nodes and 1.62 for edges.
+    With a twentieth the ratios were 1.00 and 1.02, at equally many cut edges.
     """
     if "edges" not in balance:
         return None
@@ -68,7 +76,7 @@ def weights(degrees, balance):
 
 
 def fill_empty(parts, n_parts):
-    """Give each empty part one node of the part that is then the largest; there are at least as many nodes as parts."""
+    """Move one node of the largest part into each empty part, in place; return `parts`. Needs n_nodes >= n_parts."""
     sizes = np.bincount(parts, minlength=n_parts)
     for empty in np.flatnonzero(sizes == 0):
         giver = int(np.argmax(sizes))
@@ -79,9 +87,18 @@ def fill_empty(parts, n_parts):
 
 
 def even_nodes(xadj, adjncy, parts, n_parts, degrees):
-    """Move nodes from parts that have too many to parts that have few.
+    """Move nodes of low degree from parts with too many nodes to parts with few, in place; return `parts`.
 
-    The lightest nodes are looked at, which leave the edges even; the nodes among them that cut the fewest edges move.
+    Among the nodes of lowest degree, whose moves leave the edges even, the nodes that cost the fewest cut edges move.
+
+    Parameters
+    ----------
+    xadj, adjncy : CSR of the symmetric graph
+    parts : (n_nodes,) int
+        The part of each node.
+    n_parts : int
+    degrees : (n_nodes,) int
+        In-degrees.
     """
     share = parts.size / n_parts
     for _ in range(4 * n_parts):
@@ -97,7 +114,10 @@ def even_nodes(xadj, adjncy, parts, n_parts, degrees):
 
 
 def swap_training(xadj, adjncy, parts, n_parts, train):
-    """Swap training nodes of parts that have too many against other nodes of parts that have too few training nodes."""
+    """Even the training nodes of parts by swaps with other nodes, in place; return `parts`.
+
+    A training node of the part with most training nodes changes places with another node of the part with fewest.
+    """
     n_train = np.count_nonzero(train)
     most = int(np.ceil(TRAIN_SLACK * n_train / n_parts))
     for _ in range(4 * n_parts):
@@ -110,14 +130,14 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
         n_swaps = min(counts[giver] - most, most - counts[taker], others[taker])
         if n_swaps <= 0:
             break
-        there = cheapest(xadj, adjncy, parts, np.flatnonzero(train & (parts == giver)), giver, taker, n_swaps)
-        back = cheapest(xadj, adjncy, parts, np.flatnonzero(~train & (parts == taker)), taker, giver, n_swaps)
-        parts[there], parts[back] = taker, giver
+        to_taker = cheapest(xadj, adjncy, parts, np.flatnonzero(train & (parts == giver)), giver, taker, n_swaps)
+        to_giver = cheapest(xadj, adjncy, parts, np.flatnonzero(~train & (parts == taker)), taker, giver, n_swaps)
+        parts[to_taker], parts[to_giver] = taker, giver
     return parts
 
 
 def even_kind(xadj, adjncy, parts, n_parts, nodes):
-    """Move some of `nodes` from parts that have too many of them to parts that have the fewest."""
+    """Even the number of `nodes`, such as the nodes of one type, in the parts, by moves between parts, in place."""
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)
@@ -129,7 +149,7 @@ def even_kind(xadj, adjncy, parts, n_parts, nodes):
 
 
 def cheapest(xadj, adjncy, parts, nodes, home, away, count):
-    """Return the `count` of `nodes` that move from `home` to `away` at the least cost in cut edges."""
+    """Return the `count` nodes among `nodes` whose move from part `home` to part `away` cuts the fewest edges."""
     lengths = xadj[nodes + 1] - xadj[nodes]
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths
@@ -139,20 +159,20 @@ def cheapest(xadj, adjncy, parts, nodes, home, away, count):
     return nodes[np.argsort(cost, kind="stable")[:count]]
 
 
-def warning(found, method, balance=None):
-    """Return a line that names the counts of `partition.measures` that are uneven, or None.
+def warning(measures, method, balance=None):
+    """Return a warning that names the uneven counts of a partition and a remedy, or None if all counts are even.
 
     Parameters
     ----------
-    found : dict
-        What `partition.measures` returns.
+    measures : dict
+        Result of `partition.measures`.
     method : str
-        What divided the nodes.
+        Method that divided the nodes.
     balance : str, optional
-        The counts that `method` was asked to make even.
+        Counts that `method` was asked to balance; see `check`.
     """
     shown = {"nodes": "nodes", "edges": "edges", "train_nodes": "training nodes"}
-    imbalance = found["imbalance"]
+    imbalance = measures["imbalance"]
     uneven = {name: word for name, word in shown.items() if imbalance.get(name, 0) > UNEVEN}
     if not uneven:
         return None
@@ -161,5 +181,5 @@ def warning(found, method, balance=None):
         remedy = "METIS could not make them even, as a node with many edges is in one part; fewer parts are more even"
     else:
         remedy = "METIS with --balance nodes,edges,train makes them more even"
-    told = ", ".join(f"{word} {imbalance[name]:.2f}" for name, word in uneven.items())
-    return f"uneven parts: largest over mean is {told}; {remedy}"
+    ratios = ", ".join(f"{word} {imbalance[name]:.2f}" for name, word in uneven.items())
+    return f"uneven parts: largest over mean is {ratios}; {remedy}"

@@ -1,4 +1,4 @@
-"""Blocks: the edges from one part's source rows to another's destination rows."""
+"""Blocks: the edges from the source rows of one part to the destination rows of another part."""
 
 from functools import cached_property
 
@@ -8,40 +8,44 @@ from sarlite import kernels
 from sarlite.types import Array
 
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
-"""Attributes of `Edges` that are made at their first use and kept."""
+"""Attributes of `Edges` that are computed when they are first used, and then stored."""
 
 PIECE_EDGES = 1 << 16
 """Least number of edges of a piece that `Edges.pieces` cuts from a block."""
 
 LONG = 1 << 14
-"""Edges of a column above which float32 loses digits that a sum of its gradients must have."""
+"""Number of edges of a column above which a float32 sum of the column's gradients is not accurate enough."""
 
 
 class Edges:
-    """Some edges of a part as a CSR over destination rows and by column; base class of `Block` and of parts of a block.
+    """Edges of a part as a CSR: a CSR row for each destination row, and a column for each source row.
+
+    Base class of `Block` and of ranges of a block.
 
     Attributes
     ----------
     n_dst : int
-        Destination rows of the part.
+        Number of destination rows of the part.
     rows : (n_rows,) same dtype as indices, or None
-        The destination row of each row of the CSR, ascending; None: CSR row i is destination row i.
+        Destination row of each CSR row, ascending; None if CSR row i is destination row i.
     indptr : (n_rows + 1,) int64
     indices : (n_edges,) int32 or int64
-        Column of each edge: an index into the rows that `source` sends.
+        Column of each edge: an index into the rows that rank `source` sends.
     positions : (n_edges,) same dtype as indices, or None
-        Place of each edge among the part's edges in source order; None where these are all of the part's edges.
-    numbers : (part's n_edges,) int, or None
-        By that place, the index into the part's edge values; None where the index is the place.
+        Position of each edge among all edges of the part in source order; None if the block has all edges of the part.
+    numbers : (n_edges of the part,) int, or None
+        Index into the part's edge values of each edge of the part in source order; None if the index is the position.
     src_ids : (n_src,) int64
         Global node id of each column.
     offset : int
-        Number of columns in the part's blocks before this one, so that offset + column is unique over them.
+        Number of columns of the part's blocks before this one, so that offset + column is unique among the blocks.
     source : int
-        The rank that owns the columns, or the first of several ranks.
+        Rank that owns the columns, or the lowest of several ranks.
     n_src, n_edges : int
+        Number of columns; number of edges.
     lasting : bool
-        Whether transposes are kept outside of a step's buffers; a batch's transposes go with the batch.
+        True if transposes are stored as long as the block. False in a batch, whose transposes lie in the buffers of the
+        step.
     """
 
     n_dst: int
@@ -57,15 +61,17 @@ class Edges:
 
     @property
     def n_src(self) -> int:
+        """Number of columns."""
         return len(self.src_ids)
 
     @property
     def n_edges(self) -> int:
+        """Number of edges."""
         return len(self.indices)
 
     @cached_property
     def eid(self):
-        """Index of each edge into the part's edge values, (n_edges,); None if it is 0, 1, 2, ..."""
+        """Index of each edge into the part's edge values, (n_edges,); None if the indices are 0, 1, 2, ..."""
         if self.numbers is None or self.positions is None:
             return self.positions if self.numbers is None else self.numbers
         return self.numbers[self.positions]
@@ -77,17 +83,17 @@ class Edges:
 
     @cached_property
     def transpose(self):
-        """The same edges by column as (indptr, indices); the indices are destination rows."""
+        """CSR of the same edges by column, (indptr, indices), whose indices are destination rows."""
         return self._transposed(rows=self.rows, position=False)[:2]
 
     @cached_property
     def transpose_position(self):
-        """Position in `indices` of each edge of the transpose, (n_edges,). Only edge values need it."""
+        """Position in `indices` of each edge of the transpose, (n_edges,); needed only for edge values."""
         return self._transposed()[2]
 
     @cached_property
     def edges_by_column(self):
-        """The edges of each column as (indptr, positions), with positions in `indices`."""
+        """Edges of each column as (indptr, positions), where positions index `indices`."""
         t_indptr, _, position = self._transposed()
         return t_indptr, position
 
@@ -104,7 +110,7 @@ class Edges:
 
     @property
     def whole_indptr(self):
-        """Row pointer over all destination rows, (n_dst + 1,); if `rows` is not None each access makes a new array."""
+        """Row pointers of a CSR with a row for every destination row, (n_dst + 1,). A new array if `rows` is not None."""
         if self.rows is None:
             return self.indptr
         ends = np.zeros(self.n_dst + 1, np.int64)
@@ -113,32 +119,32 @@ class Edges:
 
     @property
     def dst(self):
-        """Destination row of each edge, (n_edges,). Each access makes a new array."""
+        """Destination row of each edge, (n_edges,); a new array at each access."""
         rows = np.arange(len(self.indptr) - 1, dtype=self.indices.dtype) if self.rows is None else self.rows
         return np.repeat(rows, np.diff(self.indptr))
 
     def between(self, a, b):
-        """Return the edges of the CSR's rows from a to b."""
+        """Return the edges of CSR rows a .. b - 1."""
         return RowRange(self, a, b)
 
     def columns(self, a: int, b: int) -> "Edges":
-        """Return the edges from columns a .. b."""
+        """Return the edges of columns a .. b - 1."""
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """The same edges as a new object, where transposes cost little: the transposes go with the object."""
+        """Return the edges as an object without stored transposes, if they are cheap to compute again; else itself."""
         return self
 
     @cached_property
     def pieces(self):
-        """Edges of consecutive rows, with at most about as many edges as there are columns.
+        """List of ranges of CSR rows with about as many edges each as there are columns.
 
-        One value an edge of a piece then takes no more memory than one value a node.
+        An array with one value for each edge of a piece then takes no more memory than one with a value for each node.
         """
         return self.in_pieces(PIECE_EDGES)
 
     def in_pieces(self, least_edges):
-        """Return the edges in pieces of consecutive rows, of about `least_edges` edges or one edge a column."""
+        """Return a list of ranges of CSR rows, each with about max(least_edges, n_src) edges."""
         step = max(least_edges, self.n_src)
         if self.n_edges <= step:
             return [self]
@@ -147,45 +153,48 @@ class Edges:
 
     @cached_property
     def halves(self):
-        """The edges of the first rows, and the edges of the remaining rows, about equally many."""
+        """Edges of the first CSR rows, and edges of the other CSR rows: two ranges of about equally many edges."""
         middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
         return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
 
     @cached_property
     def long_columns(self):
-        """The columns of more than `LONG` edges; an edge takes 8 bytes while a part of the edges is counted."""
+        """Columns with more than `LONG` edges, ascending, (n,) int64."""
         counts, step = np.zeros(self.n_src, np.int64), max(1 << 20, self.n_src)
         for start in range(0, self.n_edges if self.n_dst > LONG else 0, step):
             counts += np.bincount(self.indices[start : start + step], minlength=self.n_src)
         return np.flatnonzero(counts > LONG)
 
     def at_src(self, values):
-        """Return (n_edges, ...): the value of each edge's column."""
+        """Return the value of each edge's column, (n_edges, ...), from values of the columns, (n_src, ...)."""
         return _gather(values, self.indices)
 
     def at_dst(self, values):
-        """Return (n_edges, ...): the value of each edge's destination row."""
+        """Return the value of each edge's destination row, (n_edges, ...), from values of the rows, (n_dst, ...)."""
         return _gather(values, self.dst)
 
     def at_edge(self, values):
-        """Return (n_edges, ...): each edge's value among the part's; `values` itself where the edges are in order."""
+        """Return the value of each edge, (n_edges, ...), from edge values of the part; `values` if the order is equal."""
         return values if self.eid is None else _gather(values, self.eid)
 
     def sum_to_dst(self, values, out, **scale):
-        """Add (n_edges, ...) values to the destination rows of `out`; `dst_scale` as `kernels.spmm` takes it."""
+        """Add each edge's value, (n_edges, ...), to the edge's destination row of `out`, in place.
+
+        `scale` are the options of `kernels.spmm` for factors, such as dst_scale.
+        """
         kernels.spmm(self.indptr, None, np.ascontiguousarray(values), out, rows=self.rows, **scale)
 
 
 class Block(Edges):
-    """The edges from part q's source rows (columns) to part p's destination rows: CSR over the rows that have edges.
+    """Edges from the source rows of part q, the columns, to the destination rows of part p.
 
     Parameters
     ----------
-    order : (EdgeOrder, list of int), optional
-        The order of the part's edges, and the numbers in it of the sets of edges that this block has. Without an order
-        the block's edges are all of the part's.
-    numbers, src_ids, n_dst, rows, offset, source, lasting
+    indptr, indices, src_ids, n_dst, rows, numbers, offset, source, lasting
         See `Edges`.
+    order : (EdgeOrder, list of int), optional
+        Order of the part's edges, and the indices in `EdgeOrder.blocks` of the edges of this block; by default the
+        block has all edges of the part.
     """
 
     def __init__(self, indptr, indices, src_ids, n_dst=None, rows=None, *, order=None, numbers=None, offset=0, source=0,
@@ -196,39 +205,40 @@ class Block(Edges):
 
     @cached_property
     def positions(self):
+        """Position of each edge among all edges of the part in source order; see `Edges`."""
         return None if self.order is None else self.order[0].positions(self.order[1], self.indices.dtype)
 
 
 class EdgeOrder:
-    """Positions of the edges of each block among all of a part's edges in source order.
+    """Positions of each block's edges among all edges of a part in source order, computed when they are asked for.
 
-    In source order a row's edges from one part follow its edges from the parts before. The positions therefore follow
-    from the blocks' `indptr`, and no array of the size of the edges is kept.
+    In source order a row's edges from one part follow its edges from the parts before. So the positions can be computed
+    from the `indptr` of the blocks, and no array of n_edges entries is stored.
 
     Parameters
     ----------
     n_dst : int
     blocks : list of (rows or None, indptr)
-        Blocks in the order of their sources.
+        Blocks in the order of their sources; see `Edges`.
     """
 
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members, dtype):
-        """Return the position of each edge of some blocks, (n_edges,), ascending if there are several blocks."""
+        """Return the position of each edge of the blocks `members`, (n_edges,); ascending if there are several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
     def _positions(self, k, dtype):
-        if self._starts is None:  # no cached_property: its lock would be held while thread ranks wait for each other
+        if self._starts is None:  # a cached_property has a lock that ranks as threads would share
             self._starts = list(self._each_start())
         indptr = self.blocks[k][1]
         shift = (self._starts[k] - indptr[:-1]).astype(dtype)
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield for each block the position of the first edge of each of its rows."""
+        """Yield for each block the position of the first edge of each CSR row of the block."""
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)
@@ -239,7 +249,7 @@ class EdgeOrder:
 
 
 class RowRange(Edges):
-    """The edges of some rows of a block's CSR."""
+    """Edges of consecutive CSR rows of a block."""
 
     def __init__(self, block, a, b):
         self.block, self.edges = block, slice(int(block.indptr[a]), int(block.indptr[b]))
@@ -254,9 +264,9 @@ class RowRange(Edges):
 
 
 class ColumnRange(Edges):
-    """The edges from some columns of a block.
+    """Edges of consecutive columns of a block.
 
-    Their transpose is a part of the block's; the CSR is made at first use.
+    The transpose is a range of the block's transpose; the CSR by row is computed when it is first used.
     """
 
     def __init__(self, block, a, b):
@@ -266,7 +276,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def n_edges(self):
-        """Counted, as not every schedule needs the block's transpose."""
+        """Number of edges, counted without the block's transpose, which not every schedule needs."""
         return int(np.count_nonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop)))
 
     def anew(self):
@@ -288,7 +298,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def _edges(self):
-        """The edges' positions in the block."""
+        """Position in the block of each edge, ascending."""
         return np.flatnonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop))
 
     @cached_property
@@ -301,9 +311,9 @@ class ColumnRange(Edges):
 
 
 class Bundle(tuple[Edges, ...]):
-    """Several sets of edges from the same source rows, which one fetch serves.
+    """Several sets of edges from the same source rows, such as the relations out of one node type.
 
-    Each set is for one member of an operator.
+    One fetch of the source rows serves all sets.
     """
 
     @property
@@ -335,10 +345,12 @@ class Bundle(tuple[Edges, ...]):
 
 
 def _all_or(rows):
+    """Return `rows` as an index; None stands for all rows."""
     return slice(None) if rows is None else rows
 
 
 def _gather(values, index):
+    """Return values[index] along the first axis, for floats by a parallel kernel."""
     if values.dtype.kind != "f":
         return np.take(values, index, axis=0)
     out = np.empty((len(index), *values.shape[1:]), values.dtype)

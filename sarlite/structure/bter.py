@@ -1,4 +1,4 @@
-"""BTER: random graphs of a given degree distribution and clustering by degree, and how near a graph came to them.
+"""BTER: random graphs with a wanted degree distribution and clustering, and a comparison of a graph with these.
 
 Source: Kolda, Pinar, Plantenga and Seshadhri 2014, "A scalable generative graph model with community structure"
 (SIAM J. Sci. Comput. 36).
@@ -12,34 +12,36 @@ from sarlite.structure.draw import generator, pick, require, require_room, runni
 from sarlite.structure.edges import csr_by_dst, destinations, row_chunks
 from sarlite.structure.generate import Generated, random_task
 
-_ROUNDS = 64  # of drawing again the edges that were there already
-_WORK = 1 << 22  # products at a time where triangles are counted
+_ROUNDS = 64  # largest number of times that missing edges are drawn again
+_WORK = 1 << 22  # number of products that are held at a time when triangles are counted
 
 
 def log_normal(nodes, degree, max_degree=None, beta=2.0):
-    """Return how many nodes have each degree, by the distribution exp(-(log d / alpha)^beta) of degrees d >= 1.
+    """Return the number of nodes of each degree d >= 1, in proportion to exp(-(log d / alpha)^beta).
 
-    With beta = 2 it is log-normal.
+    With beta = 2 the distribution is log-normal.
 
     Parameters
     ----------
     nodes : int
+        Number of nodes.
     degree : float
-        The mean, which decides alpha.
+        Mean degree, which determines alpha.
     max_degree : int, optional
-        By default sqrt(nodes * degree), from which on Chung-Lu's probabilities would pass 1; less than nodes.
+        Largest degree, less than `nodes`; by default sqrt(nodes * degree), above which probabilities of the Chung-Lu
+        model would exceed 1.
     beta : float
         Above 0; the larger, the lighter the tail.
 
     Returns
     -------
     (max_degree + 1,) int64
-        By degree; their sum is `nodes`. Nothing is random: these are the distribution's quantiles.
+        Number of nodes of each degree; the sum is `nodes`. The numbers are quantiles, so nothing is random.
 
     Raises
     ------
     ConfigError
-        Out of range, or no alpha gives this mean.
+        An argument is out of range, or no alpha gives this mean.
     """
     require(2 <= nodes, "nodes", nodes, "at least 2")
     require(np.isfinite(degree) and degree > 1, "degree", degree, "more than 1")
@@ -66,7 +68,7 @@ def _shares(logs, alpha, beta):
 
 
 def decaying(max_degree, cmax=0.9, xi=0.05):
-    """Return the clustering coefficient by degree cmax exp(-(d - 1) xi), 0 for d < 2: (max_degree + 1,) float64."""
+    """Return the clustering coefficient cmax exp(-(d - 1) xi) of each degree d, 0 for d < 2, (max_degree + 1,)."""
     require(0 <= cmax <= 1, "cmax", cmax, "0 to 1")
     require(np.isfinite(xi) and xi >= 0, "xi", xi, "at least 0")
     degrees = np.arange(max_degree + 1)
@@ -74,9 +76,9 @@ def decaying(max_degree, cmax=0.9, xi=0.05):
 
 
 class Blocks(NamedTuple):
-    """Affinity blocks of nodes in the order of ascending degrees.
+    """Affinity blocks of nodes that are sorted by degree.
 
-    Block b has the sizes[b] nodes from firsts[b] on, each two of which are joined with probability rho[b].
+    Block b has the sizes[b] nodes from node firsts[b] on. Each two of them are joined with probability rho[b].
     """
 
     firsts: np.ndarray
@@ -85,7 +87,10 @@ class Blocks(NamedTuple):
 
 
 def blocks(counts, clustering):
-    """Return the affinity blocks (section 3.1): d + 1 nodes whose least degree is d >= 2, with rho = cbrt(c_d)."""
+    """Return the affinity blocks (section 3.1): d + 1 nodes each, where d >= 2 is the least degree in the block.
+
+    The probability rho of a block is the cube root of the clustering coefficient of degree d.
+    """
     firsts, degrees = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = end = int(counts[:2].sum())
     for degree in range(2, len(counts)):
@@ -102,37 +107,39 @@ def blocks(counts, clustering):
 def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0, chunk=1 << 20):
     """Draw a BTER graph with random features, labels and splits.
 
-    Phase 1 joins the nodes of each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
-    what phase 1 left of their degrees (Chung-Lu). Nodes of degree 1 are in phase 2 alone. An edge that is there
-    already, or joins a node to itself, is drawn again.
+    Phase 1 joins nodes within each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
+    the part of their degree that phase 1 left (Chung-Lu model). A self loop or an edge that exists already is drawn
+    again.
 
     Parameters
     ----------
     counts : (max_degree + 1,) int64
-        How many nodes have each degree.
+        Number of nodes of each degree.
     clustering : (max_degree + 1,) float64
-        Mean local clustering coefficient by degree, 0 to 1.
+        Mean local clustering coefficient of the nodes of each degree, 0 to 1.
     features, classes, train, val, seed
-        As for `generate.sbm`. Features and labels know nothing of the graph.
+        See `generate.sbm`. Features and labels do not depend on the graph.
     chunk : int
-        Pairs drawn at a time; the graph does not depend on it.
+        Number of pairs that are drawn at a time; the graph does not depend on it.
 
     Returns
     -------
     Generated
-        Symmetric, no self loops, no duplicates. Half the sum of the degrees as edges, each both ways, or fewer where so
-        many were not found. Node ids say nothing about degrees.
+        Symmetric graph without self loops and duplicates. It has half the sum of the degrees as undirected edges, or
+        fewer if repeated drawing did not find as many. Node ids are in random order.
 
     Raises
     ------
     ConfigError
+        An argument is out of range, or the graph does not fit into memory.
 
     Notes
     -----
-    In expectation degrees and clustering are as asked for, but for what drawing again shifts: `compare` says how near
-    they came. A node's degree of phase 2 is about Poisson, so a third of the nodes of degree 1 gets no edge. Where
-    degrees are high, phase 2 makes triangles too. Memory: about 40 bytes an edge, and 100 a pair of a chunk. Time: a
-    random number for each pair of a block; there are about as many pairs as edges; 9 million directed edges take 4 s.
+    The expected degrees and clustering are the wanted ones, except for a shift by edges that are drawn again; `compare`
+    measures the difference. Degrees of phase 2 are about Poisson-distributed, so a third of the nodes of degree 1 gets
+    no edge. Phase 2 makes triangles too if degrees are high. Memory: about 40 bytes for each edge, and 100 bytes for
+    each pair of a chunk. Time: one random number for each pair within a block, which are about as many as edges; 9
+    million directed edges take 4 s.
     """
     nodes, n_pairs = int(counts.sum()), int(counts @ np.arange(len(counts))) // 2
     require(nodes >= 2, "nodes", nodes, "at least 2")
@@ -151,14 +158,14 @@ def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0,
 
 
 def _inside(rng, groups, nodes, chunk):
-    """Yield the edges of phase 1 as keys: every pair of a block with its probability."""
+    """Yield edges (u, v) of phase 1 as numbers u * nodes + v: each pair of a block is drawn with probability rho."""
     ends = np.concatenate(([0], np.cumsum(groups.sizes * (groups.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
         block = np.searchsorted(ends, pairs, side="right") - 1
-        kept = rng.random(pairs.size) < groups.rho[block]
-        block, place = block[kept], (pairs - ends[block])[kept]
-        # the pair (s, l), s < l, has the place l (l - 1) / 2 + s
+        drawn = rng.random(pairs.size) < groups.rho[block]
+        block, place = block[drawn], (pairs - ends[block])[drawn]
+        # the pair (s, l), s < l, has the number l (l - 1) / 2 + s within its block
         larger = ((1 + np.sqrt(1.0 + 8.0 * place)) / 2).astype(np.int64)
         larger -= larger * (larger - 1) // 2 > place
         larger += larger * (larger + 1) // 2 <= place
@@ -167,7 +174,7 @@ def _inside(rng, groups, nodes, chunk):
 
 
 def _excess(counts, groups):
-    """Return the expected part of each node's degree that phase 1 leaves; nodes are sorted by ascending degree."""
+    """Return each node's degree less its expected degree in phase 1, (n_nodes,), in the order of ascending degrees."""
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
     of_block = np.repeat(groups.rho * (groups.sizes - 1), groups.sizes)
     degrees[degrees.size - of_block.size :] -= of_block
@@ -175,7 +182,7 @@ def _excess(counts, groups):
 
 
 def _anywhere(rng, sums, n_pairs, nodes, chunk):
-    """Yield edges of phase 2 as keys: both ends in proportion to the excess degrees."""
+    """Yield edges (u, v) of phase 2 as numbers u * nodes + v; both ends are drawn in proportion to the excess degrees."""
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)
         ends = ends[ends[:, 0] != ends[:, 1]]
@@ -183,31 +190,34 @@ def _anywhere(rng, sums, n_pairs, nodes, chunk):
 
 
 def _sorted(parts):
-    """Return the keys of all parts, ascending, each once."""
+    """Return the distinct numbers of several arrays, ascending."""
     keys = np.concatenate([np.empty(0, np.int64), *parts])
-    keys.sort(kind="stable")  # merges what is sorted
+    keys.sort(kind="stable")  # a merge sort is fast for arrays that are sorted already
     return keys[np.diff(keys, prepend=-1) != 0]
 
 
 def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Return the asked and the found nodes and clustering of a graph, by ranges of degrees.
+    """Compare a graph with the wanted degrees and clustering, by ranges of degrees.
 
     Parameters
     ----------
     indptr, indices
-        A symmetric graph; self loops do not count.
+        CSR of a symmetric graph; self loops do not count.
     counts, clustering
-        As `bter` was given them.
+        Arguments of `bter`.
     sample : int
-        Nodes of a range whose triangles are counted, at most.
+        Largest number of nodes of each range whose triangles are counted.
+    seed : int
+        Seed of the choice of these nodes.
 
     Returns
     -------
     list of dict
-        For the degrees "low" to "high" (0, 1, 2, 3 to 4, 5 to 8, ...): "nodes" and "clustering", each a pair
-        (asked, found). The mean clustering is None where there is no node, or degrees are below 2.
+        One dict for each range of degrees "low" to "high" (0, 1, 2, 3 to 4, 5 to 8, ...), with "nodes" and
+        "clustering", each a pair (wanted, actual). The mean clustering is None if the range has no node or only degrees
+        below 2.
     """
-    import scipy.sparse  # heavy, and drawing does without
+    import scipy.sparse  # imported here because drawing a graph does not need it
 
     dst = destinations(indptr)
     away = dst != indices
@@ -216,19 +226,25 @@ def compare(indptr, indices, counts, clustering, sample=200, seed=0):
     matrix = scipy.sparse.csr_matrix((ones, (dst[away], indices[away])), shape=(degrees.size, degrees.size))
     rng, rows, high, low = np.random.default_rng(seed), [], 0, 0
     while low < max(len(counts), degrees.max(initial=0) + 1):
-        asked, there = counts[low : high + 1], np.flatnonzero((degrees >= low) & (degrees <= high))
-        found = local_clustering(matrix, degrees, rng.permutation(there)[:sample]) if high > 1 and there.size else None
+        asked, nodes = counts[low : high + 1], np.flatnonzero((degrees >= low) & (degrees <= high))
+        actual = local_clustering(matrix, degrees, rng.permutation(nodes)[:sample]) if high > 1 and nodes.size else None
         wanted = asked @ clustering[low : high + 1] / asked.sum() if high > 1 and asked.sum() else None
-        clustering_pair = None if wanted is None else float(wanted), None if found is None else float(found.mean())
-        rows.append({"low": low, "high": high, "nodes": (int(asked.sum()), there.size), "clustering": clustering_pair})
+        clustering_pair = None if wanted is None else float(wanted), None if actual is None else float(actual.mean())
+        rows.append({"low": low, "high": high, "nodes": (int(asked.sum()), nodes.size), "clustering": clustering_pair})
         low, high = high + 1, max(1, 2 * high)
     return rows
 
 
 def local_clustering(matrix, degrees, nodes):
-    """Return the share of each node's pairs of neighbours that are joined; degrees are above 1.
+    """Return the local clustering coefficient of `nodes`: the share of a node's pairs of neighbours that are joined.
 
-    Memory: 2^22 products of rows at a time.
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix of ones
+        Symmetric graph without self loops.
+    degrees : (n_nodes,) int
+    nodes : (n,) int
+        Nodes of degrees above 1.
     """
     work = np.concatenate(([0], np.cumsum((matrix[nodes] @ degrees).astype(np.int64))))
     triangles = np.empty(nodes.size)

@@ -1,40 +1,44 @@
-"""Clusters of nodes that share neighbours, by label propagation over streams of the edges: for an order of good
-locality."""
+"""Clusters of nodes that share neighbours, by label propagation over streamed edges, for a node order of good locality."""
 
 import numpy as np
 
 from sarlite.structure.fennel import blocks
 
 PASSES = 6
-"""How often the edges are read at most. A pass that moves less than a hundredth of the nodes is the last one."""
+"""Largest number of passes over the edges. A pass that moves less than a hundredth of the nodes is the last pass."""
 _STILL = 1e-2
 _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges, most, *, tell=lambda text: None):
-    """Assign every node to the cluster of most of its in-neighbours, unless the cluster has `most` nodes already.
+    """Assign every node to the cluster of most of its in-neighbours, in several passes; clusters have at most `most` nodes.
 
-    Every node begins as a cluster of its own. Nodes are taken by the thousand, as `fennel.fennel` takes them. Where
-    more of them want a cluster than it has room for, the first ones enter. A hash, another one each pass, chooses among
-    clusters with equally many in-neighbours.
+    Every node starts as a cluster of one node. Nodes are processed in blocks of some thousand, as in `fennel.fennel`.
+    If more nodes of a block want a cluster than it has room for, the first of them enter. A tie between clusters is
+    broken by a hash, which differs in each pass.
 
     Parameters
     ----------
     edges : fennel.ReadableEdges
     most : int
+        Largest number of nodes of a cluster.
     tell : callable
-        tell(text) is called as each stream begins.
+        Function of a text, called at the start of each pass.
 
     Returns
     -------
     (n_nodes,) uint32
-        The cluster of each node, named by one of the nodes that it began with: the names have gaps.
+        Cluster of each node. The name of a cluster is one of the nodes, so the names are not consecutive.
 
     Notes
     -----
-    Memory: 8 bytes a node, and about 150 MiB for a block of a million edges. Source: Raghavan, Albert and Kumara 2007,
-    "Near linear time algorithm to detect community structures in large-scale networks"; sizes bounded as by Meyerhenke,
-    Sanders and Schulz 2014, "Partitioning complex networks via size-constrained clustering".
+    Memory: 8 bytes for each node, and about 150 MiB for a block of a million edges.
+
+    References
+    ----------
+    Raghavan, Albert and Kumara 2007, "Near linear time algorithm to detect community structures in large-scale
+    networks"; the bound of the sizes is from Meyerhenke, Sanders and Schulz 2014, "Partitioning complex networks via
+    size-constrained clustering".
     """
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
     for turn in range(PASSES):
@@ -46,35 +50,35 @@ def clusters(edges, most, *, tell=lambda text: None):
 
 
 def _place(labels, sizes, most, turn, first, last, degrees, sources):
-    """Assign the nodes of a block again; return the number of nodes that moved."""
-    own = labels[first:last].astype(np.int64)
-    best = _wanted(labels, sizes, most, turn, own, degrees, sources)
-    moving = np.flatnonzero(best != own)
+    """Assign the nodes first .. last - 1 to clusters again, in place; return the number of nodes that moved."""
+    current = labels[first:last].astype(np.int64)
+    best = _wanted(labels, sizes, most, turn, current, degrees, sources)
+    moving = np.flatnonzero(best != current)
     by_target = moving[np.argsort(best[moving], kind="stable")]
     targets = best[by_target]
     entering = by_target[np.arange(targets.size) - np.searchsorted(targets, targets) < most - sizes[targets]]
-    np.subtract.at(sizes, own[entering], 1)
+    np.subtract.at(sizes, current[entering], 1)
     np.add.at(sizes, best[entering], 1)
     labels[first + entering] = best[entering]
     return entering.size
 
 
-def _wanted(labels, sizes, most, turn, own, degrees, sources):
-    """Return for each node the cluster with room that contains most of its in-neighbours.
+def _wanted(labels, sizes, most, turn, current, degrees, sources):
+    """Return for each node the cluster with room that has most of the node's in-neighbours.
 
-    It is the node's own cluster if no other cluster has room.
+    The node's current cluster counts as a cluster with room.
     """
-    keys = np.repeat(np.arange(own.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
+    keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] ^ np.uint64(1)) != 0)
     counts = np.diff(begins, append=keys.size)
     row, label = (keys[begins] >> np.uint64(32)).astype(np.int64), (keys[begins] & _LOW).astype(np.int64)
-    stays = label == own[row]
+    stays = label == current[row]
     luck = ((label * 2654435761 + turn * 40503) & 0xFFFF) / 2**17  # below 0.5
     score = np.where(stays | (sizes[label] < most), counts + 0.5 * stays + luck, -1)
     order = np.lexsort((score, row))
     top = order[np.flatnonzero(np.diff(row[order], append=-1) != 0)]
     top = top[score[top] > 0]
-    best = own.copy()
+    best = current.copy()
     best[row[top]] = label[top]
     return best

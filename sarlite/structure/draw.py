@@ -10,7 +10,7 @@ _MAX_ROUNDS = 500
 
 
 def generator(seed):
-    """Return numpy.random's generator of a seed, an int of 0 or more; a generator is returned as it is."""
+    """Return a new numpy.random.Generator for a seed, an int of 0 or more; a Generator is returned unchanged."""
     if isinstance(seed, np.random.Generator):
         return seed
     require(seed >= 0, "seed", seed, "at least 0")
@@ -18,13 +18,13 @@ def generator(seed):
 
 
 def require(holds, name, value, expected):
-    """Raise a ConfigError that names an argument, its value and what was expected, unless the condition holds."""
+    """Raise a ConfigError with the name of an argument, its value and the expected values, unless `holds` is true."""
     if not holds:
         raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
 
 
 def require_room(nodes, edges, features):
-    """Raise a ConfigError before anything is drawn if a graph would not fit into memory."""
+    """Raise a ConfigError if a generated graph of this size would not fit into the free memory."""
     require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
     needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
     room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
@@ -32,7 +32,7 @@ def require_room(nodes, edges, features):
 
 
 def power_law_weights(rng, nodes, exponent, cap):
-    """Return (nodes,) Pareto weights of tail exponent `exponent`, capped at `cap` times their mean after capping."""
+    """Return random Pareto weights of tail exponent `exponent`, (nodes,), none above `cap` times the weights' mean."""
     require(exponent > 2, "exponent", exponent, "more than 2")
     require(cap >= 1, "cap", cap, "at least 1")
     raw = (1 - rng.random(nodes)) ** (-1 / (exponent - 1))
@@ -43,17 +43,17 @@ def power_law_weights(rng, nodes, exponent, cap):
 
 
 def running_sums(weights):
-    """Return 0 and the sums of the first 1, 2, ... weights, which `pick` takes: (n + 1,)."""
+    """Return the sums of the first 0, 1, 2, ... weights, (n + 1,), the argument `sums` of `pick`."""
     return np.concatenate(([0.0], np.cumsum(weights)))
 
 
 def pick(rng, sums, low, high, size):
-    """Pick nodes in proportion to weight, among the nodes whose running sums lie in low..high."""
+    """Draw `size` nodes in proportion to their weights, among the nodes whose running sums lie between low and high."""
     return _locate(sums, low + rng.random(size) * (high - low))
 
 
 def pick_outside(rng, sums, low, high, size):
-    """Pick nodes in proportion to weight, among the nodes whose running sums lie outside low..high."""
+    """Draw `size` nodes in proportion to their weights, among the nodes whose running sums lie outside low .. high."""
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 
@@ -63,9 +63,20 @@ def _locate(sums, points):
 
 
 def distinct_pairs(rng, draw, n_pairs, nodes):
-    """Draw until there are `n_pairs` distinct pairs of different nodes; return their ends.
+    """Draw until there are `n_pairs` distinct unordered pairs of different nodes, and return both ends of the pairs.
 
-    `draw(size)` returns the two ends of at most `size` edges.
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    draw : callable
+        Function of a size that returns both ends of at most so many edges.
+    n_pairs, nodes : int
+        Number of pairs; number of nodes.
+
+    Raises
+    ------
+    ConfigError
+        `draw` did not return enough distinct pairs after many calls.
     """
     most = nodes * (nodes - 1)
     require(n_pairs <= most // 2, "edges", 2 * n_pairs, f"at most {most} for {nodes} nodes")
@@ -79,8 +90,8 @@ def distinct_pairs(rng, draw, n_pairs, nodes):
         keys = np.union1d(keys, (np.minimum(u, v) * nodes + np.maximum(u, v))[u != v])
         gain = max((keys.size - before) / max(u.size, 1), 0.01)
     else:
-        found = f"about {2 * keys.size} or fewer: so dense a graph of this shape was not found"
-        require(False, "edges", 2 * n_pairs, found)
+        limit = f"about {2 * keys.size} or fewer: so dense a graph of this shape was not found"
+        require(False, "edges", 2 * n_pairs, limit)
     if keys.size > n_pairs:
         keys = keys[np.sort(rng.permutation(keys.size)[:n_pairs])]
     return keys // nodes, keys % nodes

@@ -6,35 +6,36 @@ from sarlite.errors import DataError
 from sarlite.structure import validation
 
 CHUNK = 1 << 20
-"""Edges at a time where a full-size temporary would cost memory."""
+"""Number of edges that are processed at a time, to keep temporary arrays small."""
 
 
 def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, deduplicate=False, edge_index=False,
                chunk=CHUNK):
-    """Sort edges into CSR: row i holds, ascending, the sources of the edges that end in node i.
+    """Return a CSR by destination of an edge list: row i has the sources of the edges into node i, ascending.
 
     Parameters
     ----------
-    src, dst : (n_edges,) integer arrays, borrowed
+    src, dst : (n_edges,) integer arrays
+        Edge e goes from src[e] to dst[e].
     n_nodes : int
     undirected : bool
-        Add the reverse of every edge, then keep each edge once; a self loop stays one edge.
+        True to add the reverse of every edge, and then to drop all but one of equal edges.
     self_loops : bool
-        Add the self loops that are missing.
+        True to add the self loops that are missing.
     deduplicate : bool
-        Keep the first of equal edges.
+        True to drop all but the first of equal edges.
     edge_index : bool
-        Return `edge_index` too.
+        True to return the array `edge_index` too.
     chunk : int
-        Edges at a time; the result does not depend on it.
+        Number of edges that are processed at a time; the result does not depend on it.
 
     Returns
     -------
     indptr : (n_nodes + 1,) int64
-    indices : (edges kept,) int32, or int64 where a node id needs it
-    edge_index : (edges kept,) int64, only if asked for
-        For every CSR position the position of its edge in `src` and `dst`; -1 for an edge that was added.
-        Equal edges keep the order in which they came.
+    indices : (n,) int32, or int64 if int32 is too small for the node ids
+    edge_index : (n,) int64
+        Only if asked for: position in `src` and `dst` of the edge at each CSR position; -1 for an edge that was added.
+        Equal edges stand in the order of their positions.
 
     Raises
     ------
@@ -43,9 +44,15 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
 
     Notes
     -----
-    Peak memory beyond the inputs, the result included, in bytes an input edge (measured, int32 result): 14; 26 with
-    `undirected`; with `edge_index` 20, and 43 with both.
-    Time: one sort of 64-bit numbers; with `edge_index` two.
+    Peak memory in bytes for each input edge, with the result and without the inputs (measured, int32 result): 14; 26
+    with `undirected`; 20 with `edge_index`; 43 with both. Time: one sort of 64-bit numbers; two with `edge_index`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> indptr, indices = csr_by_dst(np.array([2, 0, 0]), np.array([1, 1, 2]), 3)
+    >>> indptr.tolist(), indices.tolist()
+    ([0, 0, 2, 3], [0, 2, 0])
     """
     n_nodes = validation.count("n_nodes", n_nodes)
     src, dst = checked_ends(src, dst, n_nodes, n_nodes)
@@ -65,21 +72,22 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
 
 
 def add_self_loops(indptr, indices, first_row):
-    """Insert the missing self loops, each at its position among the ascending sources.
+    """Add the missing self loops to some rows of a graph; the sources of each row still ascend.
 
     Parameters
     ----------
     indptr, indices : (n_rows + 1,) int64, (n_edges,) int
-        Rows `first_row`, `first_row` + 1, ... of a graph. `indices` are the row numbers of the sources, ascending in
-        each row. Borrowed.
+        CSR of the in-edges of rows `first_row`, `first_row` + 1, ...; indices are row numbers of the sources, ascending
+        in each row.
     first_row : int
+        Row number of the first of these rows in the whole graph.
 
     Returns
     -------
     indptr, indices
-        Rows that each have their own number among their sources.
+        CSR with a self loop in each row.
     added : (n_rows,) bool
-        Whether the row's self loop was added.
+        True for each row whose self loop was added.
     """
     n_rows = indptr.size - 1
     added, before = np.empty(n_rows, bool), np.empty(n_rows, np.int64)
@@ -94,20 +102,29 @@ def add_self_loops(indptr, indices, first_row):
 
 
 def with_added_loops(values, indptr, indices, added, first_row, fill):
-    """Extend edge values to the edges that `add_self_loops` returned, with `fill` for each added loop."""
+    """Return the edge values of the edges that `add_self_loops` returned: `values`, and `fill` for each added loop.
+
+    Parameters
+    ----------
+    values : (n_edges, ...) array
+        Values of the edges before self loops were added.
+    indptr, indices, added, first_row
+        Results and argument of `add_self_loops`.
+    fill : scalar or array
+    """
     places = []
     for low, high in row_chunks(indptr, CHUNK):
         rows = destinations(indptr[low : high + 1])
-        own = indices[indptr[low] : indptr[high]] == rows + (first_row + low)
-        places.append(np.flatnonzero(own & added[low:high][rows]) + indptr[low])
+        loops = indices[indptr[low] : indptr[high]] == rows + (first_row + low)
+        places.append(np.flatnonzero(loops & added[low:high][rows]) + indptr[low])
     places = np.concatenate([np.empty(0, np.int64), *places])
     return np.insert(values, places - np.arange(places.size), fill, axis=0)
 
 
 def row_chunks(indptr, most, cuts=()):
-    """Yield ranges (first, last) of a CSR's rows, of at most `most` edges and rows, or of one row.
+    """Yield ranges (first, last) that divide the rows of a CSR, each of at most `most` edges and `most` rows.
 
-    No range reaches across a row of `cuts`.
+    A row of more than `most` edges is a range of its own. Each row number in `cuts` starts a new range.
     """
     stops = np.union1d(np.asarray(cuts, np.int64), [indptr.size - 1])
     first = 0
@@ -120,7 +137,7 @@ def row_chunks(indptr, most, cuts=()):
 
 
 def chunk_edges(n_nodes):
-    """Return a number of edges, and of rows, that `ascending` sorts fast."""
+    """Return the largest number of edges, and of rows, for which `ascending` can sort packed 64-bit numbers."""
     return 1 << min(20, (62 - id_bits(n_nodes)) // 2)
 
 
@@ -151,12 +168,12 @@ def ascending(lengths, columns, n_nodes):
 
 
 def id_bits(n_nodes):
-    """Return the number of bits of a node id."""
+    """Return the number of bits that node ids below `n_nodes` need."""
     return max(1, int(n_nodes - 1).bit_length())
 
 
 def index_dtype(n):
-    """Return the dtype for numbers below `n`: int32, or int64 if int32 is too small."""
+    """Return the dtype for integers below `n`: int32, or int64 if int32 is too small."""
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
@@ -176,7 +193,7 @@ def is_symmetric(indptr, indices):
 
 
 def checked_ends(src, dst, n_src, n_dst):
-    """Return both ends of edges as integers, or raise a DataError for the first value that cannot be a node."""
+    """Return [src, dst] as checked integer arrays; raise a DataError that names the first value that is no node."""
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
         ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
@@ -186,6 +203,7 @@ def checked_ends(src, dst, n_src, n_dst):
 
 
 def _missing_loops(src, dst, n_nodes):
+    """Return the nodes without a self loop, ascending."""
     missing = np.ones(n_nodes, bool)
     missing[src[src == dst]] = False
     return np.flatnonzero(missing)
@@ -201,21 +219,21 @@ def _pack(high, low, bits, out, chunk):
 
 
 def _first_of_equal(keys, chunk):
-    """Move the first of equal keys to the front, and return these first ones."""
-    kept, before = 0, None
+    """Return the distinct values of sorted keys, as a view of the front of `keys`, whose content is changed."""
+    n_distinct, before = 0, None
     for at in range(0, keys.size, chunk):
         piece = keys[at : at + chunk]
         first = np.ones(piece.size, bool)
         np.not_equal(piece[1:], piece[:-1], out=first[1:])
         first[0] = before is None or piece[0] != before
         before, chosen = piece[-1], piece[first]
-        keys[kept : kept + chosen.size] = chosen
-        kept += chosen.size
-    return keys[:kept]
+        keys[n_distinct : n_distinct + chosen.size] = chosen
+        n_distinct += chosen.size
+    return keys[:n_distinct]
 
 
 def _decode(keys, n_nodes, bits, chunk):
-    """Split sorted keys into CSR."""
+    """Return the CSR (indptr, indices) of sorted keys row * 2^bits + column."""
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))
@@ -225,14 +243,17 @@ def _decode(keys, n_nodes, bits, chunk):
 
 
 def _all_edges(one, other, loops, undirected):
-    """Return one end of all edges: given edges, their reverses, and added self loops."""
+    """Return one end of all edges: of the input edges, of their reverses if `undirected`, and of added self loops.
+
+    `one` is this end of the input edges, and `other` is their other end.
+    """
     return np.concatenate([one, other, loops] if undirected else [one, loops], dtype=np.uint32, casting="unsafe")
 
 
 def _grouped(rows, n_nodes, key_bits=64):
-    """Return the CSR's indptr, and the positions of the edges row by row, ascending in each: a stable argsort.
+    """Return (indptr, order): the row pointers of edges with these rows, and a stable argsort of the rows.
 
-    Row and position are sorted as one number, where this fits `key_bits`.
+    Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
     """
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n_nodes))))
     places = max(1, int(rows.size).bit_length())
@@ -245,12 +266,25 @@ def _grouped(rows, n_nodes, key_bits=64):
     return indptr, keys.view(np.int64)
 
 
-def _csr_with_origin(indptr, columns, origin, n_given, once, chunk):
-    """Sort each row of the edges at `origin`, in pieces that fit the cache; `once` keeps the first of equal edges."""
+def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
+    """Return (indptr, indices, origin) with ascending columns in each row, computed in pieces that fit the cache.
+
+    Parameters
+    ----------
+    indptr, origin
+        Results of `_grouped`: row pointers, and the position of each edge, row by row.
+    columns : (n_edges,) int
+        Column of each edge, by position.
+    n_input : int
+        Number of input edges; edges at later positions were added, and their origin becomes -1.
+    once : bool
+        True to drop all but the first of equal edges.
+    chunk : int
+    """
     n_nodes, filled = indptr.size - 1, 0
-    indices, kept = np.empty(columns.size, index_dtype(n_nodes)), np.diff(indptr)
+    indices, row_lengths = np.empty(columns.size, index_dtype(n_nodes)), np.diff(indptr)
     for low, high in row_chunks(indptr, min(chunk, chunk_edges(n_nodes))):
-        here, lengths = slice(indptr[low], indptr[high]), kept[low:high]
+        here, lengths = slice(indptr[low], indptr[high]), row_lengths[low:high]
         sources = columns[origin[here]]
         order = ascending(lengths, sources, n_nodes)
         sources, edges = sources[order], origin[here][order]
@@ -258,8 +292,8 @@ def _csr_with_origin(indptr, columns, origin, n_given, once, chunk):
             first = np.ones(sources.size, bool)
             np.not_equal(sources[1:], sources[:-1], out=first[1:])
             first[(indptr[low:high] - indptr[low])[lengths > 0]] = True
-            kept[low:high] = np.diff(np.concatenate(([0], np.cumsum(first)))[indptr[low : high + 1] - indptr[low]])
+            row_lengths[low:high] = np.diff(np.concatenate(([0], np.cumsum(first)))[indptr[low : high + 1] - indptr[low]])
             sources, edges = sources[first], edges[first]
-        there = slice(filled, filled := filled + sources.size)
-        indices[there], origin[there] = sources, np.where(edges < n_given, edges, -1)
-    return np.concatenate(([0], np.cumsum(kept))), indices[:filled].copy() if once else indices, origin[:filled]
+        target = slice(filled, filled := filled + sources.size)
+        indices[target], origin[target] = sources, np.where(edges < n_input, edges, -1)
+    return np.concatenate(([0], np.cumsum(row_lengths))), indices[:filled].copy() if once else indices, origin[:filled]

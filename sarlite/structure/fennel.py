@@ -1,4 +1,4 @@
-"""Fennel: a partition from several streaming passes over the nodes' in-edges, with one number per node in memory."""
+"""Fennel: a partitioner that streams the nodes' in-edges several times and holds one number for each node in memory."""
 
 from typing import Protocol
 
@@ -8,40 +8,37 @@ from sarlite.structure import balance as balancing
 from sarlite.structure.edges import row_chunks
 
 PASSES = 12
-"""How often the edges are read at most. A pass that moves less than a thousandth of the nodes is the last one."""
+"""Largest number of passes over the edges. A pass that moves less than a thousandth of the nodes is the last pass."""
 BLOCK_BYTES = 96 << 20
-"""Memory of a block of nodes and their edges at most, unless one node has very many.
-
-The parts of all nodes come on top.
-"""
+"""Largest memory of a block of nodes and their edges in bytes, unless a single node has more edges."""
 SLACK = {"nodes": 1.03, "edges": 1.1, "train": balancing.TRAIN_SLACK}
-"""A part is full with so many times its share of a count, rounded up. A node that fits in no part makes a part fuller."""
+"""Size of a full part by each count, as a multiple of the mean over parts, rounded up.
+
+A node that fits into no part makes a part larger than this.
+"""
 BLOCK_EDGES = 1 << 20
-"""Most edges that are read at a time; a node's edges are read together."""
+"""Largest number of edges that are read at a time; all edges of a node are read together."""
 _BLOCK_NODES = 4096
-_BLOCKS = 64  # the least blocks of a pass, of 16 nodes or more, so that a node sees where most others went
-_LOCAL = 0.9  # ranges of ids that cut less than this share of a random partition's cut are the better start
+_BLOCKS = 64  # least number of blocks in a pass, so that a node's part is chosen when most other nodes have theirs
+_LOCAL = 0.9  # ranges of ids are the start if they cut less than this share of the edges that a random partition cuts
 _STILL = 1e-3
 
 
 class ReadableEdges(Protocol):
-    """In-edges of nodes, read in pieces: arrays in memory (`EdgesInMemory`) or files."""
+    """In-edges of all nodes, which can be read in pieces: arrays in memory (`EdgesInMemory`), or files."""
 
     n_nodes: int
     n_edges: int
 
     def indptr(self, first, last):
-        """Return the start of the in-edges of each of the nodes first .. last, and the end of the last node's in-edges.
-
-        (last - first + 1,) int; the first node's edges may begin at any number.
-        """
+        """Return the row pointers of nodes first .. last - 1, (last - first + 1,) int; they may start at any number."""
 
     def sources(self, first, last):
-        """Return the sources of the edges into the nodes first .. last, node after node."""
+        """Return the sources of the edges into nodes first .. last - 1, node after node."""
 
 
 class EdgesInMemory:
-    """The `ReadableEdges` of a CSR graph in memory."""
+    """`ReadableEdges` of a CSR in memory."""
 
     def __init__(self, indptr, indices):
         self._indptr, self._indices = indptr, indices
@@ -56,12 +53,12 @@ class EdgesInMemory:
 
 def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None,
            block_edges=BLOCK_EDGES):
-    """Assign every node to the part of most of its in-neighbours, less a penalty that grows with the part's size.
+    """Assign every node to the part with most of the node's in-neighbours, less a penalty for the size of the part.
 
-    Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and alpha
-    = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the part's number of nodes, or the mean of its sizes by each
-    count that is to be even. The first stream starts from ranges of ids, or from a random partition where ranges of ids
-    cut about as many edges. Each further stream starts from what the last one left.
+    Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
+    alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
+    sizes by each balanced count. The first pass starts from ranges of ids, or from a random partition if ranges of ids
+    cut about as many edges. Each further pass starts from the partition of the pass before.
 
     Parameters
     ----------
@@ -69,26 +66,35 @@ def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell
     n_parts : int
         At least 1.
     train : (n_nodes,) bool, optional
-    balance : as of `partition`, optional
+        True for training nodes.
+    balance : str or sequence of str, optional
+        Counts to balance; see `partition.partition`.
     types : (n_types + 1,) int, optional
-        The nodes types[k] .. types[k + 1] are of one type; if nodes are to be even, each type is even.
+        Nodes types[k] .. types[k + 1] - 1 are of one type. If nodes are balanced, each type is balanced.
     seed : int
+        Seed of the random partition at the start.
     tell : callable
-        tell(text) is called as each stream begins.
+        Function of a text, called at the start of each pass.
     block_edges : int
-        Most edges that are read at a time; a node's edges are read together.
+        Largest number of edges that are read at a time; all edges of a node are read together.
 
     Returns
     -------
     (n_nodes,) int32
+        Part of each node.
 
     Notes
     -----
-    Nodes are taken by the thousand: all nodes of a block are scored against the parts as the block before left them.
-    Where more nodes want a part than fit, those that lose least elsewhere stay out. A graph whose edges go one way is
-    divided by its in-edges alone. Memory: 4 bytes a node, and `BLOCK_BYTES`. Time: passes over the edges, each about as
-    long as reading them takes. Source: Tsourakakis, Gkantsidis, Radunovic and Vojnovic 2014, "FENNEL: streaming graph
-    partitioning for massive scale graphs"; Nishimura and Ugander 2013, "Restreaming graph partitioning". """
+    Nodes are processed in blocks of some thousand. All nodes of a block are scored against the parts after the block
+    before. If more nodes want a part than fit into it, the nodes that lose least elsewhere go elsewhere. Only in-edges
+    count, also in a graph that is not symmetric. Memory: 4 bytes for each node, and `BLOCK_BYTES`. Time of a pass:
+    about the time to read the edges.
+
+    References
+    ----------
+    Tsourakakis, Gkantsidis, Radunovic and Vojnovic 2014, "FENNEL: streaming graph partitioning for massive scale
+    graphs"; Nishimura and Ugander 2013, "Restreaming graph partitioning".
+    """
     types = (0, edges.n_nodes) if types is None else types
     state = _Parts(edges, n_parts, train, balance, types, seed, block_edges)
     for number in range(PASSES):
@@ -100,9 +106,10 @@ def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell
 
 
 class _Parts:
-    """The part of every node, and how much each part has of each count.
+    """Part of every node, and the size of each part by each balanced count.
 
-    A count has one row, nodes have a row a type.
+    Sizes are a matrix `loads`, (n_counts, n_parts): the count "nodes" has a row for each node type, and the other
+    counts have one row each.
     """
 
     def __init__(self, edges, n_parts, train, balance, types, seed, block_edges):
@@ -128,7 +135,7 @@ class _Parts:
         self.price = price * (edges.n_nodes / n_parts) ** 0.5
 
     def place(self, first, last, degrees, sources):
-        """Place the nodes of a block anew; returns how many moved."""
+        """Assign the nodes first .. last - 1 to parts again; return the number of nodes that moved."""
         old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
@@ -141,20 +148,24 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first, last, degrees):
+        """Return how much each node of a block adds to each row of `loads`, a list of (last - first,) arrays."""
         nodes = np.arange(first, last)
-        made = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
+        rows = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
                 "edges": lambda: [degrees.astype(float)], "train": lambda: [np.asarray(self.train[first:last], float)]}
-        return [weights for name in self.names for weights in made[name]()]
+        return [weights for name in self.names for weights in rows[name]()]
 
 
 def _fitted(score, weights, loads, most):
-    """Return for each node the best part that has room; `loads` grow by the placed nodes.
+    """Return the part of each node: the part with the highest score that has room. Adds the nodes to `loads`, in place.
 
     Parameters
     ----------
-    score : (n, n_parts), changed
-    weights : (n_counts, n)
-    loads, most : (n_counts, n_parts)
+    score : (n, n_parts) float
+        Score of each part for each node; overwritten.
+    weights : (n_counts, n) float
+        Amount that each node adds to each count.
+    loads, most : (n_counts, n_parts) float
+        Current and largest size of each part by each count.
     """
     chosen, left = np.empty(len(score), np.int64), np.arange(len(score))
     while left.size:
@@ -164,10 +175,10 @@ def _fitted(score, weights, loads, most):
         if not np.isfinite(score[np.arange(left.size), best]).all():
             return _anywhere(score, weights, loads, most, chosen, left)
         order, fits = _first_that_fit(score, best, weights[:, left], most - loads)
-        kept, rest = order[fits], order[~fits]
-        chosen[left[kept]] = best[kept]
+        placed, rest = order[fits], order[~fits]
+        chosen[left[placed]] = best[placed]
         for load, weight in zip(loads, weights):
-            load += np.bincount(best[kept], weight[left[kept]], load.size)
+            load += np.bincount(best[placed], weight[left[placed]], load.size)
         score[rest, best[rest]] = -np.inf
         rest.sort()
         score, left = score[rest], left[rest]
@@ -175,7 +186,10 @@ def _fitted(score, weights, loads, most):
 
 
 def _first_that_fit(score, best, weights, room):
-    """Return the nodes by part, the nodes that would lose most elsewhere first, and whether each fits."""
+    """Return (order, fits): the nodes sorted by wanted part, and True for each that fits into the part.
+
+    Within a part the nodes whose second best score is lowest, relative to the best, come first.
+    """
     top = score[np.arange(best.size), best]
     others = score.copy()
     others[np.arange(best.size), best] = -np.inf
@@ -189,7 +203,7 @@ def _first_that_fit(score, best, weights, room):
 
 
 def _anywhere(score, weights, loads, most, chosen, left):
-    """Place nodes, some of which fit nowhere, one by one: where the fullest count is least full."""
+    """Place the nodes `left` one by one: into the best part with room, or into the least full part if none has room."""
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)
@@ -201,16 +215,17 @@ def _anywhere(score, weights, loads, most, chosen, left):
 
 
 def _counts(edges, balance, block_edges):
-    """The counts to make even, as `balancing.chosen` says, from degrees that are read in pieces."""
-    found = balancing.check(balance)
-    if found is not None:
-        return found
+    """Return the counts to balance, as `balance.chosen` does, from degrees that are read in pieces."""
+    counts = balancing.check(balance)
+    if counts is not None:
+        return counts
     squares = sum(float((np.diff(ends).astype(float) ** 2).sum()) for *_, ends in _row_pieces(edges, block_edges))
     mean = edges.n_edges / max(edges.n_nodes, 1)
     return balancing.by_degrees(mean, max(squares / max(edges.n_nodes, 1) - mean**2, 0) ** 0.5)
 
 
 def _ranges(parts, n_parts):
+    """Fill `parts` with ranges of ids of equal length, one for each part."""
     for first in range(0, parts.size, BLOCK_EDGES):
         last = min(first + BLOCK_EDGES, parts.size)
         parts[first:last] = np.arange(first, last) * n_parts // parts.size
@@ -221,20 +236,22 @@ def _shuffle(parts, seed):
 
 
 def _cut(edges, parts, block_edges):
+    """Return the number of edges between different parts."""
     return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
                for first, last, degrees, sources in blocks(edges, 1, block_edges))
 
 
 def _row_pieces(edges, most):
+    """Yield (first, last, row pointers) of ranges of at most `most` nodes."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)
 
 
 def blocks(edges, n_parts, most_edges=BLOCK_EDGES):
-    """Yield (first, last, degrees, sources) over the nodes, some thousand at a time.
+    """Yield (first, last, degrees, sources) of consecutive blocks of some thousand nodes.
 
-    A table of a number for each node of a block and part fits `BLOCK_BYTES`.
+    An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """
     most_nodes = max(1, min(_BLOCK_NODES, max(16, edges.n_nodes // _BLOCKS), (BLOCK_BYTES >> 5) // n_parts))
     for first, _, ends in _row_pieces(edges, most_edges):

@@ -1,4 +1,4 @@
-"""Seeded random graphs: a data set on which a graph network has an advantage, and graphs of a given size and shape."""
+"""Seeded random graphs: a classification task that needs the graph (`sbm`), and graphs of a wanted size and shape."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,22 @@ from sarlite.structure.draw import (
 )
 from sarlite.structure.edges import csr_by_dst
 
-_MAX_NOISE = 1e30  # its normals are float32
+_MAX_NOISE = 1e30  # noise * normal must be a finite float32
 
 
 class Generated(NamedTuple):
-    """A generated data set: CSR by destination, features, labels and three disjoint masks."""
+    """Generated data set of one node type.
+
+    Attributes
+    ----------
+    indptr, indices : (n_nodes + 1,), (n_edges,) int
+        CSR of the in-edges.
+    features : (n_nodes, n_features) float32
+    labels : (n_nodes,) int64
+    train, val, test : (n_nodes,) bool
+        Disjoint masks of the splits.
+    n_classes : int
+    """
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -34,11 +45,11 @@ class Generated(NamedTuple):
 
 def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=1.0, exponent=3.0, train=0.1, val=0.2,
         seed=0):
-    """Draw a degree-corrected stochastic block model with features that show the class only faintly.
+    """Draw a graph from a degree-corrected stochastic block model, with features that tell little about the class.
 
-    An edge picks one end in proportion to node weights and the other, with probability `homophily`, in the same class,
-    else in another one. Features are `centre[class] + noise * normal`; with the defaults a linear model on the features
-    alone is right for about 60 % of the test nodes, and with the neighbours' mean features as well for about 90 %.
+    One end of an edge is drawn in proportion to node weights. The other end is drawn in the same class with probability
+    `homophily`, else in another class. Features are `centre[class] + noise * normal`. With the defaults a linear model
+    of the features has a test accuracy of about 60 %, and of about 90 % with the neighbours' mean features.
 
     Parameters
     ----------
@@ -52,23 +63,33 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     exponent : float
         Tail exponent of the degree distribution, above 2.
     train, val : float or int
-        As for `random_split`; the remaining nodes are the test nodes.
+        Share or number of training and validation nodes of each class; see `random_split`. All other nodes are test
+        nodes.
     seed : int
 
     Returns
     -------
     Generated
-        Symmetric, no self loops, no duplicates. Node ids say nothing about classes.
+        Symmetric graph without self loops and duplicates, with node ids in random order.
 
     Raises
     ------
     ConfigError
-        An option is outside its range, or so many edges do not fit.
+        An option is out of its range, or the graph cannot have so many edges.
 
     Notes
     -----
-    The same options give the same arrays. Memory: 4 * nodes * features bytes and about 50 bytes an edge.
-    Source: Karrer and Newman 2011, "Stochastic blockmodels and community structure in networks".
+    The same options give the same arrays. Memory: 4 * nodes * features bytes, and about 50 bytes for each edge.
+
+    References
+    ----------
+    Karrer and Newman 2011, "Stochastic blockmodels and community structure in networks".
+
+    Examples
+    --------
+    >>> data = sbm(nodes=100, classes=4, degree=6.0, features=16, seed=1)
+    >>> data.indices.shape, data.features.shape, data.n_classes
+    ((600,), (100, 16), 4)
     """
     require(nodes >= 2, "nodes", nodes, "at least 2")
     require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
@@ -105,31 +126,33 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
          seed=0):
     """Draw an R-MAT graph with random features, labels and splits.
 
-    Each edge falls into one quadrant of the adjacency matrix with probability a, b, c or d, and again within it.
+    Each edge is placed in one quadrant of the adjacency matrix, with probabilities a, b, c and d, and recursively in a
+    quadrant of this quadrant.
 
     Parameters
     ----------
     nodes, scale : int
-        One of them; `scale` stands for 2^scale nodes.
+        Number of nodes, or its logarithm to base 2; pass one of the two.
     edges : int
-        Directed edges, an even number; 16 * nodes by default.
+        Number of directed edges, even; by default 16 * nodes.
     a, b, c, d : float
-        The quadrants' probabilities; `d` is what the others leave.
+        Probabilities of the quadrants; by default d = 1 - a - b - c.
     features, classes, train, val, seed
-        As for `sbm`. Features and labels know nothing of the graph.
+        See `sbm`. Features and labels do not depend on the graph.
 
     Returns
     -------
     Generated
-        Symmetric, exactly `edges` edges, no self loops, no duplicates.
+        Symmetric graph of exactly `edges` edges, without self loops and duplicates.
 
     Raises
     ------
     ConfigError
+        An option is out of its range, or the graph cannot have so many edges.
 
-    Notes
-    -----
-    Source: Chakrabarti, Zhan and Faloutsos 2004, "R-MAT: a recursive model for graph mining".
+    References
+    ----------
+    Chakrabarti, Zhan and Faloutsos 2004, "R-MAT: a recursive model for graph mining".
     """
     require((nodes is None) != (scale is None), "nodes and scale", (nodes, scale), "one of the two")
     require(scale is None or 1 <= scale <= 31, "scale", scale, "1 to 31")
@@ -156,36 +179,37 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
 
 
 def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200, largest=4000, inside=0.7, seed=0):
-    """Draw a Chung-Lu graph with communities: ends are picked in proportion to power-law weights.
+    """Draw a Chung-Lu graph with communities: ends of edges are drawn in proportion to power-law weights.
 
     Parameters
     ----------
     nodes : int
     edges : int
-        Directed edges, an even number.
+        Number of directed edges, even.
     exponent : float
         Tail exponent of the weights, above 2.
     cap : float
         Largest weight, as a multiple of the mean weight.
     smallest, largest : int
-        Community sizes, log-uniform between the two; the last community takes what is left.
+        Range of community sizes, whose logarithms are uniform; the last community has the remaining nodes.
     inside : float
-        Share of edges inside a community.
+        Share of edges inside a community, 0 to 1.
     seed : int
 
     Returns
     -------
     indptr : (nodes + 1,) int64
     indices : (edges,) int32
-        Symmetric, no self loops, no duplicates, node ids in community order.
+        CSR of a symmetric graph without self loops and duplicates; the ids of a community's nodes are consecutive.
 
     Raises
     ------
     ConfigError
+        An option is out of its range, or the graph cannot have so many edges.
 
     Notes
     -----
-    With the defaults degrees are about 6 / 31 / 350 / 2300 at the minimum, median, 99th percentile and maximum.
+    With the defaults the minimum, median, 99th percentile and maximum of the degrees are about 6, 31, 350 and 2300.
     """
     require(nodes >= 2, "nodes", nodes, "at least 2")
     require(0 <= inside <= 1, "inside", inside, "0 to 1")
@@ -213,22 +237,22 @@ def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200
 
 
 def random_split(labels, train, val, rng):
-    """Split the labelled nodes at random, class by class.
+    """Return random masks of training, validation and test nodes, drawn in each class separately.
 
     Parameters
     ----------
     labels : (n_nodes,) integer array
         A node with a negative label is in no split.
     train, val : int or float
-        An int is a number of nodes a class, a float a share of each class.
+        Number of nodes of each class (int), or share of each class (float).
     rng : numpy.random.Generator or int
         Generator or seed.
 
     Returns
     -------
     train, val, test : (n_nodes,) bool
-        Disjoint; the labelled nodes that are neither in train nor in val are in test. If `train` is a share above 0,
-        every class that has a node has one in train.
+        Disjoint masks; labelled nodes that are neither in train nor in val are in test. If `train` is a share above 0,
+        every class with a node has at least one training node.
 
     Raises
     ------
@@ -255,12 +279,14 @@ def random_split(labels, train, val, rng):
 
 
 def _count(amount, sizes, at_least):
+    """Return the number of nodes of each class from a number or a share of each class."""
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
 
 
 def random_task(rng, nodes, features, classes, train, val):
+    """Return random features, labels, and masks of training, validation and test nodes."""
     require(features >= 1, "features", features, "at least 1")
     require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
     x = rng.standard_normal((nodes, features), dtype=np.float32)
@@ -269,11 +295,13 @@ def random_task(rng, nodes, features, classes, train, val):
 
 
 def _pairs(edges):
+    """Return the number of undirected edges; raise a ConfigError if the number of directed edges is odd."""
     require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every edge is stored in both directions")
     return edges // 2
 
 
 def _community_bounds(rng, nodes, smallest, largest):
+    """Return the first node of each community, and the number of nodes."""
     n_drawn = nodes // smallest + 1
     sizes = np.exp(rng.uniform(np.log(smallest), np.log(largest + 1), n_drawn)).astype(np.int64)
     ends = np.cumsum(np.clip(sizes, smallest, largest))

@@ -1,6 +1,6 @@
-"""Conversion of other libraries' graphs to edges and weights: SciPy sparse arrays, torch CSR tensors, networkx graphs.
+"""Edges and weights of graphs of other libraries: SciPy sparse arrays, torch CSR tensors and networkx graphs.
 
-None of these libraries is imported: an object's methods tell what it is.
+The libraries are not imported: an object is recognised by its methods.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,16 @@ _PADDED = ("bsr", "dia")
 
 
 class Entries(NamedTuple):
-    """Stored entries of a sparse matrix, one per edge; duplicates and stored zeros are entries too.
+    """Stored entries of a sparse matrix, each an edge; duplicates and stored zeros are entries too.
 
     Attributes
     ----------
     shape : (n_dst, n_src)
     rows, columns : arrays
-        Destination and source of each edge; `rows` is None if there is an `indptr`.
+        Destination and source of each edge, (n_edges,) int; `rows` is None if `indptr` is not None.
     values : (n_edges,) array
-    indptr : array, or None
-        Row pointers of a CSR matrix, whose entries are in row order.
+    indptr : (n_dst + 1,) int array, or None
+        Row pointers, if the matrix is a CSR.
     """
 
     shape: tuple
@@ -34,17 +34,24 @@ class Entries(NamedTuple):
 
 
 def entries(matrix, name="matrix"):
-    """Return the `Entries` of a SciPy sparse array or matrix, or of a torch CSR tensor.
+    """Return the stored entries of a SciPy sparse array or matrix, or of a torch CSR tensor.
 
-    Notes
-    -----
-    Entries stand in the order of `matrix.tocoo()`, which for CSR, CSC and COO is the order of `data`. Nothing is
-    summed. BSR and DIA fill their blocks and diagonals up with zeros, so in these two a zero is no entry.
+    Parameters
+    ----------
+    matrix : object
+    name : str
+        Name of the caller, for errors.
+
+    Returns
+    -------
+    Entries
+        Entries in the order of `matrix.tocoo()`, which for CSR, CSC and COO is the order of `data`. Duplicates are not
+        summed. Zeros of BSR and DIA matrices, which fill blocks and diagonals, are left out.
 
     Raises
     ------
     ConfigError, DataError
-        The matrix is of neither kind; it has not two dimensions.
+        The matrix is of no supported type, or has not two dimensions.
     """
     if hasattr(matrix, "crow_indices") and not hasattr(matrix, "tocoo"):
         return _of_torch(matrix, name)
@@ -54,8 +61,8 @@ def entries(matrix, name="matrix"):
         raise DataError(f"{name}: expected two dimensions, found shape {matrix.shape}")
     if matrix.format == "csr":
         return Entries(matrix.shape, None, matrix.indices, matrix.data, matrix.indptr)
-    found = matrix.tocoo(copy=False)
-    row, column, values = found.row, found.col, found.data
+    coo = matrix.tocoo(copy=False)
+    row, column, values = coo.row, coo.col, coo.data
     if matrix.format in _PADDED:
         keep = np.flatnonzero(values)
         row, column, values = row[keep], column[keep], values[keep]
@@ -65,23 +72,25 @@ def entries(matrix, name="matrix"):
 def _of_torch(tensor, name):
     try:
         parts = [part().detach() for part in (tensor.crow_indices, tensor.col_indices, tensor.values)]
-        found = [part.__array__() for part in parts]
+        indptr, columns, values = (part.__array__() for part in parts)
     except (RuntimeError, TypeError) as error:  # another layout, or another device
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{name}: a torch tensor must be sparse CSR on the CPU: {reason}") from error
-    if len(tensor.shape) != 2 or found[2].ndim != 1:
-        raise DataError(f"{name}: expected a matrix with one number an entry, found values of {found[2].shape}")
-    return Entries(tuple(tensor.shape), None, found[1], found[2], found[0])
+    if len(tensor.shape) != 2 or values.ndim != 1:
+        raise DataError(f"{name}: expected a matrix with one number an entry, found values of {values.shape}")
+    return Entries(tuple(tensor.shape), None, columns, values, indptr)
 
 
 def refuse_weights(values, name, instead):
-    """Raise a DataError unless every value is 1: weights that the caller may have overlooked.
+    """Raise a DataError unless every value is 1, because other values are weights that the caller may have overlooked.
 
     Parameters
     ----------
     values : (n_edges,) array
+    name : str
+        Name of the caller, for the error.
     instead : str
-        What returns the weights too.
+        Call that returns the weights too, for the error.
     """
     other = np.flatnonzero(~(values == 1))
     if len(other):
@@ -91,27 +100,29 @@ def refuse_weights(values, name, instead):
 
 
 def networkx_edges(graph, weight):
-    """Return the edges of a networkx graph by the places of their ends in `graph.nodes`.
+    """Return the edges of a networkx graph, with nodes numbered in the order of `graph.nodes`.
 
     Parameters
     ----------
     graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
     weight : str
-        The attribute with an edge's weight; an edge without it has weight 1.
+        Name of the attribute with an edge's weight; an edge without the attribute has weight 1.
 
     Returns
     -------
     src, dst : (n_edges,) int64
-        In the order of `graph.edges`. Behind the edges of an undirected graph stand their reverses, but for self loops.
+        Ends of the edges in the order of `graph.edges`. For an undirected graph the reversed edges follow, without self
+        loops.
     weights : (n_edges,) float64
     nodes : (n_nodes,) array of objects
+        Nodes of the graph.
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise ConfigError(f"graph: {type(graph).__name__} is no networkx graph")
     place = {node: at for at, node in enumerate(graph.nodes)}
-    found = [(place[u], place[v], w) for u, v, w in graph.edges(data=weight, default=1)]
-    src, dst = (np.fromiter((edge[end] for edge in found), np.int64, len(found)) for end in (0, 1))
-    values = validation.weights(f"edge attribute {weight!r}", [edge[2] for edge in found], len(found))
+    edges = [(place[u], place[v], w) for u, v, w in graph.edges(data=weight, default=1)]
+    src, dst = (np.fromiter((edge[end] for edge in edges), np.int64, len(edges)) for end in (0, 1))
+    values = validation.weights(f"edge attribute {weight!r}", [edge[2] for edge in edges], len(edges))
     values = values.astype(np.float64, copy=False)
     if not graph.is_directed():
         back = np.flatnonzero(src != dst)

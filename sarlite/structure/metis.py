@@ -1,6 +1,6 @@
-"""METIS, and the graph as METIS takes it.
+"""The call of METIS, and the symmetric graph that METIS needs.
 
-A process of its own divides a large graph: signals end that process, and no thread waits inside METIS.
+A large graph is divided in a child process, so that signals can end METIS, and no thread waits inside METIS.
 """
 
 import json
@@ -20,23 +20,23 @@ from sarlite.structure import metis_child
 from sarlite.structure.edges import chunk_edges, id_bits, row_chunks
 
 SMALL = 1 << 14
-"""A graph of fewer entries is divided in this process: METIS takes less time for it than a process takes to start."""
+"""Number of entries below which a graph is divided in this process, because METIS is faster than a process starts."""
 EDGE_BYTES = 50
-"""Memory that METIS and its graph take an edge, about."""
+"""Approximate memory of METIS and its graph for each edge, in bytes."""
 _INSTEAD = "method 'fennel' takes 4 bytes a node, or bring parts in a file"
-# what METIS's process gets of the environment: nothing of an MPI launcher's
+# environment of the child process: without the variables of an MPI launcher, which would make the child a rank
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")
 
 
 def check_room(n_nodes, n_edges, n_bytes=None):
-    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers or the memory are too small.
+    """Raise a ConfigError if METIS cannot divide a graph of this size, because its integers or the memory are too small.
 
     Parameters
     ----------
     n_nodes, n_edges : int
-        Size of the graph; an edge that goes both ways counts twice.
+        Numbers of nodes and of directed edges.
     n_bytes : int, optional
-        Free memory; by default the memory that this process can still take.
+        Free memory in bytes; by default the memory that this process can still allocate.
     """
     index = _index()
     if max(n_nodes, n_edges) > np.iinfo(index).max:
@@ -48,18 +48,19 @@ def check_room(n_nodes, n_edges, n_bytes=None):
 
 
 class Memory:
-    """Arrays that two processes share, mapped from an unnamed file, so that no file outlives the processes.
+    """Arrays in memory that this process shares with a child process. The memory is an unnamed file, mapped.
 
     Parameters
     ----------
     n_bytes : int
-        An upper bound: pages that are not written to take no memory.
+        Upper bound of the size in bytes; pages that are not written to take no memory.
 
     Attributes
     ----------
     fd : int
-    arrays : dict
-        Name to (first byte, entries, dtype).
+        File descriptor.
+    arrays : dict of str to (int, int, str)
+        (first byte, number of entries, dtype) of each array, by name.
     """
 
     def __init__(self, n_bytes):
@@ -72,7 +73,7 @@ class Memory:
         self._map = mmap.mmap(self.fd, n_bytes)
 
     def array(self, name, n, dtype):
-        """Return the (n,) array of this name, n at least 1; new ones are zeros."""
+        """Return the array `name`, (n,) with n >= 1; the first call allocates the array, filled with zeros."""
         if name not in self.arrays:
             start = -(-self._end // 64) * 64
             self.arrays[name] = start, n, np.dtype(dtype).str
@@ -81,30 +82,31 @@ class Memory:
 
 
 class Symmetric:
-    """A graph in METIS's form: each edge in both directions once, no self loops, ascending rows.
+    """Symmetric graph for METIS: the union of a graph and its transpose, without self loops and duplicates, rows sorted.
 
     Parameters
     ----------
-    indptr, indices : (n_nodes + 1,) and (n_edges,) int, borrowed
-        In-edges of each node, at least one edge.
+    indptr, indices : (n_nodes + 1,) and (n_edges,) int
+        CSR of the in-edges, with at least one edge.
     small : int
-        A graph of fewer entries is divided in this process.
+        Number of entries below which the graph is divided in this process.
     chunk : int
-        Edges at a time; the graph does not depend on it.
+        Number of edges that are processed at a time; the graph does not depend on it.
 
     Attributes
     ----------
-    xadj, adjncy : (n_nodes + 1,) and (n_entries,) arrays of METIS's integers
+    xadj, adjncy : (n_nodes + 1,) and (n_entries,) arrays
+        CSR of the symmetric graph, in METIS's integer dtype.
 
     Raises
     ------
     ConfigError
-        pymetis is not there, or its integers are too small.
+        pymetis is not installed, or its integers are too small.
 
     Notes
     -----
-    The transpose tells whether the graph is symmetric already, as most are; then its own rows are METIS's. Memory that
-    is reserved for edges that turn out to be equal is never touched.
+    Most graphs are symmetric already, as a comparison with the transpose shows; then no union is computed. Memory is
+    reserved for the edges of both graphs, but pages that the union does not need are never written.
     """
 
     def __init__(self, indptr, indices, *, small=SMALL, chunk=1 << 20):
@@ -124,9 +126,11 @@ class Symmetric:
         self._fill(both, n_nodes, min(chunk, chunk_edges(n_nodes)))
 
     def _array(self, name, n):
+        """Return an array of zeros, in shared memory if a child process will divide the graph."""
         return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
 
     def _fill(self, both, n_nodes, chunk):
+        """Compute `xadj` and `adjncy` as the union of one or two CSRs."""
         bits, filled = np.uint64(id_bits(n_nodes)), 0
         for low, high in row_chunks(both[0][0], chunk):
             keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
@@ -147,25 +151,27 @@ class Symmetric:
         self.adjncy = self.adjncy[:filled]
 
     def divide(self, n_parts, seed, weights=None):
-        """Return (n_nodes,) int32, the part of each node. METIS balances the `weights`; by default the nodes.
+        """Return METIS's part of each node, (n_nodes,) int32.
 
         Parameters
         ----------
+        n_parts, seed : int
         weights : (n_nodes,) int, optional
-            Small: their sum fits METIS's integers.
+            Weights of the nodes, whose sums METIS balances; by default 1. The sum of all weights must fit METIS's
+            integers.
 
         Raises
         ------
         ConfigError
-            METIS fails, or its process is ended from outside; the message names the signal.
+            METIS fails, or a signal ends the child process; the message names the signal.
         KeyboardInterrupt
-            Ctrl-C ended METIS's process.
+            Ctrl-C ended the child process.
 
         Notes
         -----
-        METIS takes SIGTERM for an error of its own and never gives the interpreter back. So a large graph is divided by
-        another process, which reads the arrays where they are and starts without anything of an MPI launcher's. It ends
-        as this call is left, and on Linux when this process ends, however that ends.
+        METIS handles SIGTERM as an internal error, and does not return to the interpreter while it runs. So a child
+        process divides a large graph, in shared memory and without the environment of an MPI launcher. The child ends
+        when this call ends, and on Linux also when this process ends in any way.
         """
         n_nodes = self.xadj.size - 1
         if weights is not None:
@@ -176,10 +182,10 @@ class Symmetric:
         if self.small:
             try:
                 pymetis = needs("pymetis", "method 'metis'")
-                found = metis_child.part_graph(pymetis, self.xadj, self.adjncy, weights, n_parts, seed)
+                parts = metis_child.part_graph(pymetis, self.xadj, self.adjncy, weights, n_parts, seed)
             except RuntimeError as error:
                 raise ConfigError(f"method: METIS failed for {where}: {error}") from error
-            return np.array(found, np.int32)
+            return np.array(parts, np.int32)
         parts = self.memory.array("parts", n_nodes, np.int32)
         job = {"arrays": self.memory.arrays, "n_entries": self.adjncy.size, "n_parts": n_parts, "seed": seed}
         _run_child(job, self.memory.fd, where)
@@ -187,6 +193,7 @@ class Symmetric:
 
 
 def _run_child(job, fd, where):
+    """Run METIS in a child process, and raise a ConfigError that names `where` if it fails."""
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
                           "bring parts in a file")
@@ -214,6 +221,7 @@ def _run_child(job, fd, where):
 
 
 def _signal_name(number):
+    """Return the name of a signal, with the likely cause of a SIGKILL."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -222,12 +230,13 @@ def _signal_name(number):
 
 
 def _index():
-    """Return the integer dtype that this pymetis takes without a copy."""
+    """Return the integer dtype of the installed METIS, whose arrays pymetis does not copy."""
     pymetis = needs("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 
 
 def _keys(indptr, indices, low, high, bits):
+    """Return (row - low) * 2^bits + column of the edges in rows low .. high - 1."""
     keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
     keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
     return keys

@@ -1,6 +1,6 @@
-"""The call of METIS, and the process that makes the call for a large graph.
+"""The call of pymetis, and the program of the child process that makes the call for a large graph.
 
-The process is started by this file's path; it imports no sarlite and no MPI.
+The child runs this file by its path. It imports neither sarlite nor MPI.
 """
 
 import ctypes
@@ -13,18 +13,26 @@ import warnings
 
 
 def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
-    """Return the part of each node, as METIS gives it.
+    """Return METIS's part of each node.
 
-    This pymetis gets the arrays without a copy where it can take them so.
+    Parameters
+    ----------
+    pymetis : module
+    xadj, adjncy : arrays of METIS's integers
+        CSR of a symmetric graph without self loops.
+    weights : (n_nodes,) array, or None
+        Weights of the nodes.
+    n_parts, seed : int
     """
     with warnings.catch_warnings():
-        # of xadj= and adjncy=, the form that old and new pymetis take without a copy
+        # old and new versions of pymetis take xadj= and adjncy= without a copy; the new ones warn
         warnings.simplefilter("ignore", DeprecationWarning)
         options = pymetis.Options(seed=seed % 2**31)
         return pymetis.part_graph(n_parts, xadj=xadj, adjncy=adjncy, vweights=weights, options=options)[1]
 
 
 def main():
+    """Divide the graph that the command line describes, and write the parts into the shared memory."""
     job = json.loads(sys.argv[1])
     end_with(job["parent"])
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -37,14 +45,14 @@ def main():
     arrays = {name: np.frombuffer(memory, dtype, n, start) for name, (start, n, dtype) in job["arrays"].items()}
     adjncy = arrays["adjncy"][: job["n_entries"]]
     try:
-        found = part_graph(pymetis, arrays["xadj"], adjncy, arrays.get("weights"), job["n_parts"], job["seed"])
+        parts = part_graph(pymetis, arrays["xadj"], adjncy, arrays.get("weights"), job["n_parts"], job["seed"])
     except RuntimeError as error:
         sys.exit(str(error))
-    arrays["parts"][:] = found
+    arrays["parts"][:] = parts
 
 
 def end_with(parent):
-    """Make the kernel end this process as soon as its parent has ended, in whatever way. Linux only."""
+    """Ask the kernel to kill this process when the parent process ends; only Linux can. Exit if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

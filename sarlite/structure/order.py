@@ -1,7 +1,4 @@
-"""Order of a rank's rows that places nodes with common neighbours close together.
-
-So rows that were gathered for one node are in the cache for the next.
-"""
+"""Orders of rows that place nodes with common neighbours close together, so that gathered rows are still in the cache."""
 
 import numpy as np
 
@@ -17,66 +14,77 @@ METHODS = ("metis", "cluster")
 
 
 def cluster_size(n_nodes):
-    """Return about how many nodes a cluster has: 1,000, a mebibyte of 256 float32 features; in a small graph an eighth.
+    """Return the number of nodes of a cluster: 1,000, but at most an eighth of the nodes.
 
-    From 250 to 2,000 nodes made no measurable difference.
+    1,000 rows of 256 float32 features are a mebibyte. Sizes from 250 to 2,000 nodes make no measurable difference.
     """
     return min(1000, max(1, n_nodes // 8))
 
 
 def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
-    """Return the nodes of a graph in an order with good locality.
+    """Return the nodes of a graph in an order of good locality.
 
-    METIS divides the graph into clusters. The clusters follow each other as METIS numbers them, by repeated bisection,
-    and ids ascend within a cluster. The order of the whole graph serves any number of parts: the nodes of a part stand
-    in it as they stand in the whole.
+    The graph is divided into clusters. The order lists the nodes cluster after cluster, and by ascending ids within a
+    cluster. METIS numbers clusters by repeated bisection, so consecutive clusters are near each other. One order of the
+    whole graph serves any number of parts, because the nodes of a part keep their relative order.
 
     Parameters
     ----------
-    indptr : (n_nodes + 1,) integer array, borrowed
-    indices : (n_edges,) integer array, borrowed
+    indptr : (n_nodes + 1,) integer array
+    indices : (n_edges,) integer array
+        CSR of the in-edges.
     method : {"metis", "cluster"}
-        "cluster" makes the clusters by label propagation, in less time and memory, and numbers them at random.
+        "cluster" finds clusters by label propagation, in less time and memory, and numbers them at random.
     seed : int
-        Used by "metis" alone. The same arguments give the same order.
+        Seed of "metis"; "cluster" uses none.
     cluster_nodes : int, optional
-        About how many nodes a cluster has with "metis", and the most with "cluster"; by default `cluster_size`.
+        Approximate number of nodes of a cluster with "metis", largest number with "cluster"; by default `cluster_size`.
 
     Returns
     -------
-    (n_nodes,) int32, or int64 where a node id needs it
-        A permutation: entry i is the node at place i.
+    (n_nodes,) int32, or int64 if int32 is too small for the node ids
+        Permutation: entry i is the node at position i.
 
     Raises
     ------
     ConfigError
-        Unknown method, a negative seed, or METIS is not there or fails.
+        The method is unknown, the seed is negative, or METIS is not installed or fails.
 
     Notes
     -----
-    Memory and time: for "metis" as for `partition` with one part a cluster; for "cluster" see `by_cluster`.
-    Source: Karypis and Kumar 1998, as for `partition`.
+    Memory and time: for "metis" see `partition.partition`, with one part for each cluster; for "cluster" see
+    `by_cluster`.
     """
     check_method(method)
     n_nodes = indptr.size - 1
     if method == "cluster":
         return by_cluster(EdgesInMemory(indptr, indices), cluster_nodes=cluster_nodes)
     n_clusters = max(1, n_nodes // (cluster_nodes or cluster_size(n_nodes)))
-    found = partition(indptr, indices, n_clusters, method, balance="nodes", seed=seed)
-    return np.argsort(found, kind="stable").astype(index_dtype(n_nodes))
+    cluster_of = partition(indptr, indices, n_clusters, method, balance="nodes", seed=seed)
+    return np.argsort(cluster_of, kind="stable").astype(index_dtype(n_nodes))
 
 
 def by_cluster(edges, tell=lambda text: None, cluster_nodes=None):
-    """Return the nodes of a graph, given as `fennel.ReadableEdges`, cluster by cluster.
+    """Return the nodes of a graph ordered by the clusters of `cluster.clusters`.
 
-    A cluster has at most `cluster_nodes` nodes, by default `cluster_size`. Memory: 24 bytes a node, and a block of
-    edges. """
-    found = clusters(edges, cluster_nodes or cluster_size(edges.n_nodes), tell=tell)
-    return np.argsort(found, kind="stable").astype(index_dtype(edges.n_nodes))
+    Parameters
+    ----------
+    edges : fennel.ReadableEdges
+    tell : callable
+        Function of a text, called at the start of each pass over the edges.
+    cluster_nodes : int, optional
+        Largest number of nodes of a cluster; by default `cluster_size`.
+
+    Notes
+    -----
+    Memory: 24 bytes for each node, and a block of edges.
+    """
+    cluster_of = clusters(edges, cluster_nodes or cluster_size(edges.n_nodes), tell=tell)
+    return np.argsort(cluster_of, kind="stable").astype(index_dtype(edges.n_nodes))
 
 
 def check_method(method):
-    """Raise a ConfigError unless `order` knows the method."""
+    """Raise a ConfigError unless `method` is a method of `order`."""
     if method not in METHODS:
         raise ConfigError(f"order: {method!r} is none of {', '.join(METHODS)}")
 
@@ -87,9 +95,19 @@ def check_order(order, n_nodes, source):
 
 
 def near_share(indptr, indices, order=None, near=None):
-    """Return the share of edges whose ends are less than `near` places apart in an order, by default the ids' order.
+    """Return the share of edges whose ends are less than `near` positions apart in an order of the nodes.
 
-    `near` is `cluster_size` where it is not given. Memory: 16 bytes a node, and a piece of the edges.
+    Parameters
+    ----------
+    indptr, indices : CSR of the in-edges
+    order : (n_nodes,) int, optional
+        Node at each position; by default ids ascend.
+    near : int, optional
+        By default `cluster_size`.
+
+    Notes
+    -----
+    Memory: 16 bytes for each node, and a piece of the edges.
     """
     n_near, rows = 0, np.arange(indptr.size - 1) if order is None else np.asarray(order)
     near = near or cluster_size(rows.size)

@@ -1,4 +1,4 @@
-"""A part's in-edges as one CSR in source order, and the blocks that are cut from it."""
+"""InEdges: a part's in-edges as one CSR; EdgesByOwner: these edges divided by the owners of their sources, into blocks."""
 
 from typing import NamedTuple
 
@@ -9,17 +9,17 @@ from sarlite.structure.block import Block, EdgeOrder
 
 
 class InEdges(NamedTuple):
-    """The in-edges of one rank's destination rows, each row's in ascending order of their sources.
+    """In-edges of one rank's destination rows, as a CSR whose rows list sources in ascending order.
 
     Attributes
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int
-        Source row numbers of the whole graph: a rank's rows follow those of the ranks before it.
+        Row number of each edge's source; row numbers count the rows of all ranks, rank after rank.
     numbers : (n_edges,) int, or None
-        Each edge's index into edge values; None where the index is the edge's place.
+        Index of each edge into edge values; None if the index is the edge's position in the CSR.
     added_loops : (n_dst,) bool, or None
-        Whether a row's self loop was added to the data.
+        True for each row whose self loop was added to the data.
     """
 
     indptr: np.ndarray
@@ -29,25 +29,31 @@ class InEdges(NamedTuple):
 
     @property
     def n_dst(self):
+        """Number of destination rows."""
         return len(self.indptr) - 1
 
-    def some(self, kept, first_row=0):
-        """Return the edges selected by `kept`, (n_edges,) bools, and the index of each into the edge values.
+    def some(self, mask, first_row=0):
+        """Return (edges, index): the InEdges that a mask selects, and the index of each into edge values.
 
-        `first_row` is the row number of the first destination in the whole graph.
+        Parameters
+        ----------
+        mask : (n_edges,) bool
+            True for each edge that is selected.
+        first_row : int
+            Row number of the first destination row in the whole graph.
         """
-        counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.indptr])
-        indptr, places = np.concatenate([[0], np.cumsum(counts)]), np.flatnonzero(kept)
+        counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[self.indptr])
+        indptr, places = np.concatenate([[0], np.cumsum(counts)]), np.flatnonzero(mask)
         loops = self.added_loops
         if loops is not None:
             rows = np.repeat(np.arange(self.n_dst), np.diff(self.indptr))
             loops = loops.copy()
-            loops[rows[~kept & (self.indices == rows + first_row)]] = False
+            loops[rows[~mask & (self.indices == rows + first_row)]] = False
         edges = InEdges(indptr, self.indices[places], added_loops=loops)
         return edges, places if self.numbers is None else self.numbers[places]
 
     def sorted(self):
-        """Return the same edges with each row's edges in the order of their sources; equal edges keep their order."""
+        """Return the same edges with ascending sources in each row; equal edges keep their order."""
         if is_sorted(self.indptr, self.indices):
             return self
         order = np.lexsort((self.indices, np.repeat(np.arange(self.n_dst), np.diff(self.indptr))))
@@ -56,7 +62,7 @@ class InEdges(NamedTuple):
 
 
 def is_sorted(indptr, indices):
-    """Return True if the sources of each row ascend. Memory: one byte per edge."""
+    """Return True if the sources of each CSR row ascend. Memory: one byte for each edge."""
     falls = indices[1:] < indices[:-1]
     starts = indptr[1:-1]
     falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
@@ -64,7 +70,7 @@ def is_sorted(indptr, indices):
 
 
 def find_error(edges, n_rows):
-    """Return a DataError for the first error in a CSR with sources in 0 .. n_rows - 1, or None."""
+    """Return a DataError that names the first fault of InEdges whose sources must be in 0 .. n_rows - 1; None without."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
@@ -75,20 +81,20 @@ def find_error(edges, n_rows):
 
 
 class EdgesByOwner(NamedTuple):
-    """One part's edges divided by the part of their sources, with the columns that they use.
+    """In-edges of one part, divided by the part that owns their sources.
 
     Attributes
     ----------
     edges : InEdges
-    where : list
-        For each part the places of the edges from it, ascending; a slice where there is but one part.
+    where : list of (n,) int, or [slice]
+        For each part the positions in `edges` of the edges from the part, ascending; one slice if there is one part.
     columns : list of (n,) int
-        For each part the columns of these edges: the places of their sources among the rows that the part sends.
+        For each part the columns of these edges: the index of each source among the rows that the part sends.
     lasting : bool
-        Whether the blocks stay; a batch's blocks do not.
+        True if blocks live as long as the graph; False for the blocks of a batch.
     grouped : bool
-        True if a row's edges stand in the order of their parts, so that the edges' places need not be kept. In a batch
-        they stand otherwise.
+        True if the edges of a row stand in the order of their sources' parts. Positions of a block's edges can then be
+        computed, and are not stored. False in a batch.
     """
 
     edges: InEdges
@@ -98,21 +104,24 @@ class EdgesByOwner(NamedTuple):
     grouped: bool = True
 
     def blocks(self, groups, ends, src_ids, offsets, dtype):
-        """Return a Block for each range of each group's columns.
+        """Return the blocks of some groups of source parts: one Block for several parts, or several for one part.
 
-        The blocks of the first group have all destination rows, the other blocks the rows that have edges.
+        The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
+        destination rows with edges.
 
         Parameters
         ----------
         groups : list of list of int
-            The parts of each group, each part in one group.
-        ends : list, a group, of lists of int
-            Of a group of one part, where the ranges of its columns end, each of which is a block; one range ends at the
-            number of columns. Of several parts, which make one block, where the columns of each part end.
-        src_ids : list of (n_src,) int64, one a block
+            Parts of each group. Each part is in one group.
+        ends : list of list of int
+            For a group of several parts, which becomes one block: the end of each part's columns in the block. For a
+            group of one part: the end of each range of its columns; each range becomes a block.
+        src_ids : list of (n_src,) int64
+            Global ids of the columns of each block.
         offsets : list of int
-            Columns before each block's.
-        dtype : dtype of the indices
+            Number of columns before each block.
+        dtype : dtype
+            Dtype of the indices.
         """
         whole, csrs, columns, places, members = self.edges, [], [], [], []
         for k, (group, at) in enumerate(zip(groups, ends)):
@@ -122,19 +131,19 @@ class EdgesByOwner(NamedTuple):
                 places.append(None if self.grouped or len(self.where) == 1 else where.astype(dtype))
                 members.append(group)
         order, numbers = self._order(csrs, members), _as(whole.numbers, dtype)
-        blocks = [Block(indptr, own, ids, whole.n_dst, rows if rows is None else rows.astype(dtype), order=order(k),
+        blocks = [Block(indptr, indices, ids, whole.n_dst, rows if rows is None else rows.astype(dtype), order=order(k),
                         numbers=numbers, offset=offset, source=members[k][0], lasting=self.lasting)
-                  for k, ((rows, indptr), own, ids, offset) in enumerate(zip(csrs, columns, src_ids, offsets))]
+                  for k, ((rows, indptr), indices, ids, offset) in enumerate(zip(csrs, columns, src_ids, offsets))]
         for block, where in zip(blocks, places):
             if where is not None:
                 block.positions = where
         return blocks
 
     def _order(self, csrs, members):
-        """Return a function from a block's number to the order of the part's edges and the block's numbers in it."""
+        """Return a function from a block's index to the argument `order` of the Block."""
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
-        if len(csrs) < len(self.where):  # a block has several parts
+        if len(csrs) < len(self.where):  # some block has the edges of several parts
             parts = [_rows_with_edges(self.edges.indptr, where, keep_all=False) for where in self.where]
             order = EdgeOrder(self.edges.n_dst, parts)
             return lambda k: (order, members[k])
@@ -143,7 +152,7 @@ class EdgesByOwner(NamedTuple):
         return lambda k: (order, [by_source.index(k)])
 
     def _ranges(self, group, ends):
-        """Yield (places, columns) of a group's edges from each range, columns counted from the range's first."""
+        """Yield (positions, columns) of the edges of each block of a group; columns count from the block's first."""
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
             return
@@ -156,7 +165,7 @@ class EdgesByOwner(NamedTuple):
             yield where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def _merged(self, group, starts):
-        """Return (places, columns) of the edges from several parts, the places ascending."""
+        """Return (positions, columns) of the edges from several parts, with ascending positions."""
         places = np.concatenate([self.where[q] for q in group])
         order = np.argsort(places, kind="stable")
         columns = np.concatenate([self.columns[q] + self.columns[q].dtype.type(start) for q, start in zip(group, starts)])
@@ -164,11 +173,15 @@ class EdgesByOwner(NamedTuple):
 
 
 def _as(array, dtype):
+    """Return an array as `dtype`; None stays None."""
     return None if array is None else array.astype(dtype, copy=False)
 
 
 def _rows_with_edges(indptr, where, keep_all):
-    """Return (rows, indptr) of the edges at the places `where`; None keeps all rows, also where that is smaller."""
+    """Return (rows, indptr) of a CSR of the edges at the positions `where`; see `block.Edges`.
+
+    `rows` is None, for a CSR row of each destination row, with `keep_all` and if that takes less memory.
+    """
     if isinstance(where, slice):
         return None, indptr
     ends = np.searchsorted(where, indptr).astype(np.int64)
@@ -178,37 +191,40 @@ def _rows_with_edges(indptr, where, keep_all):
     return rows, np.append(ends[rows], ends[-1])
 
 
-def among(known, wanted):
-    """Return True for the numbers of `wanted` that are in `known`, which ascends, bools of `wanted`'s shape."""
-    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    return known[places] == wanted if len(known) else np.zeros(wanted.shape, bool)
+def among(ascending, values):
+    """Return bools of the shape of `values`: True for each value that the ascending array `ascending` contains."""
+    places = np.minimum(np.searchsorted(ascending, values), max(len(ascending) - 1, 0))
+    return ascending[places] == values if len(ascending) else np.zeros(values.shape, bool)
 
 
 def owners(rows, offsets):
-    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype."""
+    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype; rank p owns offsets[p] .. ."""
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
 
 
 def needed_rows(sets, offsets, rank):
-    """Return, for each part, the positions of each set's edges from the part, and the distinct source rows of all sets.
+    """Divide several sets of in-edges by the owner of their sources, and find the rows that each owner must send.
 
     Parameters
     ----------
     sets : list of InEdges
+        Sets of edges with the same source rows.
     offsets : (n_parts + 1,) int64
-        The first source row of each part.
+        Row number of the first source row of each part.
     rank : int
-        This part, all of whose rows are at hand.
+        This part, whose rows need not be sent.
 
     Returns
     -------
-    where : list, a set, of lists, a part, of (n,) places of edges
-    needs : list, a part, of (n,) int64
-        Source rows counted from the part's first, ascending; none of `rank`.
+    where : list of list of (n,) int
+        where[k][q]: positions in set k of the edges from part q.
+    needs : list of (n,) int64
+        For each part the distinct source rows of all sets, ascending, counted from the part's first row; empty for
+        `rank`.
 
     Notes
     -----
-    Memory: 9 bytes an edge, and 1 byte for each row of one part at a time.
+    Memory: 9 bytes for each edge, and 1 byte for each row of one part at a time.
     """
     n_parts = len(offsets) - 1
     if n_parts == 1:
@@ -228,7 +244,10 @@ def needed_rows(sets, offsets, rank):
 
 
 def by_owner(sets, where, needs, offsets, rank):
-    """Return the `EdgesByOwner` of each set of edges. Memory: 4 or 8 bytes for each row of one part at a time."""
+    """Return the EdgesByOwner of each set of edges, from the results of `needed_rows`.
+
+    Memory: 4 or 8 bytes for each row of one part at a time.
+    """
     columns = [[] for _ in sets]
     for q, need in enumerate(needs):
         place = None

@@ -1,7 +1,4 @@
-"""Partitions, the assignment of nodes to ranks: METIS, Fennel, random, contiguous or user-defined.
-
-The module also measures the cost of a partition.
-"""
+"""Partitions, which assign nodes to parts, one part for each rank, and measures of the cost of a partition."""
 
 import numpy as np
 
@@ -14,7 +11,7 @@ from sarlite.structure.renumber import edges_in_order, sequence
 
 METHODS = ("metis", "fennel", "random", "contiguous")
 BALANCED = ("metis", "fennel")
-"""Methods that can make parts even by other counts than the nodes."""
+"""Methods that can balance other counts than the nodes."""
 MOST_PARTS = 1 << 24
 
 
@@ -23,45 +20,57 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
 
     Parameters
     ----------
-    indptr : (n_nodes + 1,) integer array, borrowed
-    indices : (n_edges,) integer array, borrowed
+    indptr : (n_nodes + 1,) integer array
+    indices : (n_edges,) integer array
+        CSR of the in-edges.
     n_parts : int
-        May exceed the number of nodes; some parts are empty then, and only then.
+        Number of parts; it may exceed the number of nodes. Parts are empty only then.
     method : {"metis", "fennel", "random", "contiguous"}
-        "metis" cuts few edges and makes parts even by `balance`. "fennel" takes less time and memory, and cuts some
-        more edges. "random" and "contiguous" make the nodes even exactly, by a permutation or by ranges of node ids.
+        "metis" cuts few edges and balances the counts in `balance`. "fennel" takes less time and memory, and cuts more
+        edges. "random" and "contiguous" give each part equally many nodes, at random or by ranges of node ids.
     train_mask : (n_nodes,) bool, optional
-        Used by "metis" and "fennel" alone.
-    balance : str or sequence, optional
-        Used by "metis" and "fennel" alone: some of "nodes", "edges" (by destination) and "train" (training nodes),
-        "nodes,edges,train" as one word. By default nodes and training nodes, and edges too where the in-degrees'
-        standard deviation is above their mean. pymetis balances one weight a node: 1, or with "edges" a mix of the
-        in-degree and a little for the node. Then light nodes are moved until no part has more than 1.05 times its share
-        of the nodes. Training nodes are swapped against others until no part has more than 1.1 times its share of them,
-        rounded up. Nodes that cost the fewest cut edges go first.
+        Training nodes, for the count "train".
+    balance : str or sequence of str, optional
+        Counts that "metis" and "fennel" balance: some of "nodes", "edges" (by destination) and "train" (training
+        nodes), such as "nodes,edges,train". By default nodes and training nodes, and also edges if the standard
+        deviation of the in-degrees is above their mean.
     seed : int
-        The same arguments give the same parts.
+        Seed of the method; 0 or more.
     types : (n_types + 1,) int, optional
-        The nodes types[k] .. types[k + 1] are of one type. "random" and "contiguous" divide each type. "metis" and
-        "fennel" divide all nodes together, and make nodes of each type even. "metis" makes training nodes of each type
-        even too: it leaves no part more than `balance.TYPE_SLACK` times its share, rounded up, where that can be.
+        Nodes types[k] .. types[k + 1] - 1 are of one type. "random" and "contiguous" divide each type. "metis" and
+        "fennel" divide all nodes together, and balance the nodes of each type; "metis" also balances the training nodes
+        of each type.
 
     Returns
     -------
     (n_nodes,) int32
-        0 <= part < n_parts.
+        Part of each node, 0 <= part < n_parts.
 
     Raises
     ------
     ConfigError
-        Unknown method or balance, `n_parts` below 1, a negative seed, or METIS is not there or fails.
+        The method or `balance` is unknown, `n_parts` is out of range, the seed is negative, or METIS is not installed
+        or fails.
 
     Notes
     -----
-    METIS divides a large graph in a process of its own; see `graph.metis`.
-    Memory of "metis": 4 bytes an edge of the graph, 8 bytes an edge of the symmetric graph, and what METIS takes, about
-    50 bytes an edge. Of "fennel": 4 bytes a node and 96 MiB. Of the others: 12 bytes a node.
-    Source: Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs".
+    METIS balances one weight for each node (`balance.weights`). Afterwards nodes are moved and swapped, those first that
+    cost the fewest cut edges. If possible, no part then has more than 1.05 times the mean number of nodes, or 1.1 times
+    the mean number of training nodes. The limit for nodes of one type is `balance.TYPE_SLACK` times the mean. METIS divides a large graph in a child process; see `structure.metis`.
+
+    Memory: "metis" 4 bytes for each edge of the graph, 8 bytes for each edge of the symmetric graph, and about 50 bytes
+    for each edge in METIS itself; "fennel" 4 bytes for each node and 96 MiB; other methods 12 bytes for each node.
+
+    References
+    ----------
+    Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> indptr, indices = np.array([0, 1, 2, 3, 4]), np.array([3, 0, 1, 2])
+    >>> partition(indptr, indices, 2, "contiguous").tolist()
+    [0, 0, 1, 1]
     """
     n_nodes = indptr.size - 1
     if method not in METHODS:
@@ -81,7 +90,7 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
         return fennel(edges, n_parts, train=train_mask, balance=balance, types=types, seed=seed)
     check_room(n_nodes, indices.size)
     graph, degrees = Symmetric(indptr, indices), np.diff(indptr)
-    if graph.adjncy.size == 0:  # self loops alone
+    if graph.adjncy.size == 0:  # the graph has only self loops
         return partition(indptr, indices, n_parts, "contiguous", types=types)
     balance = balancing.chosen(balance, degrees)
     train = None if train_mask is None or "train" not in balance else np.asarray(train_mask)
@@ -94,15 +103,19 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
 
 
 def _evenly(n_nodes, n_parts, method, seed):
+    """Return the part of each node by ranges of ids, or at random."""
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
 
 
 def _even_types(graph, parts, n_parts, types, nodes_too, train):
-    """Move the nodes that cut the fewest edges until each type's nodes, and training nodes, are about even."""
+    """Move nodes between parts until the nodes of each type, and the training nodes of each type, are balanced.
+
+    `nodes_too` is False if only training nodes, `train`, are to be balanced.
+    """
     n_types = len(types) - 1
     kinds = np.repeat(np.arange(n_types), np.diff(types))
-    even = kinds if nodes_too else np.full(parts.size, -1)  # what a node is counted among, if it is
+    even = kinds if nodes_too else np.full(parts.size, -1)  # group of nodes that a node is balanced with; -1 for none
     if train is not None:
         even = np.where(train, n_types + kinds, even)
     for kind in range(int(even.max(initial=-1)) + 1):
@@ -117,16 +130,19 @@ def check_parts(parts, n_nodes, n_parts, source):
 
 
 def report(indptr, indices, parts, n_parts, train_mask=None):
-    """Measure a partition.
+    """Return the measures of a partition of a graph, a dict that `measures` describes.
 
-    Returns
-    -------
-    dict
-        As `measures` says.
+    Parameters
+    ----------
+    indptr, indices : CSR of the in-edges
+    parts : (n_nodes,) int
+        Part of each node.
+    n_parts : int
+    train_mask : (n_nodes,) bool, optional
 
     Notes
     -----
-    Memory: 13 bytes a node, and a piece of the edges.
+    Memory: 13 bytes for each node, and a piece of the edges.
     """
     parts = np.asarray(parts)
     train = np.zeros(parts.size, bool) if train_mask is None else np.asarray(train_mask)
@@ -142,21 +158,22 @@ def report(indptr, indices, parts, n_parts, train_mask=None):
 
 
 class Tally:
-    """Counts what a partition costs from the edges out of one type's rows, part after part, with a bitmap of the rows.
+    """Counter of edges, cut edges and halo rows of each part of a partition. Edges are added part after part.
 
     Parameters
     ----------
     offsets : (n_parts + 1,) int
-        Part q holds the rows offsets[q] .. offsets[q + 1].
+        Part q has the source rows offsets[q] .. offsets[q + 1] - 1.
     tiles : bool
-        Count by pair of parts too.
+        True to count for each pair of parts too.
 
     Attributes
     ----------
     edges, cut, halo_rows : (n_parts,) int64
-        Of each part: edges into it, those of another part's sources, and the distinct sources of these.
+        For each part the number of its in-edges, of in-edges whose source is in another part, and of the distinct
+        sources of the latter.
     tiles, halo_tiles : (n_parts, n_parts) int64, or None
-        At [p][q]: edges from part q's rows to part p's, and the distinct rows of q that p needs.
+        At [p][q] the number of edges from part q to part p, and of the distinct rows of q that p needs.
     """
 
     def __init__(self, offsets, tiles=False):
@@ -166,7 +183,7 @@ class Tally:
         self._seen = np.zeros(int(offsets[-1]), bool)
 
     def add(self, part, sources):
-        """Count edges into a part; `sources` are row numbers."""
+        """Count some in-edges of a part; `sources` are the row numbers of their sources."""
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
         self.edges[part] += sources.size
@@ -175,15 +192,15 @@ class Tally:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
     def close(self, part):
-        """Finish a part after all its edges were added."""
+        """Count the halo rows of a part, after all its in-edges were added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
-            self.halo_tiles[part] = [np.count_nonzero(own) for own in np.split(self._seen, self.offsets[1:-1])]
+            self.halo_tiles[part] = [np.count_nonzero(rows) for rows in np.split(self._seen, self.offsets[1:-1])]
         self._seen[:] = False
 
 
 def rows_by_part(offsets, rows):
-    """Return the number of the rows in each part."""
+    """Return how many of the row numbers `rows` belong to each part, (n_parts,)."""
     return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
 
 
@@ -193,15 +210,16 @@ def measures(*, cut_edges, **counts):
     Parameters
     ----------
     cut_edges : int
-        Edges whose source is in another part than their destination.
-    nodes, edges, train_nodes, halo_rows : (n_parts,) int
-        Of each part, any of these. Edges count by destination; halo rows are distinct remote sources.
+        Number of edges between different parts.
+    **counts : (n_parts,) int
+        Some of nodes, edges, train_nodes and halo_rows of each part. Edges count by destination; halo rows are distinct
+        sources in other parts.
 
     Returns
     -------
     dict
-        "n_parts"; the counts as lists of int; "imbalance", the maximum over the mean of each count, 1.0 where all are
-        0; "cut_edges" and "cut_share". JSON can hold it.
+        Values that JSON can represent: "n_parts"; each of the counts, a list of int; "imbalance", a dict with the
+        maximum over the mean of each count, 1.0 if all are 0; "cut_edges"; and "cut_share".
     """
     counts = {name: np.asarray(count) for name, count in counts.items()}
     return {

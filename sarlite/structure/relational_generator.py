@@ -1,4 +1,4 @@
-"""A seeded graph of several node types, shaped as ogbn-mag: papers, authors, institutions and fields."""
+"""A generated graph of several node types with the proportions of ogbn-mag: papers, authors, institutions and fields."""
 
 from typing import NamedTuple
 
@@ -17,24 +17,27 @@ _MAX_ROUNDS = 100
 
 
 class Relational(NamedTuple):
-    """A generated data set of several node types.
+    """Generated data set of several node types.
 
     Attributes
     ----------
     n_nodes : dict of str to int
+        Number of nodes of each type.
     edges : dict of (source type, name, destination type) to (src, dst)
-        Each relation, then their reverses.
+        Ends of the edges of each relation, followed by the reversed relations.
     features : dict of str to (n, n_features) float32
-        Only of the type with labels.
+        Features of the node type `target`.
     target : str
-        The type with labels.
-    labels, train, val, test : (n,)
-        Of its nodes: int64, and three disjoint masks.
+        Node type with labels.
+    labels : (n,) int64
+        Labels of the nodes of type `target`.
+    train, val, test : (n,) bool
+        Disjoint masks of these nodes.
     n_classes : int
     task : {"classify", "multilabel", "regress"}
-        What the labels are.
+        Kind of the labels.
     edge_features : dict of relation to (n_edges, any) float32
-        Of some relations.
+        Features of the edges of some relations.
     class_names : list of str, optional
     """
 
@@ -54,41 +57,44 @@ class Relational(NamedTuple):
 
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
-    """Draw papers, authors, institutions and fields, joined by four relations and their reverses.
+    """Draw a graph of papers, authors, institutions and fields, with four relations and their reverses.
 
-    Most edges stay within a class. An edge picks its source in proportion to the nodes' weights, and its
-    destination too: with probability `homophily` among the nodes of the source's class. Papers alone have features,
-    `centre[class] + noise * normal`, and labels. The classes of the other types show in their edges alone.
+    All nodes have a class. Both ends of an edge are drawn in proportion to node weights; with probability `homophily`
+    the destination has the class of the source. Only papers have features, `centre[class] + noise * normal`, and
+    labels. The classes of other types affect only the edges.
 
     Parameters
     ----------
     nodes : int
-        Of all types; shares as in ogbn-mag, at least one node a class and type.
-    edges : int
-        Of all relations and their reverses, an even number; by default 26 a node. Shares as in ogbn-mag.
+        Number of nodes of all types, divided as in ogbn-mag, with at least one node of each class and type.
+    edges : int, optional
+        Number of edges of all relations and their reverses, even, divided as in ogbn-mag; by default 26 * nodes.
     classes, features : int
+        Number of classes; number of features of a paper.
     homophily : float
+        Probability that an edge is drawn within a class, 0 to 1.
     noise : float
+        Standard deviation of the noise of the features.
     exponent : float
         Tail exponent of the nodes' weights, above 2.
     train, val : float or int
-        As for `random_split`, of the papers.
+        Share or number of training and validation papers of each class; see `generate.random_split`.
     seed : int
 
     Returns
     -------
     Relational
-        No edge is twice in a relation. Node ids say nothing about classes.
+        Data set whose relations have no duplicate edges, with node ids in random order.
 
     Raises
     ------
     ConfigError
-        An option is outside its range, or so many edges do not fit.
+        An option is out of its range, or the graph cannot have so many edges.
 
     Notes
     -----
-    The same options give the same arrays. Memory: 4 * features bytes a paper, and about 50 bytes an edge of the largest
-    relation.
+    The same options give the same arrays. Memory: 4 * features bytes for each paper, and about 50 bytes for each edge
+    of the largest relation.
     """
     require(classes >= 1, "classes", classes, "at least 1")
     least = 4 * classes
@@ -102,31 +108,31 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
     rng = generator(seed)
     n_nodes = {name: max(classes, round(share * nodes)) for name, share in TYPES.items()}
     sides = {name: _Side(rng, n, classes, exponent) for name, n in n_nodes.items()}
-    found = {}
+    drawn = {}
     for relation, share in RELATIONS.items():
         source, _, to = relation
-        found[relation] = _draw(rng, sides[source], sides[to], round(share * (edges // 2)), homophily, relation)
+        drawn[relation] = _draw(rng, sides[source], sides[to], round(share * (edges // 2)), homophily, relation)
     labels = sides[TARGET].labels
     centres = rng.standard_normal((classes, features)) * (1.9 / np.sqrt(features))
     x = rng.standard_normal((len(labels), features), dtype=np.float32) * np.float32(noise)
     x += centres.astype(np.float32)[labels]
     in_train, in_val, in_test = random_split(labels, train, val, rng)
-    return Relational(n_nodes, with_reverses(found), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
+    return Relational(n_nodes, with_reverses(drawn), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
 
 
 def with_reverses(edges):
-    """Return relations and, behind them, each one's reverse, under its name with "rev_" before it."""
+    """Return a dict of edge lists with the reverse of each relation added behind all relations; see `reverse`."""
     return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
 
 
 def reverse(relation):
-    """Return the name of a relation's reverse."""
+    """Return the triple of the reversed relation, whose name is "rev_" and the relation's name."""
     source, name, to = relation
     return to, f"rev_{name}", source
 
 
 class _Side:
-    """The nodes of one type in the order of their classes: running sums of their weights, and the nodes' ids."""
+    """Nodes of one type sorted by class, with running sums of their weights, and their random ids."""
 
     def __init__(self, rng, n, classes, exponent):
         self.n, of = n, np.arange(n) * classes // n
@@ -139,7 +145,7 @@ class _Side:
 
 
 def _draw(rng, source, to, n_edges, homophily, relation):
-    """Draw distinct pairs (src, dst) of ids."""
+    """Return the ends (src, dst) of n_edges distinct random edges of a relation, as node ids."""
     name, most = f"edges of {relation[1]}", source.n * to.n // 2
     require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
     keys = np.empty(0, np.int64)

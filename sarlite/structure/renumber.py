@@ -1,4 +1,4 @@
-"""A graph's rows in another order: its edges piece by piece, with the numbers that they then have."""
+"""Renumbering of rows: nodes sorted by part, and the edges of a graph whose rows are in another order."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from sarlite.structure.edges import ascending, chunk_edges, index_dtype, row_chu
 
 
 def sequence(parts, n_parts, order=None):
-    """Sort the nodes by the part that owns them.
+    """Return the nodes sorted by the part that owns them, and the first position of each part.
 
     Parameters
     ----------
@@ -14,14 +14,14 @@ def sequence(parts, n_parts, order=None):
         The part of each node.
     n_parts : int
     order : (n_nodes,) int, optional
-        A permutation of the nodes: the order of the rows of each part; by default ids ascend.
+        Permutation of the nodes that orders the nodes of each part; by default ids ascend.
 
     Returns
     -------
-    nodes : (n_nodes,) int32, or int64 where an id needs it
-        Part after part.
+    nodes : (n_nodes,) int32, or int64 if int32 is too small for the ids
+        Nodes, part after part.
     offsets : (n_parts + 1,) int64
-        Part p's nodes are nodes[offsets[p] : offsets[p + 1]].
+        The nodes of part p are nodes[offsets[p] : offsets[p + 1]].
     """
     dtype = index_dtype(parts.size)
     if order is None:
@@ -32,43 +32,43 @@ def sequence(parts, n_parts, order=None):
 
 
 def inverse(permutation):
-    """Return the place of each number in a permutation."""
+    """Return the inverse of a permutation: the position of each number."""
     place = np.empty(permutation.size, index_dtype(permutation.size))
     place[permutation] = np.arange(permutation.size, dtype=place.dtype)
     return place
 
 
 def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, place=None):
-    """Yield a graph's edges as they are when its rows stand in another order.
+    """Yield the edges of a graph with permuted rows, in pieces of consecutive new rows.
 
     Parameters
     ----------
-    indptr, indices : (n_nodes + 1,) and (n_edges,) int, borrowed
-        Row i holds the row numbers of the sources of i's in-edges.
+    indptr, indices : (n_nodes + 1,) and (n_edges,) int
+        CSR of the in-edges: row i has the row numbers of its sources.
     rows : (n_nodes,) int
-        A permutation: row i of the result is row rows[i] of the graph.
+        Permutation: new row i is row rows[i] of the graph.
     cuts : int array
-        Rows of the result that a piece must not cross.
+        New rows at which a piece must start.
     sort : bool
-        Let the sources of each row ascend; equal ones keep their order.
+        True to sort the sources of each new row in ascending order; equal sources keep their order.
     read : callable, optional
-        read(indices, positions) returns the `indices` at these positions; NumPy's indexing by default.
+        Function (indices, positions) that returns the `indices` at these positions, for files; by default NumPy's
+        indexing.
     place : (n_src,) int, optional
-        The new row number of each source, where sources are no rows of this graph; by default the one that `rows`
-        gives.
+        New row number of each source, if sources are not rows of this graph; by default the inverse of `rows`.
 
     Yields
     ------
     first, last : int
-        Rows of the result.
+        The piece has new rows first .. last - 1.
     positions : (n,) int64
-        Where their edges stand in `indices`.
-    sources : (n,)
-        The sources' row numbers in the result.
+        Position of each edge of the piece in `indices`.
+    sources : (n,) int
+        New row number of each edge's source.
 
     Notes
     -----
-    Memory: 12 to 20 bytes a node, and a piece of about a million edges (all edges of a node with more).
+    Memory: 12 to 20 bytes for each node, and a piece of about a million edges, or of the edges of one node.
     """
     place = inverse(rows) if place is None else place
     lengths = np.diff(indptr)[rows]

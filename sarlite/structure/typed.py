@@ -1,4 +1,4 @@
-"""Nodes of several types divided together: one graph of all nodes."""
+"""Partition of the nodes of several types together, as nodes of one graph."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,14 @@ from sarlite.structure.partition import partition
 
 
 class Joined(NamedTuple):
-    """One graph of the nodes of all types, numbered type by type.
+    """Graph of the nodes of all types, numbered type after type, and of the edges of all relations.
 
     Attributes
     ----------
-    indptr, indices : CSR by destination, of all relations
+    indptr, indices : int arrays
+        CSR of the in-edges.
     n_nodes : dict of str to int
+        Number of nodes of each type.
     """
 
     indptr: np.ndarray
@@ -23,16 +25,23 @@ class Joined(NamedTuple):
 
     @property
     def ends(self):
-        """First node of each type, and the number of all nodes, (n_types + 1,)."""
+        """First node of each type, followed by the number of all nodes, (n_types + 1,)."""
         return np.cumsum([0, *self.n_nodes.values()])
 
     def by_type(self, values):
-        """Split an array with one value per node into one array for each type."""
+        """Return a dict of arrays by type, from an array with one value for each node."""
         return dict(zip(self.n_nodes, np.split(values, self.ends[1:-1])))
 
 
 def join(edges, n_nodes):
-    """Return the `Joined` graph of {(source type, name, destination type): (src, dst)}; ids count by type."""
+    """Return the Joined graph of several relations.
+
+    Parameters
+    ----------
+    edges : dict of (source type, name, destination type) to (src, dst)
+        Ends of the edges, as ids that count the nodes of each type from 0.
+    n_nodes : dict of str to int
+    """
     ends = np.cumsum([0, *n_nodes.values()])
     start = dict(zip(n_nodes, ends))
     src, dst = (np.concatenate([np.zeros(0, np.int64), *(np.asarray(pair[k]) + start[relation[2 * k]]
@@ -41,17 +50,17 @@ def join(edges, n_nodes):
 
 
 def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
-    """Return the part of each node, by type: dict of str to (n,) int32.
+    """Return the part of each node of several types, a dict of type to (n,) int32.
 
     Parameters
     ----------
     graph : Joined
     n_parts, method, balance, seed
-        As of `partition`, which divides the types.
+        See `partition.partition`.
     train : dict of str to (n,) bool, optional
-        For types that have training nodes.
+        Masks of the training nodes, of the types that have any.
     """
-    given = train or {}
-    masks = np.concatenate([given.get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()])
+    masks_by_type = train or {}
+    masks = np.concatenate([masks_by_type.get(name, np.zeros(n, bool)) for name, n in graph.n_nodes.items()])
     return graph.by_type(partition(graph.indptr, graph.indices, n_parts, method, train_mask=masks, balance=balance,
                                    seed=seed, types=graph.ends))

@@ -1,4 +1,4 @@
-"""Checks of the arrays and numbers that a caller gives: kind, shape, range. Each error names the argument."""
+"""Checks of arrays and numbers from a caller: dtype, shape and range. Each error names the argument."""
 
 import operator
 
@@ -6,22 +6,23 @@ import numpy as np
 
 from sarlite.errors import DataError
 
-MOST_NODES = 3_000_000_000  # the square of it fits 64 bits
+MOST_NODES = 3_000_000_000
+"""Largest number of nodes; its square fits into 64 bits."""
 
 
 def count(name, value, least=0, most=MOST_NODES):
-    """Return a number of nodes or the like as an int, or raise a DataError that names it."""
+    """Return a count as an int in least .. most; raise a DataError that names `name` for any other value."""
     try:
-        found = operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise DataError(f"{name}: {value!r} is not a whole number") from None
-    if isinstance(value, bool | np.bool_) or not least <= found <= most:
+    if isinstance(value, bool | np.bool_) or not least <= number <= most:
         raise DataError(f"{name}: {value} is outside {least} <= {name} <= {most}")
-    return found
+    return number
 
 
 def first_true(holds):
-    """Return the index of the first true entry, an int or a tuple of int; None if no entry is true."""
+    """Return the index of the first true entry of a bool array, an int or a tuple of int; None if no entry is true."""
     if not holds.any():
         return None
     at = np.unravel_index(int(np.argmax(holds)), holds.shape)
@@ -29,76 +30,95 @@ def first_true(holds):
 
 
 def array(name, data):
-    """Return `data` as an array, shared if possible; raise a DataError if it is no array or holds Python objects."""
+    """Return `data` as an ndarray, without a copy if possible.
+
+    Raises a DataError that names `name` if `data` cannot be converted, or has Python objects.
+    """
     try:
-        found = np.asarray(data)
+        values = np.asarray(data)
     except (ValueError, TypeError, RuntimeError, OverflowError, BufferError) as error:
         raise DataError(f"{name}: not an array: {str(error).partition(chr(10))[0]}") from error
-    if found.dtype.hasobject:
-        raise DataError(f"{name}: expected numbers, found dtype {found.dtype} of shape {found.shape}")
-    return found
+    if values.dtype.hasobject:
+        raise DataError(f"{name}: expected numbers, found dtype {values.dtype} of shape {values.shape}")
+    return values
 
 
 def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},", first=0):
-    """Return integers in start <= `what` < stop as int32 or int64.
+    """Return one-dimensional integers in start .. stop - 1 as an int32 or int64 array.
 
     Parameters
     ----------
     name : str
-        What an error calls the array.
-    data : (n,) of any integer dtype, or a sequence of integers
-        Borrowed, and returned as it is where it is contiguous int32 or int64.
+        Name of the array, for errors.
+    data : (n,) array of any integer dtype, or sequence of integers
+        Returned without a copy if it is a contiguous int32 or int64 array. An empty array may have any dtype.
     length : int, optional
-        The n to expect.
+        Required n.
+    start, stop : int
+        Range of the entries.
+    what : str
+        Name of an entry, for errors.
     entry : str
-        How an error tells of the first entry that is out of range.
+        Format of an error's text about the first entry out of range, with {at} and {value}.
     first : int
-        The place of the first entry, where the array is a piece of another.
+        Position of the first entry, for errors, if the array is a piece of another array.
 
     Raises
     ------
     DataError
-        Another kind, shape or length; an entry out of range, of which the first is named. An empty array may be of any
-        kind.
+        The dtype, the shape or the length is wrong, or an entry is out of range.
+
+    Examples
+    --------
+    >>> integers("ids", [0, 1, 7], stop=5)
+    Traceback (most recent call last):
+        ...
+    sarlite.errors.DataError: ids: entry 2 is 7, outside 0 <= id < 5
     """
-    found = array(name, data)
-    if found.ndim != 1:
-        raise DataError(f"{name}: expected one dimension, found shape {found.shape}")
-    if found.dtype.kind not in "iu" and found.size:
-        raise DataError(f"{name}: expected an integer dtype, found {found.dtype}")
-    if length is not None and found.shape != (length,):
-        raise DataError(f"{name}: expected shape ({length},), found {found.shape}")
-    if found.size and (int(found.min()) < start or int(found.max()) >= stop):
-        at = int(np.argmax((found < start) | (found > stop - 1)))
-        raise DataError(f"{name}: {entry.format(at=first + at, value=found[at])} outside {start} <= {what} < {stop}")
-    return np.ascontiguousarray(found, found.dtype if found.dtype in (np.int32, np.int64) else np.int64)
+    values = array(name, data)
+    if values.ndim != 1:
+        raise DataError(f"{name}: expected one dimension, found shape {values.shape}")
+    if values.dtype.kind not in "iu" and values.size:
+        raise DataError(f"{name}: expected an integer dtype, found {values.dtype}")
+    if length is not None and values.shape != (length,):
+        raise DataError(f"{name}: expected shape ({length},), found {values.shape}")
+    if values.size and (int(values.min()) < start or int(values.max()) >= stop):
+        at = int(np.argmax((values < start) | (values > stop - 1)))
+        raise DataError(f"{name}: {entry.format(at=first + at, value=values[at])} outside {start} <= {what} < {stop}")
+    return np.ascontiguousarray(values, values.dtype if values.dtype in (np.int32, np.int64) else np.int64)
 
 
 def permutation(name, data, n, **how):
-    """Return a permutation of 0 .. n - 1, (n,) integers, checked as by `integers`."""
-    found = integers(name, data, length=n, stop=n, **how)
+    """Return a permutation of 0 .. n - 1 as integers, (n,); raise a DataError for any other array.
+
+    `how` are further arguments of `integers`.
+    """
+    numbers = integers(name, data, length=n, stop=n, **how)
     missing = np.ones(n, bool)
-    missing[found] = False
+    missing[numbers] = False
     if (at := first_true(missing)) is not None:
         raise DataError(f"{name}: {how.get('what', 'id')} {at} is missing, so another is there twice")
-    return found
+    return numbers
 
 
 def bools(name, data, length):
-    """Return (length,) bools, contiguous."""
-    found = array(name, data)
-    if found.dtype != bool or found.shape != (length,):
-        raise DataError(f"{name}: expected {length} bools, found shape {found.shape}, dtype {found.dtype}")
-    return np.ascontiguousarray(found)
+    """Return a contiguous array of bools, (length,); raise a DataError that names `name` for any other array."""
+    values = array(name, data)
+    if values.dtype != bool or values.shape != (length,):
+        raise DataError(f"{name}: expected {length} bools, found shape {values.shape}, dtype {values.dtype}")
+    return np.ascontiguousarray(values)
 
 
 def weights(name, data, length):
-    """Return finite edge weights, (length,): float32 and float64 unchanged, other numbers as float64."""
-    found = array(name, data)
-    if found.dtype.kind not in "biuf" or found.shape != (length,):
-        described = f"shape {found.shape}, dtype {found.dtype}"
+    """Return finite edge weights, (length,), as float32 or float64; raise a DataError that names `name` for others.
+
+    Arrays of float32 and float64 keep their dtype, and other numbers become float64.
+    """
+    values = array(name, data)
+    if values.dtype.kind not in "biuf" or values.shape != (length,):
+        described = f"shape {values.shape}, dtype {values.dtype}"
         raise DataError(f"{name}: expected {length} numbers, one an edge, found {described}")
-    found = np.ascontiguousarray(found, found.dtype if found.dtype in (np.float32, np.float64) else np.float64)
-    if (at := first_true(~np.isfinite(found))) is not None:
-        raise DataError(f"{name}: entry {at} is {found[at]}, expected a finite number")
-    return found
+    values = np.ascontiguousarray(values, values.dtype if values.dtype in (np.float32, np.float64) else np.float64)
+    if (at := first_true(~np.isfinite(values))) is not None:
+        raise DataError(f"{name}: entry {at} is {values[at]}, expected a finite number")
+    return values

@@ -1,4 +1,4 @@
-"""Division of a set of graphs among ranks; no graph is split."""
+"""Partition of a set of graphs: each graph is assigned to one part as a whole."""
 
 import heapq
 
@@ -9,7 +9,7 @@ from sarlite.structure.partition import BALANCED, METHODS, partition
 from sarlite.types import Array
 
 GRAPH = "graph"
-"""The node type whose nodes are graphs."""
+"""Name of the node type whose nodes are the graphs of a set, in files."""
 
 
 def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
@@ -18,24 +18,32 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
     Parameters
     ----------
     graph_of : (n_nodes,) int
-        The graph of each node.
+        Number of the graph that each node belongs to.
     degrees : (n_nodes,) int
-        In-edges of each node.
+        In-degree of each node.
     n_graphs, n_parts : int
     method : {"metis", "fennel", "random", "contiguous"}
-        "metis" and "fennel", which have no edge to cut here: large graphs first, each to the part with the fewest edges
-        and nodes so far. The other methods divide graphs as `partition` divides nodes.
+        "metis" and "fennel" have no edges to cut here. Both assign the graphs in descending order of size, each to the
+        part with the fewest nodes and edges so far. The other methods divide graphs as `partition.partition` divides
+        nodes.
     seed : int
-        Of "random".
+        Seed of "random".
 
     Returns
     -------
     (n_graphs,) int32
+        Part of each graph.
 
     Raises
     ------
     ConfigError
-        An unknown method.
+        The method is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divide(np.array([0, 0, 0, 1, 1, 2]), np.ones(6, int), n_graphs=3, n_parts=2).tolist()
+    [0, 1, 1]
     """
     if method not in METHODS:
         raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
@@ -51,7 +59,14 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
 
 
 def check_within(graph_of: Array, src: Array, dst: Array) -> None:
-    """Raise a DataError that names the first edge (src, dst) from one graph to another."""
+    """Raise a DataError that names the first edge between two graphs, if there is one.
+
+    Parameters
+    ----------
+    graph_of : (n_nodes,) int
+        Number of the graph that each node belongs to.
+    src, dst : (n_edges,) int
+    """
     odd = np.flatnonzero(graph_of[src] != graph_of[dst])
     if len(odd):
         one, other = int(src[odd[0]]), int(dst[odd[0]])

@@ -9,7 +9,7 @@ import pytest
 import sarlite
 
 ROOT = Path(sarlite.__file__).parent
-PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn")
+PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure")
 MODULES = ["sarlite.loading", "sarlite.optim"] + sorted(
     f"sarlite.{package}.{path.stem}"
     for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "mpi", "mpi_transfers")
