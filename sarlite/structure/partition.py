@@ -56,7 +56,8 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     -----
     METIS balances one weight for each node (`balance.weights`). Afterwards nodes are moved and swapped, those first that
     cost the fewest cut edges. If possible, no part then has more than 1.05 times the mean number of nodes, or 1.1 times
-    the mean number of training nodes. The limit for nodes of one type is `balance.TYPE_SLACK` times the mean. METIS divides a large graph in a child process; see `structure.metis`.
+    the mean number of training nodes. The limit for nodes of one type is `balance.TYPE_SLACK` times the mean.
+    METIS divides a large graph in a child process; see `structure.metis`.
 
     Memory: "metis" 4 bytes for each edge of the graph, 8 bytes for each edge of the symmetric graph, and about 50 bytes
     for each edge in METIS itself; "fennel" 4 bytes for each node and 96 MiB; other methods 12 bytes for each node.
