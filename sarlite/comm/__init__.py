@@ -1,7 +1,7 @@
 """Communication between ranks.
 
-The rest of sarlite is written against `protocol`. `mpi` implements it over mpi4py, `threads` for N ranks as threads of
-one process, `solo` for one rank.
+Other packages use the protocol `Communicator`. It has three implementations: `mpi` over mpi4py, `threads` for N ranks
+as threads of one process, and `solo` for one rank.
 """
 
 
@@ -14,17 +14,27 @@ __all__ = ["CommLike", "Communicator", "Request", "Solo", "agree", "together", "
 
 
 def wrap(comm: CommLike) -> Communicator:
-    """Return `comm` itself, or the Communicator that belongs to an mpi4py communicator.
+    """Return the Communicator for `comm`: `comm` itself, or a wrapper of an mpi4py communicator.
+
+    Parameters
+    ----------
+    comm : Communicator or mpi4py.MPI.Intracomm
 
     Raises
     ------
     ConfigError
-        It is neither.
+        `comm` is neither.
 
     Notes
     -----
-    Collective for an mpi4py communicator that is wrapped for the first time: its duplicate is made. The mpi4py
-    communicator keeps the duplicate, also where it is wrapped again, and frees it at its own end.
+    Collective if an mpi4py communicator is wrapped for the first time, because the wrapper duplicates the communicator.
+    Later calls return the same wrapper. The wrapper is freed together with the mpi4py communicator.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo, wrap
+    >>> wrap(Solo()).size
+    1
     """
     if isinstance(comm, MpiComm):
         from sarlite.comm.mpi import wrapped

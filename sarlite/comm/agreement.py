@@ -1,7 +1,7 @@
 """Functions that keep ranks in agreement: actions that fail on all ranks together, and checks of equal values."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.wire_arrays import digest
@@ -11,13 +11,13 @@ R = TypeVar("R")
 
 
 def together(comm: Communicator, action: Callable[[], R]) -> R:
-    """Run `action` on every rank; raise on every rank when it fails on one. Collective.
+    """Call `action()` on every rank; if the call raises on one rank, raise on every rank. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    action : callable
-        Takes nothing. It may call collectives only where these fail on every rank or on none.
+    action : callable () -> result
+        If it calls collective functions, these must raise on every rank or on none.
 
     Returns
     -------
@@ -27,37 +27,50 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
     Raises
     ------
     Exception
-        This rank's own exception; on other ranks what `raise_together` makes of the lowest failing rank's.
+        This rank's exception; on a rank without exception, the exception of the lowest failing rank, as
+        `errors.raise_together` makes it.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads, together
+    >>> threads.run(2, lambda comm: together(comm, lambda: comm.rank * 10))
+    [0, 10]
     """
-    result: Any = None
     error: BaseException | None = None
     try:
         result = action()
-    except BaseException as found:  # whatever it is: the others wait for the word of this rank
-        error = found
+    except BaseException as raised:  # any exception, because the other ranks wait in `raise_together`
+        error = raised
     raise_together(comm, error)
     return result
 
 
 def agree(comm: Communicator, value: object, what: str) -> bytes:
-    """Raise DataError on every rank unless all ranks hold equal values. Collective; sends 16 bytes per rank.
+    """Raise a DataError on every rank unless all ranks pass equal values. Collective; sends 16 bytes per rank.
 
     Parameters
     ----------
     comm : Communicator
-    value : array, bytes, or a tuple, list or dict of such, or anything that `repr` tells
+    value : object
+        Arrays and bytes, and tuples, lists and dicts of them, are compared by value; other objects by their `repr`.
     what : str
-        Names it in the message.
+        Name of the value in the error message.
 
     Returns
     -------
     bytes
-        The digest that all ranks have.
+        16-byte hash of the value.
+
+    Examples
+    --------
+    >>> from sarlite.comm import agree, threads
+    >>> threads.run(2, lambda comm: len(agree(comm, ["same", 1], "the list")))
+    [16, 16]
     """
     digests = comm.allgather(digest(value))
-    others = [rank for rank, found in enumerate(digests) if found != digests[0]]
-    if others:
-        plural = "ranks" if len(others) > 1 else "rank"
-        told = f"{plural} {', '.join(map(str, others))} and rank 0 differ"
-        raise DataError(f"{what} is not the same on every rank: {told}")
+    differing = [rank for rank, other in enumerate(digests) if other != digests[0]]
+    if differing:
+        plural = "ranks" if len(differing) > 1 else "rank"
+        ranks = f"{plural} {', '.join(map(str, differing))} and rank 0 differ"
+        raise DataError(f"{what} is not the same on every rank: {ranks}")
     return digests[0]

@@ -1,6 +1,6 @@
-"""Ending of a process: print a last message and end every rank, from any thread, whatever other threads do.
+"""End of a process after a failure: print a last message and end every rank, from any thread.
 
-What the end needs is made at the start, since a process may end because it has no memory or no threads left.
+The resources for the end are reserved at the start, because a process may fail for lack of memory or threads.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ import traceback
 from sarlite.errors import Interrupted
 
 END_SECONDS = 5.0
-"""How long a process that has decided to end may still take, for example because a thread of it never returns."""
-_leave = os._exit  # which `guard` replaces
+"""Largest time in seconds that the end may take, for example if a thread never returns."""
+_leave = os._exit  # the original function, because `guard` replaces `os._exit`
 RESERVE_BYTES = 1 << 22
-"""Address space that is given back at the end; it is never written to, so it takes no memory."""
+"""Bytes of address space that are reserved for the end. They are never written to, so they take no memory."""
 
 
 def tell(text):
@@ -29,17 +29,17 @@ def tell(text):
 
 
 def end_within(seconds):
-    """End this process after `seconds` with a nonzero exit status, unless it ends by itself.
+    """End this process with a nonzero exit status after `seconds`, unless it ends before; print all threads' stacks.
 
-    The stacks of all threads are printed then. This needs neither the interpreter's lock nor MPI. A call replaces an
-    earlier call; infinite `seconds` cancel it.
+    Works while another thread holds the GIL or waits in MPI. A call replaces an earlier call; infinite `seconds` cancel
+    an earlier call.
     """
     call_off()
     if seconds == float("inf"):
         return
     try:
         faulthandler.dump_traceback_later(seconds, exit=True, file=2)
-    except (RuntimeError, MemoryError):  # no thread to be had: the kernel's own clock kills, unless a handler is there
+    except (RuntimeError, MemoryError):  # no thread can be started; SIGALRM kills, unless a handler is installed
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -49,7 +49,12 @@ def call_off():
 
 
 class Ending:
-    """The end of a rank. It happens once, and the first cause is reported."""
+    """The end of a rank after a failure. It happens once; only the first cause is reported.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
 
     def __init__(self, comm):
         self._comm, self._begun = comm, threading.Lock()
@@ -65,7 +70,7 @@ class Ending:
         self._reserve = None
 
     def stacks(self):
-        """Return the stacks of all threads as faulthandler writes them."""
+        """Return the stacks of all threads as text, in the format of `faulthandler`."""
         self._file.seek(0)
         self._file.truncate()
         faulthandler.dump_traceback(self._file, all_threads=True)
@@ -81,53 +86,58 @@ class Ending:
         self.say(f"{text}; the stacks of this rank's threads:\n{self.stacks()}")
 
     def end(self, cause, head=""):
-        """Print `cause`, words or an exception, and end every rank with a status that is not zero. Does not return."""
-        self._end(lambda: self.say(head + _words(cause)))
+        """Print `head` and `cause`, a text or an exception; end every rank with a nonzero status. Does not return."""
+        self._end(lambda: self.say(head + _text(cause)))
 
     def end_with_stacks(self, text):
-        """Print the stacks of this rank's threads with `text`, then end as `end` does."""
+        """Print `text` and the stacks of this rank's threads, then end every rank. Does not return."""
         self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """Print this rank's stacks, wait a second for the stacks of other ranks, print `last_words`, then end."""
-        def speak():
+        """Print `text` and this rank's stacks, wait a second for other ranks, print `last_words`, then end every rank.
+
+        Does not return.
+        """
+        def report():
             self.say_stacks(text)
             time.sleep(1.0)
             self.say(last_words)
 
-        self._end(speak)
+        self._end(report)
 
     def _prefixed(self, text):
         return "\n".join(f"[rank {self._comm.rank}] {line}" for line in text.rstrip().splitlines())
 
-    def _end(self, speak):
+    def _end(self, report):
+        """Call `report()`, then end every rank. The lock is never released, so the first caller alone gets here."""
         with self._begun:
             try:
                 self._reserve = None
                 end_within(END_SECONDS)
-                _try(speak) or _try(_speak_shortly)
+                _try(report) or _try(_report_briefly)
                 _try(sys.stdout.flush)
                 if self._comm.threaded and self._comm.size > 1:
                     self._comm.abort(None)
             finally:
-                _leave(1)  # the launcher ends the other ranks where this thread may not call MPI, or could not
+                _leave(1)  # if this thread could not call MPI's abort, the launcher ends the other ranks
 
 
-def _words(cause):
+def _text(cause):
+    """Return a text or an interruption as it is, and any other exception with its traceback."""
     if isinstance(cause, (str, Interrupted)):
         return str(cause)
     return "".join(traceback.format_exception(cause))
 
 
 def _try(action):
-    """Run `action()` and return True if it raised nothing. At the end of a process no error may stop the end."""
+    """Call `action()`, ignore any exception, and return True if there was none."""
     with contextlib.suppress(BaseException):
         action()
         return True
     return False
 
 
-def _speak_shortly():
-    """Print a short message and the stacks if memory is too low to format one in Python."""
+def _report_briefly():
+    """Print a constant message and the stacks, which needs no memory."""
     os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
     faulthandler.dump_traceback(2, all_threads=True)

@@ -1,6 +1,6 @@
-"""Guard of the command line: a failing rank ends every rank, and stalls are detected.
+"""Guard of the commands: a failing rank ends every rank, and stalls are detected.
 
-Embedding sarlite installs none of this.
+A program that imports sarlite gets none of these hooks unless it calls `guard`.
 """
 
 import os
@@ -18,26 +18,29 @@ from sarlite.comm.watchdog import DIGEST, DONE, EXITED, REFUSED, STATE, Watchdog
 from sarlite.errors import Interrupted, PeerError, SarliteError
 
 REFUSAL_STATUS = 2
-"""The exit status after errors that all ranks raise together."""
+"""Exit status after errors that all ranks raise together."""
 GRACE_SECONDS = 2.0
-"""How long a rank with a SarliteError or a sys.exit waits for all other ranks to end too."""
+"""Time in seconds that a rank with a SarliteError or a sys.exit waits for all other ranks to end too."""
 
 
 def _outcome(error):
-    """The state and the digest of a rank whose work ended with `error`; None when that must end all ranks at once."""
+    """Return (state, digest) of a rank whose work ended with `error`, or None if the error must end all ranks at once.
+
+    The state is a constant of `watchdog`. The digest is the same on ranks that raise the same error together.
+    """
     if error is None:
         return DONE, 0
     if isinstance(error, (SystemExit, Interrupted)):
         return EXITED, 0
     if isinstance(error, SarliteError) and not isinstance(error, PeerError):
-        text = re.sub(r"^(rank \d+: )+", "", str(error))  # the same on the rank that found it and on the others
-        return REFUSED, zlib.crc32(text.encode(errors="surrogateescape"))  # of a path that is no UTF-8, too
+        text = re.sub(r"^(rank \d+: )+", "", str(error))  # `raise_together` adds the prefix on the other ranks
+        return REFUSED, zlib.crc32(text.encode(errors="surrogateescape"))  # for a path in it that is not UTF-8
     return None
 
 
 @contextmanager
 def _hooks(ending, watchdog, n_ranks):
-    """Return a context that makes dead threads, `SIGNALS` and `os._exit(0)` end all ranks."""
+    """Return a context inside which a failed thread, a signal of `SIGNALS`, or `os._exit(0)` ends all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -62,7 +65,10 @@ def _hooks(ending, watchdog, n_ranks):
 
 @contextmanager
 def _signals(watchdog):
-    """Let `SIGNALS` raise Interrupted in the main thread, and wake the watchdog, should that be in C."""
+    """Return a context inside which `SIGNALS` raise Interrupted in the main thread, and wake the watchdog.
+
+    The watchdog ends the process if the main thread is in C code and does not handle the signal.
+    """
     with watchdog.interrupts.listening():
         fd = watchdog.alarm.listen()
         try:
@@ -72,26 +78,29 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """End together with the other ranks, or end them. Returns when this rank's outcome is every rank's."""
+    """Agree with the other ranks on how the work ended; return, or raise SystemExit, if it ended alike on all ranks.
+
+    Otherwise end all ranks.
+    """
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
-        # so that one rank tells all of a signal
+        # ranks give up waiting one after another, so that one rank reports a signal that not all ranks got
         turn = min(comm.rank, 4) / 2 if isinstance(error, Interrupted) else 0.0
         rows = watchdog.finish(*outcome, seconds=None if error is None else GRACE_SECONDS + turn)
     if rows is None or (rows[:, STATE] != outcome[0]).any():
         if error is None:
-            threading.Event().wait(END_SECONDS)  # the rank that failed ends this one
+            threading.Event().wait(END_SECONDS)  # the rank that failed ends this rank
             ending.end("another rank failed")
         ending.end(error)
     if error is None:
         return
-    end_within(END_SECONDS)  # Python waits for threads, which may wait for messages that never come
+    end_within(END_SECONDS)  # at its end Python joins threads, which may wait for messages that never come
     if outcome[0] == REFUSED and (rows[: comm.rank, DIGEST] != outcome[1]).all():
         tell(f"error: {error}")
     elif isinstance(error, Interrupted) and comm.rank == 0:
         tell(str(error))
-    comm.drain_channels()  # which brings threads out of MPI before it is finalized
+    comm.drain_channels()  # wakes threads that wait in MPI before MPI is finalized
     if outcome[0] == REFUSED:
         raise SystemExit(REFUSAL_STATUS) from None
     if isinstance(error, Interrupted):
@@ -99,7 +108,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """Call `_settle`; any other exception that is raised there, such as a second Ctrl-C, ends the process."""
+    """Call `_settle`; an unexpected exception there, such as a second Ctrl-C, ends all ranks."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:
@@ -110,65 +119,65 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Run the body of a `with` so that a failure anywhere ends every rank, with its cause on stderr. Collective.
+    """Return a context inside which a failure on any rank ends every rank, with its cause on stderr. Collective.
 
-    ==============================================  ================================================================
-    what happens inside                             what follows
-    ==============================================  ================================================================
-    exception in the main thread or another one     every rank ends within seconds, that traceback on stderr with
-                                                    the rank before each line, status not 0
-    SIGINT (Ctrl-C), SIGTERM or SIGHUP on ranks     every rank ends within seconds, also while the main thread is in
-                                                    C: one line; where all ranks got the signal, the status is 128 +
-                                                    the signal's number. Inside `interrupts.postponed()` the signal
-                                                    is only noted, for the program to end in good order
-    SarliteError on every rank                      each message once, without traceback; every rank exits with
-                                                    status 2
-    sys.exit on every rank                          every rank exits with its own status
-    SarliteError or sys.exit on some ranks          after `GRACE_SECONDS`, as any other exception
-    `os._exit(0)` in a process of several ranks     as an exception
-    no rank calls `tick` for `stall_seconds`        every rank prints the stacks of its threads and ends, status 1
-    ==============================================  ================================================================
+    - An exception in any thread: every rank ends within seconds with a nonzero status. The traceback is printed with
+      the rank before each line.
+    - SIGINT (Ctrl-C), SIGTERM or SIGHUP: every rank ends within seconds, even while the main thread is in C code. One
+      line is printed. If all ranks got the signal, the status is 128 + the signal's number. Inside
+      `interrupts.postponed()` the signal is only noted, so that the program can end in good order.
+    - A SarliteError on every rank: each message is printed once, without traceback, and every rank exits with status 2.
+    - `sys.exit` on every rank: every rank exits with its own status.
+    - A SarliteError or `sys.exit` on some ranks only: after `GRACE_SECONDS`, as for any other exception.
+    - `os._exit(0)` in a job of several ranks: as for an exception.
+    - No rank calls `tick` for `stall_seconds`: every rank prints the stacks of its threads and ends with status 1.
 
     Parameters
     ----------
     comm : Communicator
-        The whole job's. Ranks that are threads are one process: give `Solo()` and their number, and put the guard
-        around all of them.
+        Communicator of the whole job. If the ranks are threads of this process, pass `Solo()` and the number of
+        threads, and enter the context once for all ranks.
     stall_seconds : float
-        Longer than the slowest epoch, or than the slowest block where every fetched block calls `tick`.
+        Time without progress that counts as a stall. It must be longer than the slowest epoch, or than the slowest
+        block if every fetched block calls `tick`.
     n_threads : int
-        Ranks that are threads of this process.
+        Number of ranks that are threads of this process.
 
     Yields
     ------
     Watchdog
-        Its `tick()` says that this rank makes progress; its `interrupts` are an `Interrupts`.
+        Call its `tick()` to report progress of this rank. Its `interrupts` is an `Interrupts`.
 
     Notes
     -----
-    Entering makes a channel of `comm`. Leaving waits for every rank, so code after the body runs only when all ranks
+    Entering creates a channel of `comm`. Leaving waits for every rank, so code after the context runs only if all ranks
     succeed.
 
-    A thread looks for the stall; it exchanges 32 bytes per rank about once a second. This needs MPI_THREAD_MULTIPLE.
-    Without it each rank watches its own counter alone, and may take a long wait for a slow rank for a stall.
+    A thread detects stalls. It exchanges 32 bytes per rank about once a second, which needs MPI_THREAD_MULTIPLE.
+    Without that, each rank watches only its own counter, and may take a long wait for a slow rank for a stall.
 
-    Alone (`Solo`), exceptions take Python's usual way, a thread that dies ends the process, and a stall is
-    printed but does not end it, unless there are threads as ranks.
+    In a job of one rank (`Solo`) exceptions propagate as usual, and a failed thread ends the process. A stall is
+    reported, but ends the process only if ranks are threads.
 
-    A killed rank, or one that crashes in C, is the launcher's to notice: MPICH's mpiexec ends the others.
+    The launcher must notice a rank that is killed or crashes in C code; MPICH's mpiexec then ends the other ranks.
+
+    Examples
+    --------
+    >>> from sarlite import Solo
+    >>> with guard(Solo()) as watchdog:
+    ...     watchdog.tick()
     """
     ending = Ending(comm)
     watchdog = Watchdog(comm, stall_seconds, ending, ends_stall=comm.size * n_threads > 1)
-    alone = comm.size == 1
     with _hooks(ending, watchdog, comm.size):
         try:
             watchdog.start()
-            call_off()  # what `launch.begin` has set: from here on the watchdog watches
+            call_off()  # the time limit of `launch.begin`; from now on the watchdog detects stalls
             yield watchdog
             _settle(comm, None, watchdog, ending)
         except BaseException as error:
-            if not alone or isinstance(error, (SarliteError, Interrupted)):
-                with watchdog.interrupts.postponed():  # the signal may still come that another rank told of
+            if comm.size > 1 or isinstance(error, (SarliteError, Interrupted)):
+                with watchdog.interrupts.postponed():  # a signal to all ranks may reach this rank late
                     _settle_failure(comm, error, watchdog, ending)
             raise
         finally:

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from sarlite.errors import SIGNALS, Interrupted
 
 SAME_SECONDS = 1.0
-"""Signals so soon after another are the same one: launchers send several."""
+"""Signals that follow each other within this time in seconds count as one, because launchers send several."""
 
 
 class Interrupts:
-    """Handling of `SIGNALS`: raise Interrupted in the main thread, or postpone the signal.
+    """Handler of `SIGNALS`, which raises Interrupted in the main thread, or notes the signal while it is postponed.
 
     Attributes
     ----------
     noted : int
-        Signal that arrived while signals were postponed; 0 without one. The code that postpones signals checks it and
-        ends in good order.
+        Number of the signal that arrived while signals were postponed; 0 if none arrived. Code that postpones signals
+        checks `noted` and ends in good order.
     answer : str
         Text that is written to stderr when a signal is noted.
     """
@@ -33,12 +33,12 @@ class Interrupts:
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """Return a context that only notes the first signal; a second signal ends the process.
+        """Return a context inside which the first signal is only noted, and a second signal raises Interrupted.
 
-        Any thread may enter it.
+        Any thread may enter the context.
         """
         for number in self._taken:
-            # a C library that took the signal over and gave it back leaves waits that no signal ends
+            # some C libraries replace and restore the handler without this flag; then no signal would interrupt a wait
             signal.siginterrupt(number, True)
         with self._lock:
             self._holders += 1
@@ -50,9 +50,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Return a context that handles the signals in the main thread.
+        """Return a context inside which this object handles the signals. The main thread must enter it.
 
-        A signal that is ignored before, as SIGINT in a background job, stays ignored.
+        A signal that was ignored before, such as SIGINT in a background job, stays ignored.
         """
         self._taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._handle) for number in self._taken}
@@ -68,23 +68,24 @@ class Interrupts:
         if self._holders and (not self.noted or self._handled - before < SAME_SECONDS):
             if not self.noted:
                 self.noted = int(signum)
-                with contextlib.suppress(OSError):  # nobody reads it
-                    os.write(2, self.answer.encode())  # sys.stderr may be in the middle of a write
+                with contextlib.suppress(OSError):  # stderr may be closed
+                    os.write(2, self.answer.encode())  # not sys.stderr, which the signal may have interrupted
             return
         raise Interrupted(signum)
 
     def met(self, seconds: float) -> bool:
-        """Return True if the main thread handles the signal that just arrived within `seconds`, or has postponed it.
+        """Wait until the main thread has handled a signal that just arrived; return False if that takes too long.
 
-        To be called by another thread.
+        Return True at once if signals are postponed and this is the first one. The watchdog's thread calls this method;
+        `seconds` is the longest time to wait.
         """
-        came = time.monotonic()
+        arrived = time.monotonic()
         if self._holders:
-            self._first = came if self._first == -math.inf else self._first
-            if came - self._first < SAME_SECONDS:
+            self._first = arrived if self._first == -math.inf else self._first
+            if arrived - self._first < SAME_SECONDS:
                 return True
-        while self._handled < came - SAME_SECONDS:
-            if time.monotonic() > came + seconds:
+        while self._handled < arrived - SAME_SECONDS:
+            if time.monotonic() > arrived + seconds:
                 return False
             time.sleep(0.02)
         return True

@@ -19,15 +19,16 @@ from sarlite.errors import ConfigError, install, lacks_memory, needs
 from sarlite.kernels.native import MAX_THREADS, most_threads
 
 START_SECONDS = 300.0
-"""How long a rank may take from its first line until the guard watches it, where nothing else is said."""
+"""Default time in seconds that a rank may take from the start of the program until `guard` is entered."""
 _PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "MPI_LOCAL", "HYDI_", "HYDRA_", "SLURM_STEP", "SLURM_PROCID")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  # Open MPI, MVAPICH, MPICH and Intel MPI
 
 
 def _launch(environ):
-    """Return the launcher's variable, its number, and a flag; (None, None, True) without a launcher.
+    """Return (variable, number of ranks, counts_all) as the MPI launcher set them, or (None, None, True) without one.
 
-    The flag is True if the number counts all ranks, False if it counts only the ranks of this node.
+    `variable` is the name of the environment variable that holds the number. `counts_all` is False if the number counts
+    only the ranks of this node.
     """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
@@ -42,39 +43,45 @@ def _launch(environ):
 
 
 def _is_number(text):
-    """Return True if `text` is a number as launchers write it: one to nine of the digits 0 to 9."""
+    """Return True if `text` consists of one to nine digits, as launchers write numbers."""
     return text is not None and len(text) <= 9 and text.isascii() and text.isdecimal()
 
 
 def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many ranks the MPI launcher says it started, or None without a launcher. Not collective.
+    """Return the number of ranks that the MPI launcher started, or None without a launcher. Not collective.
 
     Parameters
     ----------
     environ : mapping of str
-        Read for the variables of Open MPI, MVAPICH, MPICH, Intel MPI and Slurm's srun. When MPI_LOCALNRANKS alone is
-        set, the answer is the number of ranks on this node.
+        Environment variables. Those of Open MPI, MVAPICH, MPICH, Intel MPI and Slurm's srun are recognized. If only
+        MPI_LOCALNRANKS is set, the result is the number of ranks on this node.
+
+    Examples
+    --------
+    >>> launched_ranks({"PMI_SIZE": "4"})
+    4
     """
     return _launch(environ)[1]
 
 
 def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
-    """Guard a command from its first line until `guard` takes over. Not collective; may be called again.
+    """Protect the start of a command, until it enters `guard`. Not collective; may be called again.
 
-    A crash in C prints its stack. Under a launcher of several ranks moreover:
+    A crash in C code prints its stack. If an MPI launcher started several ranks:
 
-    - A rank that is not guarded after `seconds` prints the stacks of its threads and ends. It waits in MPI for a rank
-      that was stopped, or that ended before it had connected.
+    - A rank that has not entered `guard` after `seconds` prints the stacks of its threads and ends. Such a rank waits
+      in MPI for another rank, which was stopped or ended before it connected.
     - A rank that leaves Python before it has connected ends by SIGTERM, so that the launcher ends the other ranks.
-      MPICH's launcher leaves them waiting otherwise.
-    - A rank whose launcher dies is killed (Linux).
-
-    When Python ends, MPI's own end gets as many seconds.
+      Otherwise MPICH's launcher would let them wait.
+    - A rank whose launcher dies is killed (Linux only).
+    - At the end of Python, MPI's finalization may also take at most `seconds`.
 
     Parameters
     ----------
     seconds : float
-        Infinite for no limit.
+        Time limit; infinite for no limit.
+    environ : mapping of str
+        Environment variables, in which the launcher is recognized.
     """
     faulthandler.enable(2)
     if not _is_one_of_several(environ) or _is_inherited(environ):
@@ -88,11 +95,16 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
 
 
 class _Start:
+    """State of this process's start: whether `begin` was called, whether MPI is connected, and the time limit."""
+
     begun, connected, seconds = False, False, START_SECONDS
 
 
 def _leave():
-    """At Python's end finalize MPI, which waits for every rank, while `end_within` works: mpi4py finalizes later."""
+    """Finalize MPI at Python's end, with a time limit; or end by SIGTERM if this rank has not connected.
+
+    mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
+    """
     if _Start.connected:
         from sarlite.comm import mpi
 
@@ -106,7 +118,7 @@ def _leave():
 
 
 def _die_with_the_launcher():
-    """Let the kernel kill this process when its parent dies: the ranks of a killed launcher would live on."""
+    """Ask the kernel to kill this process when its parent dies, because ranks survive a killed launcher otherwise."""
     parent, pr_set_pdeathsig = os.getppid(), 1
     try:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -117,19 +129,20 @@ def _die_with_the_launcher():
 
 
 def _is_one_of_several(environ):
+    """Return True if an MPI launcher started this process as one of several ranks."""
     _, n_ranks, everywhere = _launch(environ)
     return n_ranks is not None and not (n_ranks == 1 and everywhere)
 
 
 _RANK = "SARLITE_RANK_PROCESS"
-"""Variable of a rank and of the processes that it starts: the rank's process number."""
+"""Environment variable with a rank's process id, which processes that the rank starts inherit."""
 
 
 def _is_inherited(environ):
-    """Return True if a rank started this process, which has the launcher's variables but is no rank itself."""
+    """Return True if a rank started this process, which inherited the launcher's variables but is not a rank."""
     if environ.get(_RANK) not in (None, str(os.getpid())):
         return True
-    try:  # MPICH's connection to the launcher, which a rank's child does not have
+    try:  # the file descriptor of MPICH's connection to the launcher, which a child of a rank does not have
         return not stat.S_ISSOCK(os.fstat(int(environ["PMI_FD"])).st_mode)
     except (KeyError, ValueError):
         return False
@@ -138,17 +151,28 @@ def _is_inherited(environ):
 
 
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
-    """Return the communicator that this process was started for. Collective.
+    """Return the communicator of all ranks of this job. Collective.
+
+    Parameters
+    ----------
+    environ : mapping of str
+        Environment variables, in which the launcher is recognized.
 
     Returns
     -------
     Communicator
-        `Solo` without an MPI launcher or for one rank, which imports no MPI; else `MpiCommunicator`.
+        `Solo`, without importing MPI, if there is no MPI launcher or one rank; else an `MpiCommunicator`.
 
     Raises
     ------
     ConfigError
-        mpi4py is not there, or the launcher started another number of ranks than MPI sees.
+        mpi4py is not installed or cannot load MPI, MPI sees another number of ranks than the launcher started, or a
+        rank started this process.
+
+    Examples
+    --------
+    >>> connect({}).size
+    1
     """
     if not _is_one_of_several(environ):
         return Solo()
@@ -164,13 +188,14 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     _Start.connected = True
     if environ is os.environ:
         os.environ[_RANK] = str(os.getpid())
-    if _Start.begun:  # `_leave` comes before what the modules of MPI have registered
+    if _Start.begun:  # registered again, because the function registered last runs first, before those of mpi4py
         atexit.unregister(_leave)
         atexit.register(_leave)
     return comm
 
 
 def _world():
+    """Return the MPI communicator of all ranks; raise a ConfigError if MPI cannot be loaded."""
     try:
         from sarlite.comm import mpi
     except (ImportError, RuntimeError, MemoryError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
@@ -180,7 +205,7 @@ def _world():
 
 
 def _why_not_loaded(error):
-    """Return why MPI cannot be loaded, and the remedy."""
+    """Return (reason, remedy) for an exception that mpi4py raised when it loaded MPI."""
     if lacks_memory(error):
         return "too little memory or address space", "free some, or raise the limit (ulimit -v)"
     return str(error).partition("\n")[0], f"{install('mpich')} brings one"  # the rest lists what mpi4py tried
@@ -196,7 +221,10 @@ def _mismatch(name, n_ranks, size):
 
 
 def host():
-    """Return a name for this machine and its boot, because containers may share a host name, and machines an image."""
+    """Return (host name, id of the boot), which identify this machine.
+
+    Containers may have the same host name, and machines may be copies of one image.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return socket.gethostname(), file.read().strip()
@@ -211,13 +239,22 @@ def _cores():
     return set(range(os.cpu_count() or 1))
 
 
-def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
-    """Return the tightest CPU quota of this process's control groups: the group's folder and its number of cores."""
+def _quota(files: Path = Path("/sys/fs/cgroup"),
+           membership: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
+    """Return (folder, number of cores) of the control group with the smallest CPU quota of this process, or None.
+
+    Parameters
+    ----------
+    files : Path
+        Folder where the control groups are mounted.
+    membership : Path
+        File that lists the control groups of this process.
+    """
     try:
-        groups = [line.split(":", 2)[1:] for line in own.read_text().splitlines()]
+        groups = [line.split(":", 2)[1:] for line in membership.read_text().splitlines()]
     except OSError:
         return None
-    found = []
+    quotas = []
     for controllers, path in groups:  # version 2 has one line, without controllers
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -228,12 +265,12 @@ def _quota(files: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cg
                     break
                 quota = _read_quota(folder)
                 if quota is not None:
-                    found.append((quota, str(folder)))
-    return min(found)[::-1] if found else None
+                    quotas.append((quota, str(folder)))
+    return min(quotas)[::-1] if quotas else None
 
 
 def _read_quota(folder):
-    """Return the CPU quota of a control group (version 2 or 1) in cores; None if it has no limit."""
+    """Return the CPU quota of a control group (version 2 or 1) as a number of cores; None without a limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()
@@ -247,22 +284,23 @@ def _read_quota(folder):
 def default_threads(comm: Communicator) -> int:
     """Return the number of threads, at least 1, that this rank may use without oversubscribing its cores. Collective.
 
-    A core that k ranks may run on counts 1/k: ranks that share all cores share them evenly, and a rank that is bound to
-    cores of its own uses all of these. The ranks in a control group, such as a container, share its CPU quota evenly.
+    A core that k ranks may run on counts 1/k. So ranks that share all cores share them evenly, and a rank that is bound
+    to cores of its own uses all these cores. The ranks in a control group, such as a container, share its CPU quota
+    evenly.
     """
     quota = _quota()
-    found = comm.allgather((host(), _cores(), quota))
-    neighbours = [(cores, theirs) for where, cores, theirs in found if where == host()]
+    ranks = comm.allgather((host(), _cores(), quota))
+    neighbours = [(cores, other_quota) for machine, cores, other_quota in ranks if machine == host()]
     share = sum(Fraction(1, sum(core in cores for cores, _ in neighbours)) for core in _cores())
     if quota is not None:
-        share = min(share, quota[1] / sum(theirs == quota for _, theirs in neighbours))
+        share = min(share, quota[1] / sum(other_quota == quota for _, other_quota in neighbours))
     return max(1, int(share))
 
 
 def openmp_threads(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the first number in OMP_NUM_THREADS; 0 if the variable is not set or is not a list of numbers.
+    """Return the first number in OMP_NUM_THREADS; 0 if the variable is not set or does not start with a number.
 
-    OpenMP itself tells the user of a variable that it cannot read.
+    OpenMP itself warns about a value that it cannot read.
 
     Raises
     ------
@@ -283,28 +321,29 @@ def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str]
     ----------
     comm : Communicator
     chosen : int
-        Number that `--threads` says, which may differ between ranks; 0 for the first of OMP_NUM_THREADS, where the user
-        set it, or else `default_threads`.
+        Value of the option `--threads`, which may differ between ranks. 0 stands for the first number in
+        OMP_NUM_THREADS, or if that is not set for `default_threads`.
     environ : mapping of str
+        Environment variables.
     """
-    share = default_threads(comm)  # on every rank, as it is collective
+    share = default_threads(comm)  # called on every rank, because it is collective
     return chosen or min(openmp_threads(environ) or share, most_threads())
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
-    """Return how many peers' rows to fetch ahead: 1 where that can hide something, else 0. Collective.
+    """Return the default of the option `prefetch`: 1 if fetching ahead can hide transfers, else 0. Collective.
 
-    A transfer hides behind computing on a network, and on one host where each rank has a core to spare. Where all cores
-    compute, the thread that fetches takes their time.
+    Transfers are hidden behind the computation if the ranks are on several machines, or if each rank on one machine has
+    a core that does not compute. If all cores compute, the prefetch thread would take time from them.
 
     Parameters
     ----------
     comm : Communicator
     n_threads : int
-        Threads of this rank's kernels.
+        Number of threads of this rank's kernels.
     """
-    found = comm.allgather((host(), _cores(), n_threads))
-    if len({where for where, _, _ in found}) > 1:
+    ranks = comm.allgather((host(), _cores(), n_threads))
+    if len({machine for machine, _, _ in ranks}) > 1:
         return 1
-    free = len(set().union(*(cores for _, cores, _ in found))) - sum(threads for _, _, threads in found)
-    return int(free >= comm.size > 1)
+    n_free = len(set().union(*(cores for _, cores, _ in ranks))) - sum(threads for _, _, threads in ranks)
+    return int(n_free >= comm.size > 1)

@@ -28,7 +28,7 @@ SUPPORTED = PAIRS | OVER_AXES | LOSSES | {
 }  # fmt: skip
 """Primitives whose results have the same bits for any number of ranks."""
 WEIGHTS = {"activate": (1, 2), "layer_norm": (1, 2), "matmul": (1,), "matmul_by_head": (1,)}
-"""Positions of the inputs that are weights, by primitive. Weights are replicated; their gradients are sums over rows."""
+"""Positions of the inputs that are weights, by primitive. The gradient of a weight is a sum over rows."""
 
 
 def check_supported(name: str) -> None:

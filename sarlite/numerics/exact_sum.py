@@ -94,7 +94,7 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Return the context of a node's vjp: sums over axis 0 are over all ranks unless the node is replicated."""
+        """Return the context of a node's vjp, inside which `across` is True unless the node is replicated."""
         before, self.across = self.across, node.placement != REPLICATED
         try:
             with using(self):

@@ -183,9 +183,9 @@ def clip(x: Operand, low: float | None = None, high: float | None = None) -> Ten
     return apply("clip", x, low=low, high=high)
 
 
-# ---- activations. Sigmoid, tanh and the normal distribution equal their limits for |x| > _FAR. A factor x is bounded by
-# _FAR, because an infinite x times a limit of 0 would be NaN. The vjps of relu, leaky relu and elu need only the sign of
-# x, which is the sign of out
+# ---- activations. Sigmoid, tanh and the normal distribution equal their limits for |x| > _FAR. A factor x is bounded
+# by _FAR, because an infinite x times a limit of 0 would be NaN. The vjps of relu, leaky relu and elu need only the sign
+# of x, which is the sign of out
 
 
 _FAR = 1e4

@@ -1,7 +1,5 @@
 """Layer norm and dropout."""
 
-from typing import Any
-
 import numpy as np
 
 from sarlite import kernels
@@ -21,8 +19,8 @@ def _layer_norm(wants_grad, x, gamma, beta, eps):
     centred = x - mean
     inv_std = 1 / np.sqrt(reductions.mean(centred * centred, -1, keepdims=True) + eps)
     out = centred * inv_std * gamma + beta
-    kept = (x, mean, inv_std) if wants_grad[0] or wants_grad[1] else (None, None, None)
-    return out, (*kept, gamma if wants_grad[0] else None)
+    statistics = (x, mean, inv_std) if wants_grad[0] or wants_grad[1] else (None, None, None)
+    return out, (*statistics, gamma if wants_grad[0] else None)
 
 
 def _layer_norm_vjp(g, wants_grad, residuals, eps):
@@ -45,14 +43,33 @@ def _layer_norm_dx(g, normal, inv_std):
 primitive("layer_norm", _layer_norm, _layer_norm_vjp)
 
 
-def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance over the last axis.
+def layer_norm(x: Tensor | Array, gamma: Tensor | Array, beta: Tensor | Array, eps: float = 1e-5) -> Tensor:
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and the biased variance over the last axis.
 
     Parameters
     ----------
     x : Tensor, (..., n_feat)
+        float32 or float64.
     gamma, beta : Tensor, (n_feat,)
+        Scale and shift of each column.
     eps : float
+        Added to the variance.
+
+    Raises
+    ------
+    ShapeError
+        `gamma` or `beta` does not have the length of x's last axis.
+
+    References
+    ----------
+    Ba, Kiros and Hinton, "Layer Normalization" (2016).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), eps=0.0).data.tolist()
+    [[-1.0, 1.0]]
     """
     x, gamma, beta = operands(x, gamma, beta)
     if gamma.shape != x.shape[-1:] or beta.shape != x.shape[-1:]:
@@ -81,22 +98,38 @@ primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:
-    """Return x * mask / (1 - p), where mask[r, c] is 0 with probability p.
+    """Return x * mask / (1 - p), where each value of the mask is 0 with probability p, else 1.
 
     Parameters
     ----------
     x : Tensor, (n, ...)
-        Its trailing axes count as one, of columns c.
+        float32 or float64.
     ids : (n,) array or Tensor of int64
-        Global numbers of the rows. The mask of a row depends on its number, `key` and c alone, so it is the same
-        for every partitioning and order of the rows.
+        Global ids of the rows. The mask at a value depends only on `key`, on the row's id and on the value's position
+        in the row, so it does not depend on the partition or the order of the rows.
     key : int
-        64 bits; see `sarlite.nn.Random.key`.
+        64-bit key of the random numbers; see `sarlite.nn.Random.key`.
     p : float in [0, 1)
+        Probability of dropping a value.
+
+    Raises
+    ------
+    ConfigError
+        `p` is out of range.
+    ShapeError
+        `ids` are not one int64 for each row.
 
     Notes
     -----
-    The mask is not stored but drawn again in the backward pass.
+    The mask is not stored. The backward pass draws it again.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> out = ops.dropout(np.ones((1, 1000)), np.arange(1), key=0, p=0.5)
+    >>> sorted(set(out.data.ravel().tolist())), bool(400 < (out.data > 0).sum() < 600)
+    ([0.0, 2.0], True)
     """
     if not 0 <= p < 1:
         raise ConfigError(f"dropout's p is {p}, but must be in [0, 1)")

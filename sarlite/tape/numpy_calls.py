@@ -1,11 +1,10 @@
-"""NumPy functions called with tensors: each runs the tape operation of the same meaning, or raises a TypeError.
+"""NumPy functions called with tensors: each call runs the corresponding operation of the tape, or raises a TypeError.
 
-Thus no call loses a gradient silently. Values without gradient are available by `np.asarray(tensor)`, `np.array` of
+So no call loses a gradient silently. Values without gradient are available by `np.asarray(tensor)`, `np.array` of
 tensors, `float`, `numpy()`, `a[...] = tensor` and DLPack.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,10 @@ def _power(a, b):
 
 
 def _take(a, indices, axis=None):
-    """Implement NumPy's `take`, from any axis, or by default from the flattened array."""
+    """Implement `numpy.take` along any axis, or by default of the flattened array."""
     a, indices = (x if isinstance(x, Tensor) else as_array(x) for x in (a, indices))
     if indices.dtype == bool:
-        indices = indices.astype(np.int64)  # 0 and 1 to NumPy's take, no mask
+        indices = indices.astype(np.int64)  # numpy.take treats bools as the integers 0 and 1, not as a mask
     if axis is None:
         return shaping.getitem(shaping.reshape(a, -1), indices)
     (axis,) = shaping.of_axes(axis, a.ndim)
@@ -31,7 +30,7 @@ def _take(a, indices, axis=None):
     return shaping.transpose(rows, *range(n, n + axis), *range(n), *range(n + axis, rows.ndim))
 
 
-UFUNCS: dict[Any, Callable[..., Any]] = {
+UFUNCS: dict[np.ufunc, Callable[..., Tensor]] = {
     np.add: pairwise.add, np.subtract: pairwise.sub, np.multiply: pairwise.mul, np.divide: pairwise.div,
     np.power: _power, np.maximum: pairwise.maximum, np.minimum: pairwise.minimum, np.matmul: product.matmul,
     np.greater: pairwise.greater, np.greater_equal: pairwise.greater_equal, np.less: pairwise.less,
@@ -41,8 +40,9 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.expm1: elementwise.expm1, np.log: elementwise.log, np.log1p: elementwise.log1p, np.tanh: elementwise.tanh,
 }  # fmt: skip
 
-# function: (operation, the most positional arguments that mean the same to both, keywords that mean the same to both)
-FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
+# For each NumPy function: the operation, the number of leading positional arguments with the same meaning for both, and
+# the keyword arguments with the same meaning for both.
+FUNCTIONS: dict[Callable[..., object], tuple[Callable[..., Tensor], int, tuple[str, ...]]] = {
     np.where: (pairwise.where, 3, ()),
     np.concatenate: (shaping.concat, 2, ("axis",)),
     np.stack: (shaping.stack, 2, ("axis",)),
@@ -62,22 +62,30 @@ FUNCTIONS: dict[Any, tuple[Callable[..., Any], int, tuple[str, ...]]] = {
     np.einsum: (product.einsum, 32, ()),
 }
 
-# Functions whose results do not depend on values.
-OF_SHAPES: set[Any] = {
+# Functions whose results depend only on shapes and dtypes.
+OF_SHAPES: set[Callable[..., object]] = {
     np.shape, np.ndim, np.size, np.zeros_like, np.ones_like, np.empty_like, np.result_type, np.shares_memory,
     np.may_share_memory,
 }  # fmt: skip
 
-# Functions that return bools, indices or text, which have no gradient to lose.
-OF_VALUES: set[Any] = {
+# Functions that return bools, indices or text, which have no gradient.
+OF_VALUES: set[Callable[..., object]] = {
     np.isnan, np.isinf, np.isfinite, np.signbit, np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
     np.allclose, np.isclose, np.array_equal, np.array_equiv, np.any, np.all, np.argmax, np.argmin, np.argsort,
     np.nonzero, np.flatnonzero, np.count_nonzero, np.searchsorted, np.array_repr, np.array_str, np.array2string,
 }  # fmt: skip
 
 
-def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-    """Return ufunc(*inputs) if an input is a tensor. NumPy also calls this function for `array <operator> tensor`."""
+def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
+    """Return ufunc(*inputs), where an input is a tensor: `Tensor.__array_ufunc__`.
+
+    NumPy calls it for ufuncs, and for operators with an array on the left and a tensor on the right.
+
+    Raises
+    ------
+    TypeError
+        The call would lose the gradient.
+    """
     if method != "__call__":
         return _refuse(f"{ufunc.__name__}.{method}")
     if options.get("out") is not None:
@@ -90,25 +98,31 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> A
     return UFUNCS[ufunc](*inputs)
 
 
-def array_function(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return the NumPy call function(*args, **options) if an argument contains a tensor."""
+def array_function(function: Callable[..., object], args: tuple[object, ...], options: dict[str, object]) -> object:
+    """Return function(*args, **options), where an argument contains a tensor: `Tensor.__array_function__`.
+
+    Raises
+    ------
+    TypeError
+        The call would lose the gradient.
+    """
     if function in OF_SHAPES or function in OF_VALUES:
         read = function in OF_VALUES
         return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
-    operation, most, names = FUNCTIONS.get(function, (_refuse, -1, ()))
-    if len(args) > most or not set(options) <= set(names):
+    operation, n_positional, names = FUNCTIONS.get(function, (_refuse, -1, ()))
+    if len(args) > n_positional or not set(options) <= set(names):
         return _refuse(function.__name__, *options)
     return operation(*args, **options)
 
 
 def _arrays(arguments, read=True):
-    """Replace tensors by arrays. `read` is True if the caller reads their values, which `note_read` then reports."""
+    """Replace tensors in nested tuples and lists by arrays; `read` is True if the caller reads their values."""
     return tuple(_array(a, read) for a in arguments)
 
 
 def _array(a, read):
     if isinstance(a, Tensor):
-        if isinstance(a, TableRows) and not read:  # nobody reads the values, so one stands for all
+        if isinstance(a, TableRows) and not read:  # an array of one repeated value, so that no rows are gathered
             return np.broadcast_to(np.empty((), a.dtype), a.shape)
         return a.data if read else a._data
     return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a

@@ -1,10 +1,10 @@
-"""Every dense operation in one namespace.
+"""All dense operations in one namespace.
 
     from sarlite.tape import ops
     ops.concat([ops.relu(h), h @ w])
 
-The modules imported here register their primitives in the table. Distributed aggregation is one more primitive, in
-`sarlite.operators.aggregate`. The operators and methods of Tensor call these operations by name.
+Operations take Tensors, arrays or numbers, and return Tensors. The modules that are imported here register their
+primitives in the table `PRIMITIVES`. The operators and methods of `Tensor` call these operations by name.
 """
 
 import math
@@ -93,7 +93,15 @@ __all__ = [
 
 
 def flatten(x: Tensor | Array) -> Tensor:
-    """Merge all axes but the first: (n, ...) becomes (n, width)."""
+    """Return x with all axes but the first merged into one: (n, ...) becomes (n, width).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.flatten(np.zeros((5, 2, 3))).shape
+    (5, 6)
+    """
     return reshape(x, len(x), math.prod(x.shape[1:]))
 
 

@@ -230,7 +230,7 @@ def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Cal
             return apply(name, *operands(*values))
 
     operation.__name__ = name
-    document(operation, f"Return `numpy.{name}` of the operands, elementwise; the result has no gradient.", call, result)
+    document(operation, f"Return `numpy.{name}` of the operands elementwise. The result has no gradient.", call, result)
     return operation
 
 

@@ -1,6 +1,4 @@
-"""The matrix product and Einstein's notation."""
-
-from typing import Any
+"""Matrix products and Einstein summation."""
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from sarlite.tape.shaping import reshape
 from sarlite.tape.summands import ProductGradient
 from sarlite.tape.table_rows import in_table
 from sarlite.tape.tensor import Operand, Tensor
+from sarlite.types import Array
 
 # ---- a @ b, and c + a @ b
 
@@ -20,8 +19,8 @@ from sarlite.tape.tensor import Operand, Tensor
 def _matmul(wants_grad, a, b, *added, factors=2):
     c = added[0] if added else None
     into = c if c is None or (c.base is None and c.flags.writeable and c.flags.c_contiguous) else c.copy()
-    kept = a if wants_grad[1] else None, b if wants_grad[0] else None
-    return reductions.product(a, b, into=into), (*kept, a.shape, b.shape)
+    residuals = a if wants_grad[1] else None, b if wants_grad[0] else None
+    return reductions.product(a, b, into=into), (*residuals, a.shape, b.shape)
 
 
 def _matmul_vjp(g, wants_grad, residuals, factors=2):
@@ -39,23 +38,30 @@ def _matmul_vjp(g, wants_grad, residuals, factors=2):
 primitive("matmul", _matmul, _matmul_vjp)
 
 
-def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
-    """Return a @ b over the last two axes.
-
-    Leading axes broadcast. A 1-D operand is a row on the left, a column on the right.
+def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -> Tensor:
+    """Return the matrix product a @ b over the last two axes, as `numpy.matmul` does.
 
     Parameters
     ----------
-    a, b : Tensor or array
+    a : Tensor or array, (..., n, k) or (k,)
+    b : Tensor or array, (..., k, m) or (k,)
+        Leading axes are broadcast against those of a.
     add_to : Tensor, optional
-        The product is added to this tensor, of the product's shape and dtype; b is then a matrix. The sum is written
-        over the tensor's values. A backward pass that needs these values for another operation raises, as after
-        `Tensor.changed`.
+        Tensor of the product's shape and dtype, which the product is added to; b must then be a matrix. Unless the
+        tensor's array is a view, read-only or not contiguous, the sum is written over the tensor's values. These are
+        then lost: reading them raises a RuntimeError, and so does the backward pass of an operation that needs them.
 
     Raises
     ------
     ShapeError
-        If the operands' dtypes differ, or shapes do not fit.
+        The operands have several dtypes, or their shapes do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).data.tolist()
+    [[11.0]]
     """
     a, b = operands(a, b)
     if not np.ndim(a) or not np.ndim(b):
@@ -74,15 +80,17 @@ def matmul(a: Any, b: Any, add_to: Tensor | None = None) -> Tensor:
 
 
 def _in_table(a, b):
-    """Return `a` as `kernels.Rows` if it is rows of a table and the product can read them in place."""
+    """Return `a` in the form that a product with `b` reads without a copy; see `table_rows.in_table`."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
 def _add_product(c, a, b):
-    found = [(x.shape, x.dtype) for x in (c, a, b)]
+    """Return c + a @ b, written over c's values if possible; see `matmul`."""
+    operand_kinds = [(x.shape, x.dtype) for x in (c, a, b)]
     fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
     if not fits or not a.dtype == b.dtype == c.dtype:
-        raise ShapeError(f"cannot add to (shape, dtype) {found[0]} the product of {found[1]} and {found[2]}")
+        raise ShapeError(f"cannot add to (shape, dtype) {operand_kinds[0]} the product of {operand_kinds[1]} and "
+                         f"{operand_kinds[2]}")
     out = apply("matmul", _in_table(a, b), b, c, factors=2)
     return written_over(c, out) if out._data is c._data else out
 
@@ -105,13 +113,15 @@ def _by_head_vjp(g, wants_grad, residuals):
 primitive("matmul_by_head", _by_head, _by_head_vjp)
 
 
-def matmul_by_head(x: Any, w: Any) -> Tensor:
-    """Return out[i,h] = x[i,h] @ w[h].
+def matmul_by_head(x: Tensor | Array, w: Tensor | Array) -> Tensor:
+    """Return out[i,h] = x[i,h] @ w[h]: each head h is multiplied by a matrix of its own.
 
     Parameters
     ----------
     x : Tensor or array, (n, n_heads, n_in)
+        float32 or float64.
     w : Tensor or array, (n_heads, n_in, n_out)
+        A matrix for each head, of x's dtype.
 
     Returns
     -------
@@ -120,21 +130,28 @@ def matmul_by_head(x: Any, w: Any) -> Tensor:
     Raises
     ------
     ShapeError
-        If the shapes are others, or x and w are not of one float dtype.
+        The shapes do not fit, or x and w do not have the same float dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.matmul_by_head(np.ones((1, 2, 1)), np.array([[[2.0]], [[3.0]]])).data.tolist()
+    [[[2.0], [3.0]]]
     """
     x, w = operands(x, w)
     if x.ndim != 3 or w.ndim != 3 or x.shape[1:] != w.shape[:2] or x.dtype != w.dtype or x.dtype.kind != "f":
-        found = f"x {x.dtype} {x.shape} and w {w.dtype} {w.shape}"
-        raise ShapeError(f"{found} are not (n, n_heads, n_in) and (n_heads, n_in, n_out) of one float dtype")
+        arrays = f"x {x.dtype} {x.shape} and w {w.dtype} {w.shape}"
+        raise ShapeError(f"{arrays} are not (n, n_heads, n_in) and (n_heads, n_in, n_out) of one float dtype")
     return apply("matmul_by_head", x, w)
 
 
-# ---- Einstein's notation
+# ---- Einstein summation
 
 
 def _einsum(wants_grad, *arrays, terms, out):
-    kept = [a if any(wants_grad[:i] + wants_grad[i + 1 :]) else None for i, a in enumerate(arrays)]
-    return reductions.contract(f"{','.join(terms)}->{out}", *arrays), (kept, [np.shape(a) for a in arrays])
+    residuals = [a if any(wants_grad[:i] + wants_grad[i + 1 :]) else None for i, a in enumerate(arrays)]
+    return reductions.contract(f"{','.join(terms)}->{out}", *arrays), (residuals, [np.shape(a) for a in arrays])
 
 
 def _einsum_vjp(g, wants_grad, residuals, terms, out):
@@ -144,16 +161,16 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """Return the gradient of input i: the contraction with term i and the output exchanged.
+    """Return the gradient of input i: the Einstein sum with term i and the output exchanged.
 
     Axes that only term i has were summed in the forward pass, so the gradient is broadcast over them.
     """
     others = [k for k in range(len(terms)) if k != i]
-    known = set(out).union(*(terms[k] for k in others))
-    found = "".join(letter for letter in terms[i] if letter in known)
+    shared = set(out).union(*(terms[k] for k in others))
+    letters = "".join(letter for letter in terms[i] if letter in shared)
     subscripts = ",".join([out, *(terms[k] for k in others)])
-    d = reductions.contract(f"{subscripts}->{found}", g, *(arrays[k] for k in others))
-    summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in known)
+    d = reductions.contract(f"{subscripts}->{letters}", g, *(arrays[k] for k in others))
+    summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in shared)
     return np.broadcast_to(np.expand_dims(d, summed), shape)
 
 
@@ -161,20 +178,30 @@ primitive("einsum", _einsum, _einsum_vjp)
 
 
 def einsum(subscripts: str, *tensors: Operand) -> Tensor:
-    """Return the sum of products given by `subscripts`, as `numpy.einsum` does; for example "ij,jk->ik".
+    """Return the sum of products that `subscripts` describe, as `numpy.einsum` does.
 
     Parameters
     ----------
     subscripts : str
-        Without "->" the output has the letters that occur once, in alphabetical order.
-    tensors : Tensor or array, of one float dtype
+        For example "ij,jk->ik". Without "->" the output has the letters that occur once, in alphabetical order.
+    tensors : Tensor or array
+        Operands of one float dtype.
 
     Raises
     ------
     ConfigError
-        For "...", for a letter twice in one term (a diagonal), or in the output twice or alone.
+        `subscripts` have "...", a letter twice in one term (a diagonal) or in the output, or an output letter that is
+        in no term.
     ShapeError
-        If the terms do not fit the shapes; a letter has one size, which is not stretched from 1.
+        The terms do not fit the shapes, or one letter stands for axes of several lengths. Axes of length 1 are not
+        broadcast.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0])).data.tolist()
+    [21.0, 43.0]
     """
     tensors = operands(*tensors)
     terms, out = _terms(subscripts)
@@ -190,6 +217,7 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
 
 
 def _terms(subscripts):
+    """Return the terms and the output of einsum's subscripts; raise a ConfigError if they are not supported."""
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms = tuple(left.split(","))
     if not arrow:

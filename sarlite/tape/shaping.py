@@ -1,7 +1,6 @@
-"""Operations that move values: shapes, slices, joins, and rows selected by number."""
+"""Operations that move values: shapes, slices, concatenation, and rows selected by number."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from sarlite.tape.apply import apply
 from sarlite.tape.pairwise import astype
 from sarlite.tape.primitives import primitive
 from sarlite.tape.summands import RowGradient, SliceGradient
-from sarlite.tape.tensor import Operand, Tensor, as_array
+from sarlite.tape.tensor import Index, Operand, Tensor, as_array
 from sarlite.types import Array, Axis
 
-# ---- shapes: nothing but shapes is kept
+# ---- shapes
 
 
 primitive(
@@ -31,25 +30,52 @@ primitive(
 )
 
 
-def reshape(x: Tensor | Array, *shape: Any) -> Tensor:
-    """Return `x` in another shape, given as one tuple or as several integers, of which one may be -1."""
-    shape = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
-    return apply("reshape", x, shape=tuple(shape))
+def _unpacked(numbers):
+    """Return the tuple (2, 3) for the arguments of both f(2, 3) and f((2, 3))."""
+    return tuple(numbers[0] if len(numbers) == 1 and not np.isscalar(numbers[0]) else numbers)
 
 
-def transpose(x: Tensor | Array, *axes: Any) -> Tensor:
-    """Permute the axes, given as one tuple or as several integers; without any, reverse them."""
-    axes = axes[0] if len(axes) == 1 and not np.isscalar(axes[0]) else axes
-    return apply("transpose", x, axes=tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))[::-1])
+def reshape(x: Tensor | Array, *shape: int | Sequence[int]) -> Tensor:
+    """Return x in another shape, given as one tuple or as several integers, of which one may be -1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.reshape(np.arange(6.0), 2, -1).shape, ops.reshape(np.arange(6.0), (3, 2)).shape
+    ((2, 3), (3, 2))
+    """
+    return apply("reshape", x, shape=_unpacked(shape))
+
+
+def transpose(x: Tensor | Array, *axes: int | Sequence[int]) -> Tensor:
+    """Return x with permuted axes, given as one tuple or as several integers; by default in reverse order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.transpose(np.zeros((2, 3, 4)), 0, 2, 1).shape
+    (2, 4, 3)
+    """
+    order = tuple(a % x.ndim for a in _unpacked(axes))
+    return apply("transpose", x, axes=order or tuple(range(x.ndim))[::-1])
 
 
 def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
-    """Remove axes of length 1: the named axes, or all such axes.
+    """Return x without axes of length 1: without the axes `axis`, or by default without all axes of length 1.
 
     Raises
     ------
     ShapeError
-        If a named axis is longer.
+        An axis in `axis` has another length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.squeeze(np.zeros((2, 1, 3, 1))).shape
+    (2, 3)
     """
     axes = [a for a, n in enumerate(x.shape) if n == 1] if axis is None else of_axes(axis, x.ndim)
     if any(x.shape[a] != 1 for a in axes):
@@ -58,22 +84,36 @@ def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
 
 
 def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
-    """Insert axes of length 1 at the positions `axis` of the result."""
+    """Return x with new axes of length 1, at the positions `axis` of the result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.expand_dims(np.zeros((2, 3)), 1).shape
+    (2, 1, 3)
+    """
     axes = of_axes(axis, x.ndim + np.size(axis))
     rest = iter(x.shape)
     return reshape(x, tuple(1 if a in axes else next(rest) for a in range(x.ndim + len(axes))))
 
 
-def of_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return one axis, several axes or all axes (None) as a tuple of non-negative integers."""
+def of_axes(axis: Axis | list[int], ndim: int) -> tuple[int, ...]:
+    """Return one axis, several axes or all axes (None) as a tuple of non-negative integers.
+
+    Raises
+    ------
+    ShapeError
+        An axis is out of range or given twice.
+    """
     axes = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     for a in axes:
         if not -ndim <= a < ndim:
             raise ShapeError(f"axis {a} is not one of {ndim} axes")
-    axes = tuple(int(a) % ndim for a in axes)
-    if len(set(axes)) < len(axes):
+    positive = tuple(int(a) % ndim for a in axes)
+    if len(set(positive)) < len(positive):
         raise ShapeError(f"axis {axis} names an axis twice")
-    return axes
+    return positive
 
 
 # ---- slices and joins
@@ -90,11 +130,31 @@ def _getitem_vjp(g, wants_grad, residuals, index):
 primitive("getitem", _getitem, _getitem_vjp)
 
 
-def getitem(x: Tensor, index: Any) -> Tensor:
+def getitem(x: Tensor, index: Index) -> Tensor:
     """Return x[index].
 
-    Integers, slices, None and Ellipsis return a view. An array of integers selects rows, as `take` does; an array of
-    bools selects the rows where it is true. In fast numerics a slice of everything returns `x` itself.
+    Parameters
+    ----------
+    x : Tensor
+    index : int, slice, None, Ellipsis, a tuple of these, an array or a list
+        The first kinds select a view. An array of integers selects rows, as in `take`, but numbers may be negative. An
+        array of bools selects the rows where it is True.
+
+    Raises
+    ------
+    TypeError
+        A tuple contains an array.
+
+    Notes
+    -----
+    In fast numerics an index that selects everything, such as `x[:]`, returns x itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import Tensor, ops
+    >>> ops.getitem(Tensor(np.array([[1.0], [2.0], [3.0]])), np.array([2, 0])).data.tolist()
+    [[3.0], [1.0]]
     """
     if isinstance(index, (list, np.ndarray, Tensor)):
         return take(x, _row_numbers(x, index))
@@ -103,7 +163,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))):
             raise TypeError(f"cannot index a Tensor with a {type(part).__name__} here; use take()")
     everything = parts and all(_is_all(part, n) for part, n in zip(parts, x.shape)) and len(parts) <= x.ndim
-    if rank_invariant(everything, False):  # another tape would add up gradients in another order
+    if rank_invariant(everything, False):  # gradients are added in the order of the tape, which must not depend on rows
         return x
     return apply("getitem", x, index=index)
 
@@ -123,31 +183,52 @@ def _concat_vjp(g, wants_grad, residuals, axis):
 primitive("concat", _concat, _concat_vjp)
 
 
-def concat(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Concatenate tensors of one dtype along an axis."""
-    tensors = [t if isinstance(t, Tensor) else as_array(t) for t in tensors]
-    if len({t.dtype for t in tensors}) > 1:
-        raise ShapeError(f"cannot join dtypes {[str(t.dtype) for t in tensors]}; astype() some")
-    return apply("concat", *tensors, axis=axis)
+def concat(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
+    """Return tensors of one dtype concatenated along an axis.
+
+    Raises
+    ------
+    ShapeError
+        The dtypes differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.concat([np.array([[1.0], [2.0]]), np.array([[3.0], [4.0]])], axis=1).data.tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
+    parts = [t if isinstance(t, Tensor) else as_array(t) for t in tensors]
+    if len({t.dtype for t in parts}) > 1:
+        raise ShapeError(f"cannot join dtypes {[str(t.dtype) for t in parts]}; astype() some")
+    return apply("concat", *parts, axis=axis)
 
 
-def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Stack tensors of one shape along a new axis."""
-    tensors = [t if isinstance(t, Tensor) else Tensor(t) for t in tensors]
-    axis %= tensors[0].ndim + 1
-    return concat([expand_dims(t, axis) for t in tensors], axis)
+def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
+    """Return tensors of one shape and dtype stacked along a new axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.stack([np.array([1.0, 2.0]), np.array([3.0, 4.0])]).data.tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    parts = [t if isinstance(t, Tensor) else Tensor(t) for t in tensors]
+    axis %= parts[0].ndim + 1
+    return concat([expand_dims(t, axis) for t in parts], axis)
 
 
 # ---- rows
 
 
 def _peek(index):
-    """Return the values of an index for a check alone; no result depends on them, so no read is reported."""
+    """Return the values of an index for a check. No result depends on them, so the read is not reported."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
 def _row_numbers(x, index):
-    """Convert a NumPy row index, a mask or integers that may be negative, to non-negative row numbers."""
+    """Return the non-negative row numbers of an index: a mask, or integers that may be negative."""
     array = _peek(index)
     if array.dtype == bool:
         if array.shape != x.shape[:1]:
@@ -160,7 +241,10 @@ def _row_numbers(x, index):
 
 
 def gather_rows(x, index):
-    """Return x[index] for a float ndarray; the kernel raises for row numbers out of range."""
+    """Return x[index] for a float ndarray x and an integer array `index` of any shape.
+
+    The kernel raises a ShapeError for row numbers out of range.
+    """
     out = np.empty((index.size, *x.shape[1:]), x.dtype)
     kernels.gather_rows(np.ascontiguousarray(x), np.ascontiguousarray(index).reshape(-1), out)
     return out.reshape((*index.shape, *x.shape[1:]))
@@ -179,12 +263,12 @@ primitive("take", _take, _take_vjp)
 
 
 def take(x: Tensor | Array, index: Operand) -> Tensor:
-    """Gather rows: out[i] = x[index[i]]. A row that is gathered several times receives the sum of its gradients.
+    """Return rows of x: out[i] = x[index[i]]. A row that is taken several times receives the sum of the gradients.
 
     Parameters
     ----------
     x : Tensor, (n, ...)
-    index : array or Tensor of int32 or int64, any shape
+    index : array or Tensor of integers, any shape
         Row numbers in [0, n).
 
     Returns
@@ -194,15 +278,22 @@ def take(x: Tensor | Array, index: Operand) -> Tensor:
     Raises
     ------
     ShapeError
-        If `index` is not of integers.
+        `index` does not hold integers.
     IndexError
-        If a row number is out of range.
+        A row number is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.take(np.array([[1.0], [2.0], [3.0]]), [2, 0, 2]).data.tolist()
+    [[3.0], [1.0], [3.0]]
     """
     return apply("take", x, _checked(index, len(x)))
 
 
 def _checked(index, n):
-    """Check that row numbers are in [0, n); return them as int32 or int64, still on the tape if they were a Tensor."""
+    """Check that row numbers are integers in [0, n), and return them as int32 or int64; a Tensor stays a Tensor."""
     array = _peek(index)
     if array.dtype.kind not in "iu":
         raise ShapeError(f"row numbers must be integers, not {array.dtype}")
@@ -224,28 +315,39 @@ def _scatter_add_vjp(g, wants_grad, residuals, n_rows):
 primitive("scatter_add", _scatter_add, _scatter_add_vjp)
 
 
-def scatter_add(x: Any, index: Any, n_rows: int) -> Tensor:
-    """Sum rows by index: out[index[i]] += x[i], starting from zeros; the adjoint of `take`.
+def scatter_add(x: Operand, index: Operand, n_rows: int) -> Tensor:
+    """Return sums of rows: out[index[i]] += x[i], starting from zeros. It is the adjoint of `take`.
 
     Parameters
     ----------
     x : float Tensor, index.shape + (...)
-    index : array or Tensor of integers
+        Rows.
+    index : array or Tensor of integers, any shape
         Row numbers in [0, n_rows).
     n_rows : int
+        Number of rows of the result.
 
     Returns
     -------
     Tensor (n_rows, ...)
-        Each row is summed in the order of x, whatever the number of threads.
+        Each row is summed in the order of x, for any number of threads.
 
     Raises
     ------
-    ShapeError, IndexError
-        If `index` is not of integers or does not fit x; if a row number is out of range.
+    ShapeError
+        `index` does not hold integers or does not fit x.
+    IndexError
+        A row number is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.tape import ops
+    >>> ops.scatter_add(np.array([[1.0], [2.0], [4.0]]), [1, 0, 1], 2).data.tolist()
+    [[2.0], [5.0]]
     """
-    x = x if isinstance(x, Tensor) else Tensor(x)
-    index = _checked(index, n_rows)
-    if x.shape[: index.ndim] != index.shape or not is_float(x):
-        raise ShapeError(f"x of {x.dtype} {x.shape} are not float rows for an index of shape {index.shape}")
-    return apply("scatter_add", x, index, n_rows=int(n_rows))
+    rows = x if isinstance(x, Tensor) else Tensor(x)
+    numbers = _checked(index, n_rows)
+    if rows.shape[: numbers.ndim] != numbers.shape or not is_float(rows):
+        raise ShapeError(f"x of {rows.dtype} {rows.shape} are not float rows for an index of shape {numbers.shape}")
+    return apply("scatter_add", rows, numbers, n_rows=int(n_rows))

@@ -88,7 +88,7 @@ def test_reductions_and_weights(f):
 def test_what_classes_refuse(f):
     for call, error, words in (
         (lambda: f(LABELS, reduction="average"), ConfigError, "'average' is not one of mean, sum, none"),
-        (lambda: f(LABELS, count=3, reduction="sum"), ConfigError, "count divides a mean"),
+        (lambda: f(LABELS, count=3, reduction="sum"), ConfigError, "count is the divisor of a mean"),
         (lambda: f(LABELS, weight=np.ones(3)), ShapeError, r"weight has shape \(3,\), not \(4,\)"),
         (lambda: f(LABELS, row_weight=np.ones(3)), ShapeError, r"row_weight has shape \(3,\), not \(9,\)"),
         (lambda: f(LABELS + 9, np.array([4])), DataError, r"labels\[4\]"),
