@@ -104,9 +104,10 @@ def test_names_stand_for_sizes(monkeypatch, name, drawn):
     assert seeded_graphs.draw(name) == (drawn[:2], drawn[2])
 
 
-def test_limits(tmp_path):
+def test_limits(tmp_path, monkeypatch):
     import limits
 
+    monkeypatch.setattr(limits, "GEMM", (1000, 16, 16))
     out = tmp_path / "rows.json"
     limits.main(["--json", str(out), "--gib", "0.001", "--repeats", "2", "--threads", "2"])
     rows = json.loads(out.read_text())
@@ -162,8 +163,8 @@ def test_least_bytes_of_an_epoch():
 def test_spmm(folder, tmp_path):
     import spmm
 
-    rows = rows_of(spmm, folder, tmp_path, "--graphs-list", "S/1000,S/1000-shuffled", "--widths", "8")
-    assert [(row["graph"], row["width"]) for row in rows] == [("S/1000", 8), ("S/1000-shuffled", 8)]
+    rows = rows_of(spmm, folder, tmp_path, "--graphs-list", "S/1000-shuffled", "--widths", "8")
+    assert [(row["graph"], row["width"]) for row in rows] == [("S/1000-shuffled", 8)]
     assert all(row["case"] == "spmm" and row["peer"] is None and row["ratio"] is None for row in rows)
 
 
@@ -179,8 +180,8 @@ def test_attention(folder, tmp_path):
 def test_epoch(folder, tmp_path, capsys):
     import epoch
 
-    rows = rows_of(epoch, folder, tmp_path, "--cases", "sage:S/1000,gat:S/1000,gcn:S/1000", "--profile")
-    assert [row["case"] for row in rows] == ["sage", "gat", "gcn"]
+    rows = rows_of(epoch, folder, tmp_path, "--cases", "gat:S/1000", "--profile")
+    assert [row["case"] for row in rows] == ["gat"]
     printed = capsys.readouterr().out
     assert "gat on S/1000: where an epoch goes" in printed and "aggregate (Attend)" in printed
     assert "optimizer" in printed
@@ -258,16 +259,16 @@ def test_peers_alternate_and_are_pooled(folder, tmp_path, fake_peers):
     import spmm
 
     out = tmp_path / "rows.json"
-    flags = ["--rounds", "3", "--graphs", str(folder), "--json", str(out)]
+    flags = ["--rounds", "2", "--graphs", str(folder), "--json", str(out)]
     spmm.main([*SMALL, *flags, "--graphs-list", "S/1000", "--widths", "8"])
     dgl, torch, scipy = json.loads(out.read_text())
     assert [row["peer"] for row in (dgl, torch, scipy)] == ["dgl", "torch", "scipy"]
     assert len({row["ms"] for row in (dgl, torch, scipy)}) == 1  # the same sarlite stands beside each
     log = (fake_peers / "peer.py.log").read_text().splitlines()
     # in turn; what failed once is left out
-    assert log == ["dgl spmm", "torch spmm", "scipy spmm"] + 2 * ["dgl spmm", "scipy spmm"]
-    assert (dgl["peer_ms"], dgl["peer_ms_min"], dgl["peer_ms_max"], dgl["peer_peak_mib"]) == (4000.0, 894.0, 5006.0, 6)
-    assert dgl["ratio"] == pytest.approx(4000 / dgl["ms"]) and dgl["peer_forward_ms"] == 400.0
+    assert log == ["dgl spmm", "torch spmm", "scipy spmm", "dgl spmm", "scipy spmm"]
+    assert (dgl["peer_ms"], dgl["peer_ms_min"], dgl["peer_ms_max"], dgl["peer_peak_mib"]) == (2500.0, 896.0, 5004.0, 4)
+    assert dgl["ratio"] == pytest.approx(2500 / dgl["ms"]) and dgl["peer_forward_ms"] == 400.0
     assert torch["peer_ms"] is None and torch["ratio"] is None and torch["peer_error"] == "out of memory"
 
 
@@ -345,7 +346,7 @@ def test_lanes_are_ranks_and_tracks():
                                                ("minibatch_speed", "uniform", {"predicted_mib", "limit_fraction"})])
 def test_times_of_a_batch(name, kinds, more, folder, tmp_path):
     module, out = __import__(name), tmp_path / "rows.json"
-    module.main(["--graphs", str(folder), "--graphs-list", "S/50", "--threads-list", "1", "--kinds", kinds,
+    module.main(["--graphs", str(folder), "--graphs-list", "S/200", "--threads-list", "1", "--kinds", kinds,
                  "--repeats", "2",
                  "--rounds", "1", "--gib", "0.01", "--json", str(out)])
     rows = json.loads(out.read_text())

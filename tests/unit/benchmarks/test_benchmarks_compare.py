@@ -1,7 +1,6 @@
 """The comparison of two checkouts, in small: this one beside itself."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,9 @@ def compare(monkeypatch):
 
 
 def slower(tmp_path, seconds):
-    """Return an interpreter whose programs run and then say that they took so long, and the log of what it ran."""
+    """Return an interpreter that runs no program and prints the given seconds for each, and the log of the programs."""
     script, log = tmp_path / "python", tmp_path / "log"
-    script.write_text(f'#!/bin/sh\necho "$1" >> {log}\n{sys.executable} "$@" || exit 1\n'
+    script.write_text(f'#!/bin/sh\necho "$1" >> {log}\n'
                       f'case "$1" in *.py) echo \'{{"seconds": {seconds}, "peak_mib": 30}}\';; esac\n')
     script.chmod(0o700)
     return script, log
@@ -34,7 +33,7 @@ def slower(tmp_path, seconds):
 
 def test_a_checkout_beside_itself(compare, tmp_path):
     pytest.importorskip("mpi4py")
-    cases = ["minibatch-gat", "gcn-2", "start"]
+    cases = ["minibatch-gat", "gcn-2"]
     compare.main([*SMALL, *cases, "--rounds", "1", "--json", str(tmp_path / "rows.json")])
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["case"] for row in rows] == cases

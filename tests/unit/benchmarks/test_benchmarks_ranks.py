@@ -62,10 +62,10 @@ def test_busy(tmp_path, monkeypatch):
     started, popen = [], busy.subprocess.Popen
     monkeypatch.setattr(busy.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
     out = tmp_path / "rows.json"
-    flags = ["--cases", "small", "--places", "2x1", "--ways", "default,spinning", "--rounds", "1"]
+    flags = ["--cases", "small", "--places", "1x1", "--ways", "default,spinning", "--rounds", "1"]
     busy.main([*flags, "--json", str(out)])
     rows = json.loads(out.read_text())
-    assert [(r["ranks"], r["threads"], r["way"]) for r in rows if r["busy"]] == [(2, 1, "default"), (2, 1, "spinning")]
+    assert [(r["ranks"], r["threads"], r["way"]) for r in rows if r["busy"]] == [(1, 1, "default"), (1, 1, "spinning")]
     assert len(rows) == 4 and all((r["to_quiet"] is not None) == r["busy"] for r in rows)
     assert all(r["to_spinning"] == 1 for r in rows if r["way"] == "spinning")
     loops = [process for process in started if process.args[-1].endswith("while True: pass")]

@@ -46,8 +46,8 @@ def words_of(name, run, tmp):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_reader_that_has_left_is_no_error(name, trained, tmp_path):
-    """Neither of standard output nor of both; and the command does what it is to do."""
-    for both in (False, True):
+    """Neither of standard output nor, in training, of both streams; and the command does what it is to do."""
+    for both in (False, True)[: 1 + (name == "train")]:
         there, here = os.pipe()
         os.close(there)
         (tmp_path / str(both)).mkdir()
