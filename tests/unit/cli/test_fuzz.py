@@ -15,13 +15,10 @@ def run(*arguments):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=110, check=False)
 
 
-def test_damaged_inputs_are_refused_or_read(record_property):
-    done = run("-m", "tests.fuzz", "--inputs", "8000", "--seed", "1", "--seconds", "4")
+def test_damaged_inputs_are_refused_or_read():
+    done = run("-m", "tests.fuzz", "--inputs", "60", "--seed", "1")
     print(done.stdout, done.stderr)
-    assert done.returncode == 0
-    inputs = int(re.search(r"(\d+) inputs, 0 findings", done.stdout)[1])
-    record_property("inputs", inputs)
-    assert inputs > 10
+    assert done.returncode == 0 and "60 inputs, 0 findings" in done.stdout
 
 
 def test_what_the_campaign_finds():

@@ -55,7 +55,7 @@ def assert_same(found, whole):
     assert all((np.diff(indices[low:high]) >= 0).all() for low, high in zip(indptr, indptr[1:]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(datasets(), st.integers(1, 12), st.data())
 def test_dividing_keeps_rows_and_edges(dataset, n_parts, data):
     n = dataset.n_nodes

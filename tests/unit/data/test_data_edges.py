@@ -43,7 +43,7 @@ def naive(src, dst, n_nodes, undirected, self_loops, deduplicate):
     return result
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(edge_lists(), st.booleans(), st.booleans(), st.booleans())
 def test_csr_is_what_a_dictionary_gives(edges, undirected, self_loops, deduplicate):
     options = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
@@ -95,7 +95,7 @@ def test_no_edges_and_no_nodes():
     assert indptr.tolist() == [0, 1, 2, 3] and indices.tolist() == [0, 1, 2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12), st.lists(st.integers(0, 20), max_size=3))
 def test_pieces_of_rows(lengths, most, cuts):
     indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)

@@ -39,8 +39,7 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("options", RUNS)
+@pytest.mark.parametrize("options, dtype", list(zip(RUNS, [np.float32, np.float64] * 4)))
 def test_exact_numerics_have_the_same_bits_on_any_number_of_ranks(options, dtype):
     given = {**options, "dtype": dtype, "numerics": "exact"}
     expected = states(Solo(), **given)

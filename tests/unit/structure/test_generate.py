@@ -108,7 +108,7 @@ def test_power_law_benchmark_graph():
     assert 0.70 <= near.mean() <= 0.76  # 70 % within a community, and a few across lie as near
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.integers(-1, 4), max_size=40),
     st.one_of(st.integers(0, 9), st.floats(0, 0.5)),

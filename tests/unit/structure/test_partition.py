@@ -23,7 +23,7 @@ def graphs(draw):
     return *csr_by_dst(src, dst, n_nodes), draw(st.lists(st.booleans(), min_size=n_nodes, max_size=n_nodes))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs(), st.integers(1, 16), st.sampled_from(METHODS), st.booleans())
 def test_every_graph_gets_valid_parts(graph, n_parts, method, with_train):
     indptr, indices, train = graph
@@ -76,7 +76,7 @@ def test_metis_balances_and_cuts_less(graph, n_parts, train):
     assert metis["cut_share"] < 0.85 * rand["cut_share"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs(), st.sampled_from([2, 1 << 20]), st.booleans())
 def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
     """Between two nodes with an edge one each way, no self loops, ascending; rows of the input may stand in any order."""
