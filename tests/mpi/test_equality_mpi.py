@@ -38,7 +38,7 @@ def test_gradients_that_are_fetched(comm, mode):
         check_equality(comm, case, np.float64, "random", mode=mode, prefetch=prefetch, backward="fetch")
 
 
-@pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
+@pytest.mark.parametrize("mode", ["sar", "broadcast"])
 def test_the_order_within_parts_changes_nothing(comm, mode):
     order = np.random.default_rng(1).permutation(EDGES.n_nodes)
     for case in CASES:
