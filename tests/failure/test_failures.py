@@ -135,6 +135,7 @@ def test_a_killed_rank(job, number):
     assert failed.status != 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("main", ["receive()", "time.sleep(99)"])
 def test_a_signal_to_one_rank(job, number, main):
@@ -284,6 +285,7 @@ def test_a_stall_alone_is_printed_and_goes_on(job):
     assert (done.status, done.out) == (0, "after\n") and "[rank 0] no progress for 0.3 s" in done.err
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n_ranks", [0, 2, 3])
 @pytest.mark.parametrize("finder", [0, -1])
 def test_an_error_of_all_ranks_is_told_once(job, n_ranks, finder):

@@ -236,7 +236,7 @@ def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
 LOADING = "import sarlite.data.divided_data as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n_ranks, flags", [(0, []), (2, []), (3, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
@@ -272,6 +272,7 @@ def test_a_long_child_is_no_stall(fail):
     assert job.status == 0 and job.err == "", job.err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("error", ["KeyError('the cause')", "MemoryError('the cause')"])
 def test_any_error_while_data_load(fail, n_ranks, flags, error):
