@@ -3,6 +3,9 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 
 
