@@ -12,7 +12,7 @@ from cffi import FFI
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 KERNELS = ["spmm", "extremum", "attend", "attend_backward", "attend_rows", "rows", "dropout", "norm", "activate", "add",     # for every set
            "gemm", "sample", "number", "exact", "exact_edges"]
-PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache", "narrow"]
+PLAIN_SOURCES = ["machine", "philox", "buffers", "transpose", "cache", "narrow", "quantize"]
 TARGETS = {"portable": None, "avx2": "avx2,fma", "avx512": "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"}
 REGISTERS = {"portable": 16, "avx2": 32, "avx512": 64}     # bytes
 # For tests: the AVX-512 kernels' code compiled for AVX2, which then "avx512" runs (sar_can_run), where no processor has AVX-512.

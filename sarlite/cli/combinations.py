@@ -8,11 +8,14 @@ from sarlite.cli.option import options_of
 from sarlite.cli.options import OPTIONS, MinibatchOptions, ReadoutOptions
 from sarlite.command import flag
 from sarlite.errors import ConfigError
+from sarlite.schedule.row_format import ROW_FORMATS
 
 SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
 """Options of minibatches that only a run which samples edges has."""
 HIDDEN = ("hidden", "heads", "batch_norm", "activation", "dropout")
 """Options that stand between a model's layers; `hidden_options` of its class says which of them."""
+NARROW = [f"rows {each.name}" for each in ROW_FORMATS.values() if each.is_narrow]
+"""Options of rows that are rounded."""
 REFUSED: list[tuple[str, str, str]] = [
     # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
     ("mfg", "batch_size",
@@ -61,9 +64,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("numerics exact", "learned rows of several relations",
      "{option} does not go with --decoder {decoder} and --link-relation {link_relation}: gradients of a row that each "
      "relation has are not exact yet; --decoder dot has none"),
-    *(("rows bfloat16", other, "{option} does not go with {other}, whose rows are float32") for other in (
+    *((rows, other, "{option} does not go with {other}, whose rows are float32") for rows in NARROW for other in (
         "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
-    ("rows bfloat16", "propagated rows", "{option}: propagated features, as of --model {model}, are float32"),
+    *((rows, "propagated rows", "{option}: propagated features, as of --model {model}, are float32") for rows in NARROW),
+    *((rows, "batches of a cache", "{option} does not go with --remote hec: its rows are float32 or bfloat16")
+      for rows in NARROW if rows != "rows bfloat16"),
     ("edge_labels", "task link",
      "{option} {edge_labels}: labels of edges are predicted, but --task link predicts edges: --task classify, "
      "multilabel or regress"),
@@ -93,7 +98,7 @@ REFUSED: list[tuple[str, str, str]] = [
       for option in options_of(ReadoutOptions)),
     *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
       for option in (
-        "task link", "edge_labels", "mfg", "rows bfloat16", "label_inputs", "correct_and_smooth",
+        "task link", "edge_labels", "mfg", *NARROW, "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated", "time_split")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in SAMPLING),

@@ -293,8 +293,8 @@ class ScheduleOptions:
                        "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
     backward: str | None = option(None, "push gradients to the rows' owners, or let the owners fetch the gradients of "
                                   "their rows' destinations", choices=("push", "fetch"), see="#modes",
-                                  otherwise="push; for GCN and GraphSAGE in mode broadcast, with --rows bfloat16 and "
-                                  "with exact numerics fetch")
+                                  otherwise="push; for GCN and GraphSAGE in mode broadcast, with narrow --rows and with "
+                                  "exact numerics fetch")
     prefetch: int | None = option(None, "peers whose rows a thread fetches ahead", metavar="PEERS", least=0,
                                   see="#notes-on-the-options", otherwise="1 between hosts or if each rank has a core "
                                   "to spare, else 0")

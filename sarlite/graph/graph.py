@@ -514,7 +514,7 @@ class Graph(LayerGraph):
         return self if all(array is None for array in values) else self.with_edge_values(*values)
 
     def full_precision(self) -> "Graph":
-        """Return this graph with row_dtype float32: aggregations then round no rows to bfloat16."""
+        """Return this graph with row_dtype float32: aggregations then round no rows."""
         if not self.schedule.row_format.is_narrow:
             return self
         graph = self.copy_without_memo()

@@ -48,7 +48,7 @@ class GraphSet(Unchanging):
     Raises
     ------
     ConfigError, DataError
-        On every rank: `nodes` is bipartite or has bfloat16 rows, or an error of `Graph.from_part`.
+        On every rank: `nodes` is bipartite or rounds rows, or an error of `Graph.from_part`.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def _checked(nodes, indptr, indices, graph_ids):
 def _check_nodes(nodes):
     """Raise a ConfigError if a GraphSet does not support the graph of the nodes."""
     if nodes.bipartite or nodes.schedule.row_format.is_narrow:
-        kind = "bipartite" if nodes.bipartite else "with rows bfloat16"
+        kind = "bipartite" if nodes.bipartite else f"with rows {nodes.schedule.row_format.name}"
         raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
 
 

@@ -126,7 +126,7 @@ class HeteroGraph(SharedState, RelationalLayer):
             Order in which remote rows are fetched and used.
         prefetch, backward, row_dtype, peers_at_once
             See `schedule.schedule.Options`. With backward "fetch" each relation has its own fetch, so a row that
-            several relations need travels once for each of them. By default gradients are pushed. With bfloat16 rows
+            several relations need travels once for each of them. By default gradients are pushed. With rounded rows
             the weights of `fn.linear` are by default applied after the sum, not inside the message.
         seed : int
             Seed of the partitioner.

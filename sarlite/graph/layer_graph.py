@@ -297,7 +297,7 @@ class LayerGraph(SharedState):
         Raises
         ------
         ConfigError
-            Numerics "exact" is in use, and the graph is a sample or has bfloat16 rows, or the numerics was set up for
+            Numerics "exact" is in use, and the graph is a sample or rounds rows, or the numerics was set up for
             another communicator.
         """
         exact = numerics.current()
@@ -306,8 +306,8 @@ class LayerGraph(SharedState):
         if not self.has_all_edges:
             raise ConfigError(f"numerics exact: sums over a {type(self).__name__} are not exact yet")
         if self.schedule.row_format.is_narrow:
-            raise ConfigError("numerics exact: sums of bfloat16 rows are not exact yet: make the graph with "
-                              "row_dtype='float32'")
+            raise ConfigError(f"numerics exact: sums of {self.schedule.row_format.name} rows are not exact yet: make the "
+                              "graph with row_dtype='float32'")
         exact.check_comm(self.comm)
         return ExactEdgeSums(exact, self.most_edges())
 

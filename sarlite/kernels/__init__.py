@@ -44,6 +44,7 @@ from sarlite.kernels.grid_sums import (
     exact_whole,
     levels,
 )
+from sarlite.kernels.integer_rows import dequantize, quantize, round_rows
 from sarlite.kernels.native import (
     instruction_set,
     instruction_sets,
@@ -83,6 +84,7 @@ __all__ = [
     "attend_finish",
     "column_moments",
     "copy_rows",
+    "dequantize",
     "dropout",
     "edge_dot",
     "exact_attend",
@@ -103,6 +105,8 @@ __all__ = [
     "instruction_sets",
     "levels",
     "narrow",
+    "quantize",
+    "round_rows",
     "row_dot",
     "sample",
     "scatter_add_rows",

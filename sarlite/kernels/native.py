@@ -65,6 +65,7 @@ _C_ARRAYS = {
     np.dtype(np.uint32): "uint32_t[]",
     np.dtype(np.uint64): "uint64_t[]",
     np.dtype(np.uint8): "uint8_t[]",
+    np.dtype(np.int8): "int8_t[]",
     LINE: "struct sar_line[]",
 }
 _STATUS = {

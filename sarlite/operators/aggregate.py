@@ -91,7 +91,7 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
     context = context._replace(keeps_rows=keeps_rows)
     forward_pass = operator.forward((*rows, *arrays[n:]), context)
     for sweep_rows in forward_pass.sweeps(rows):
-        block_rows = schedule.run(sweep_rows, forward_pass.add, keeps_rows)
+        block_rows = schedule.run(sweep_rows, forward_pass.add, keeps_rows, kinds=operator.fetched)
     output, residuals = forward_pass.finish()
     saved = Saved([residuals], context._replace(out=None), rows if case2 and not keeps_rows else None, block_rows)
     return output, saved
@@ -130,7 +130,8 @@ def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
     def add(block, rows, arrays):
         backward_pass.add(block, rows, [sink and sink.over(array) for sink, array in zip(sinks, arrays)])
 
-    schedule.run_backward(saved.rows, saved.block_rows, add, [sink and sink.array for sink in sinks])
+    d_arrays = [sink and sink.array for sink in sinks]
+    schedule.run_backward(saved.rows, saved.block_rows, add, d_arrays, kinds=operator.fetched)
     return [*(sink and sink.rounded() for sink in sinks), *backward_pass.finish()]
 
 

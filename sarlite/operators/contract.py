@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from sarlite.numerics.edge_sums import EdgeSums, FloatSum
+from sarlite.schedule.row_format import ROWS as ROWS
 from sarlite.schedule.row_format import RowFormat
 from sarlite.structure.block import Bundle, Edges
 from sarlite.tape import Tensor
 from sarlite.tape.primitives import Node
 from sarlite.types import Array, ArrayDType
 
-ROWS, SCORES = "rows", "scores"
-"""Kinds of inputs that peers fetch. The schedule may store rows as bfloat16, but never scores."""
+SCORES = "scores"
+"""Kinds of inputs that peers fetch. The schedule may round rows, but never scores."""
 
 
 class Context(NamedTuple):

@@ -78,7 +78,7 @@ def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = No
 def _ways(graph, x):
     """Return the evaluation orders to choose from for a graph or a relation.
 
-    With bfloat16 rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
+    With narrow rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
     rounds different rows, so with a choice the results would depend on the number of ranks.
     """
     if graph.relation is None and x.dtype.kind != "f":

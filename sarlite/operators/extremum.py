@@ -14,7 +14,7 @@ class Extremum:
     """Maximum (sign = 1) or minimum (sign = -1) of the sources' rows, per column; 0 for a destination without edges.
 
     The single input is x, (n_src, ...). A tie goes to the source with the lowest global id. Each value of the gradient
-    goes to one source row, so edges do not gather rows of the gradient, and the gradient is not rounded to bfloat16.
+    goes to one source row, so edges do not gather rows of the gradient, and the gradient is not rounded.
 
     Attributes
     ----------

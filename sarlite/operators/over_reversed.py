@@ -9,7 +9,7 @@ Only the gradients of attention's destination scores are pushed.
 import numpy as np
 
 from sarlite.operators.attend import Attend
-from sarlite.operators.contract import Context, Operator
+from sarlite.operators.contract import ROWS, SCORES, Context, Operator
 from sarlite.operators.sums import Sum
 from sarlite.schedule.schedule import Schedule
 from sarlite.types import Array
@@ -56,7 +56,7 @@ def _sum_gradient(schedule, operator, backward, context):
     t = None if operator.src_scale is None else operator.src_scale[:n_src]
     row_sum = context.sums.row_sum_like(backward.sinks[0], n_src, t, False)
     for x in row_sum.sweeps(g):
-        schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward")
+        schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward", kinds=(ROWS,))
     return row_sum.finish()
 
 
@@ -76,5 +76,5 @@ def _attention_gradients(schedule, operator, backward, rows):
         g, ends = columns
         backward.sum.add_by_source(csr, *rows, ends, g, sinks, arrays[0], operator.slope, mask)
 
-    schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst])
+    schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst], kinds=(ROWS, SCORES))
     return [*(sink.rounded() for sink in sinks), backward.sum.dst_gradient(d_dst), *[None] * backward.n_constant_inputs]

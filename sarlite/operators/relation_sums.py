@@ -336,7 +336,7 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
     ShapeError
         Two summands of a key differ in shape, or the summands have no common float dtype.
     ConfigError
-        With bfloat16 rows, a tensor is used as rows by one call and as scores by another call of a fetch.
+        With narrow rows, a tensor is used as rows by one call and as scores by another call of a fetch.
     """
     if [*map(len, fetches)] == [1] and not products:
         ((graph, key, call),), = fetches
@@ -406,7 +406,7 @@ class _Draft:
             self.numbers += others
 
     def _kinds(self, rows):
-        """Return the kind of each fetched tensor, "rows" or "scores"; refuse a tensor of both kinds with bfloat16."""
+        """Return the kind of each fetched tensor, "rows" or "scores"; refuse a tensor of both kinds with narrow rows."""
         kinds = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):

@@ -17,7 +17,7 @@ class Transformed:
 
     The inputs are x, (n_src, n_in), the weights W_k, and the inner operator's inputs other than the z_k. The weights
     are inside the message, so ranks exchange rows of x. Case 2 if a gradient of a weight is wanted or the inner
-    operator is case 2. Nothing is kept for each edge. Only x may be stored as bfloat16; the z_k are float32.
+    operator is case 2. Nothing is kept for each edge. Only x may be rounded; the z_k are float32.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Row formats: the dtype, float32 or bfloat16, of stored and sent rows that edges gather."""
+"""Row formats: how rows that edges gather are rounded, stored and sent."""
 
 from typing import NamedTuple
 
@@ -6,29 +6,43 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import ConfigError
+from sarlite.kernels import Rows
 from sarlite.types import Array
+
+ROWS = "rows"
+"""Kind of the arrays that have a row format. Scores of attention stay as they are."""
 
 
 class RowFormat(NamedTuple):
-    """Storage format of rows, a value of the schedule.
+    """Format of rows, a value of the schedule.
 
-    The schedule rounds rows once, when an aggregation gives it the rows. Kernels choose their code by the rows' dtype.
+    The schedule rounds rows once, when an aggregation gives it the rows. Rows of bfloat16 are stored, sent and read by
+    kernels as 16-bit numbers; kernels choose their code by the dtype. Rows of int8 and int4 are rounded to multiples of
+    a power of two, one for each row. Kernels read these rows as float32, and ranks send them as integers.
 
     Attributes
     ----------
-    name : {"float32", "bfloat16"}
-        "float32" leaves rows of any dtype unchanged; "bfloat16" rounds rows of float32.
+    name : {"float32", "bfloat16", "int8", "int4"}
+        "float32" leaves rows of any dtype unchanged; the other formats round rows of float32.
+    bits : int
+        Number of bits of a value that is sent.
     """
 
     name: str
+    bits: int
 
     @property
     def is_narrow(self) -> bool:
-        """True if rows of float32 are stored as bfloat16."""
-        return self.name != "float32"
+        """True if rows are rounded."""
+        return self.bits < 32
+
+    @property
+    def is_integer(self) -> bool:
+        """True if rows are sent as integers, and read by kernels as float32."""
+        return self.bits < 16
 
     def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return the fetched inputs of an operator in this format.
+        """Return the fetched inputs of an operator, rounded, as kernels read them.
 
         Parameters
         ----------
@@ -39,26 +53,26 @@ class RowFormat(NamedTuple):
         Raises
         ------
         ConfigError
-            The format is bfloat16, and rows are not float32.
+            The format is not float32, and rows are not float32.
         """
         if not self.is_narrow:
             return arrays
-        return tuple(self._narrow(x) if kind == "rows" else x for x, kind in zip(arrays, kinds))
+        return tuple(self._rounded(x) if kind == ROWS else x for x, kind in zip(arrays, kinds))
 
-    def _narrow(self, x):
+    def _rounded(self, x: Array | Rows) -> Array:
         if x.dtype != np.float32:
             raise ConfigError(f"rows {self.name}: stand for rows of float32, but these are {x.dtype}")
-        return kernels.narrow(x)
+        return kernels.round_rows(x, self.bits) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Return the gradient of an output in this format, and the scale that the result does not contain yet.
+        """Return the gradient of an output, rounded, and the scale that the result does not contain yet.
 
         Parameters
         ----------
         g : (n_dst, ...) array
             Gradient of an output, whose rows edges gather in the backward pass.
         scale : (n_dst,) array, optional
-            Factor of each row. With bfloat16 the rows are multiplied before they are rounded.
+            Factor of each row. Rows that are rounded are multiplied before.
 
         Returns
         -------
@@ -73,8 +87,35 @@ class RowFormat(NamedTuple):
         """
         if not self.is_narrow:
             return g, scale
-        return kernels.narrow(g, scale, g.flags.writeable), None  # a writable gradient is not read by anyone else
+        over = g.flags.writeable  # a writable gradient is not read by anyone else
+        if not self.is_integer:
+            return kernels.narrow(g, scale, over), None
+        if scale is not None:
+            g, over = np.multiply(g, scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if over else None), True
+        return kernels.round_rows(g, self.bits, over), None
+
+    def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
+        """Return rounded local rows as they are sent to peers. Without kinds the arrays are sent as they are."""
+        if not self.is_integer or not kinds:
+            return arrays
+        return tuple(kernels.quantize(x, self.bits) if kind == ROWS else x for x, kind in zip(arrays, kinds))
+
+    def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
+        """Return rows of peers as kernels read them.
+
+        Parameters
+        ----------
+        arrived : tuple of (n_rows, ...) array
+            Rows that `encode` made on a peer.
+        local : tuple of (n_src, ...) array
+            This rank's rounded rows, whose rows have the same shape.
+        kinds : tuple of {"rows", "scores"}
+        """
+        if not self.is_integer or not kinds:
+            return arrived
+        return tuple(kernels.dequantize(q, self.bits, x.shape[1:]) if kind == ROWS else q
+                     for q, x, kind in zip(arrived, local, kinds))
 
 
-FLOAT32 = RowFormat("float32")
-ROW_FORMATS = {name: RowFormat(name) for name in ("float32", "bfloat16")}
+FLOAT32 = RowFormat("float32", 32)
+ROW_FORMATS = {each.name: each for each in (FLOAT32, RowFormat("bfloat16", 16), RowFormat("int8", 8), RowFormat("int4", 4))}

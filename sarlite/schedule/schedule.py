@@ -48,7 +48,7 @@ class Schedule(NamedTuple):
         """Number of edges whose destinations this rank owns."""
         return sum(block.n_edges for block in self.plan.blocks)
 
-    def run(self, arrays, on_block, keeps_rows=False, phase="forward"):
+    def run(self, arrays, on_block, keeps_rows=False, phase="forward", kinds=()):
         """Call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
 
         Parameters
@@ -62,26 +62,30 @@ class Schedule(NamedTuple):
             True to keep the rows of each block and return them.
         phase : {"forward", "backward"}
             Phase under which the profile counts the transferred bytes.
+        kinds : tuple of {"rows", "scores"}
+            Kind of each array. Without kinds no array has the row format.
 
         Returns
         -------
         list of tuple of ndarray, or None
-            If `keeps_rows`, the rows of each block, in the order of `plan.blocks`.
+            If `keeps_rows`, the rows of each block as they arrived, in the order of `plan.blocks`.
         """
         block_rows = []
-        with self.mode.fetch(self.transport, self.plan.forward, arrays, phase) as fetched:
+        with self.mode.fetch(self.transport, self.plan.forward, self.row_format.encode(arrays, kinds), phase) as fetched:
             for piece in self.plan.forward:
                 rows = fetched.take(piece)
+                if piece.own:
+                    rows = arrays
                 if piece.block is not None:
                     with self._span(piece.block, phase):
-                        on_block(piece.block, rows)
+                        on_block(piece.block, self._rows(piece, rows, arrays, kinds))
                     if keeps_rows:
                         block_rows.append((piece.block.offset, rows))
                 del rows
                 fetched.release(piece)
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
-    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward"):
+    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", kinds=()):
         """Call `on_block(block, rows, d_rows)` for each block, and push each d_rows to its owner (SAR algorithm 2).
 
         Collective.
@@ -100,18 +104,27 @@ class Schedule(NamedTuple):
             Gradients of the local rows, added to in place; None for a gradient that is not wanted.
         phase : str
             Phase under which the profile counts the transferred bytes.
+        kinds : tuple of {"rows", "scores"}
+            Kind of each array, as in `run`.
         """
-        pieces = self._backward_pieces(arrays is not None)
+        pieces, local = self._backward_pieces(arrays is not None), block_rows[0] if block_rows else arrays
         rows_of_pieces = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
-        fetching = NoFetch() if arrays is None else Fetch(self.transport, pieces, arrays, phase)
+        fetching = NoFetch() if arrays is None else Fetch(
+            self.transport, pieces, self.row_format.encode(arrays, kinds), phase)
         with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
             for piece, rows in zip(pieces, rows_of_pieces, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):
-                    on_block(piece.block, fetched.take(piece) if rows is None else rows, d_rows)
+                    arrived = fetched.take(piece) if rows is None else rows
+                    on_block(piece.block, self._rows(piece, arrived, local, kinds), d_rows)
+                del arrived
                 fetched.release(piece)
                 push.start(piece, buffer, d_rows)
                 del buffer, d_rows
+
+    def _rows(self, piece, rows, local, kinds):
+        """Return the rows of a piece as operators read them: the local rows, or decoded rows of peers."""
+        return local if piece.own or rows is None else self.row_format.decode(rows, local, kinds)
 
     def _backward_pieces(self, fetches):
         """Return the pieces of a backward pass; `fetches` is True in case 2.
@@ -160,11 +173,13 @@ class Options(NamedTuple):
         computes the gradients over the reversed edges, which take 4 bytes an edge, or none if the structure is
         symmetric. "fetch" applies to sums of `copy_src` and `linear` and to `attend`; gradients of other messages are
         pushed. By default gradients are pushed, except that mode "broadcast" fetches for sums of `copy_src` and
-        `linear`, and bfloat16 rows fetch for every message that supports it.
-    row_dtype : {"float32", "bfloat16"}
+        `linear`, and narrow rows fetch for every message that supports it.
+    row_dtype : {"float32", "bfloat16", "int8", "int4"}
         Dtype in which rows that edges gather are stored and sent. Those are the float32 source rows of `copy_src`,
-        `linear`, `mul_edge` and `attend` (its z), and the gradients of their outputs. "bfloat16" rounds each value
-        once, to nearest, ties to even. Sums and pushed gradients stay float32. Other messages are refused.
+        `linear`, `mul_edge` and `attend` (its z), and the gradients of their outputs. The narrow types round each value
+        once, to nearest, ties to even: "int8" and "int4" to multiples of a power of two that each row has. Integers are
+        what ranks send; kernels read them as float32. Sums and pushed gradients stay float32. Other messages are
+        refused.
     peers_at_once : int, optional
         Number of peers whose rows are fetched and used at once, 1 .. N - 1; by default 1, and N - 1 in mode "oneshot".
         A rank holds the rows of (1 + prefetch) * peers_at_once peers. With many ranks, more peers at once wait less.
@@ -210,7 +225,7 @@ class Options(NamedTuple):
     def reverses(self):
         """True if several ranks compute the gradients of linear messages over the reversed edges.
 
-        This is the default with bfloat16 rows. Every rank that fetches a row of a gradient gets the same rounded row.
+        This is the default with narrow rows. Every rank that fetches a row of a gradient gets the same rounded row.
         A pushed sum must not be rounded, because the edges that the sum adds up depend on the division of the graph.
         """
         return self.reverses_attention or (self.mode_value.reverses if self.backward is None else False)

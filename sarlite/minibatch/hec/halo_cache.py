@@ -158,7 +158,10 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
-        self._narrow = part.graph.schedule.row_format.is_narrow
+        row_format = part.graph.schedule.row_format
+        if row_format.is_integer:
+            raise ConfigError(f"remote=HEC(...): rows {row_format.name} cannot be cached: row_dtype float32 or bfloat16")
+        self._narrow = row_format.is_narrow
         self._x, self.dated = x, settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")
         self._pusher, self._pending = Pusher(channels("embeddings"), self._profile), set[tuple[int, int]]()

@@ -1,0 +1,112 @@
+"""Rows of integers of 8 or 4 bits with one power of two a row, as ranks send rows to each other."""
+
+import numpy as np
+
+from sarlite.kernels.native import call, check, check_rows
+from sarlite.kernels.rows import Rows
+from sarlite.types import Array
+
+PIECE_ROWS = 4096
+"""Number of rows that `round_rows` rounds at a time, so that the integers stay in the processor's cache."""
+
+
+def quantize(x: Array, bits: int) -> Array:
+    """Return rows as integers and one exponent a row: ``x[r, f] ~ q[r, f] * 2 ** exponent[r]``.
+
+    The exponent is the smallest one, at least -126, with which no integer exceeds 127 (8 bits) or 7 (4 bits). Values
+    are rounded to the nearest integer, ties to even. A row with a value that is infinite or NaN becomes a row of NaN,
+    and values that round beyond the largest float32 become infinite.
+
+    Parameters
+    ----------
+    x : (n, ..., n_feat) float32 array
+        Rows along the last axis: an array (n, n_heads, n_feat) has an exponent for each node and head.
+    bits : {8, 4}
+
+    Returns
+    -------
+    (n, ..., 1 + ceil(n_feat * bits / 8)) int8
+        The exponent, then the integers; with 4 bits two integers share a byte, the first one in its lower half.
+
+    Notes
+    -----
+    O(x.size) time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> quantize(np.float32([[1.0, -0.5, 0.26]]), bits=8)
+    array([[ -6,  64, -32,  17]], dtype=int8)
+    """
+    check_rows("x", x, dtype=np.float32)
+    n_feat = _n_feat(x)
+    out = np.empty((*x.shape[: max(1, x.ndim - 1)], 1 + _n_bytes(n_feat, bits)), np.int8)
+    call("sar_quantize_forward", out, x, x.size // max(n_feat, 1), n_feat, bits)
+    return out
+
+
+def dequantize(q: Array, bits: int, shape: tuple[int, ...]) -> Array:
+    """Return the rows that `quantize` wrote, as float32. Exact.
+
+    Parameters
+    ----------
+    q : (n, ..., 1 + ceil(n_feat * bits / 8)) int8
+    bits : {8, 4}
+    shape : tuple of int
+        Shape of one row of the array that was quantized, (..., n_feat).
+
+    Returns
+    -------
+    (n, ..., n_feat) float32
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> dequantize(np.int8([[-6, 64, -32, 17]]), 8, (3,))
+    array([[ 1.      , -0.5     ,  0.265625]], dtype=float32)
+    """
+    check("q", q, dtype=np.int8)
+    out = np.empty((len(q), *shape), np.float32)
+    n_feat = _n_feat(out)
+    check("q", q, shape=(*out.shape[: max(1, out.ndim - 1)], 1 + _n_bytes(n_feat, bits)))
+    call("sar_dequantize_forward", out, q, out.size // max(n_feat, 1), n_feat, bits)
+    return out
+
+
+def round_rows(x: Array | Rows, bits: int, over: bool = False) -> Array:
+    """Return float32 rows rounded to the values that `quantize` can represent.
+
+    Parameters
+    ----------
+    x : (n, ..., n_feat) float32 array, or Rows
+    bits : {8, 4}
+    over : bool
+        True if the result is written over x.
+
+    Returns
+    -------
+    (n, ..., n_feat) float32
+        New, or `x` itself with `over`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round_rows(np.float32([[1.0, -0.5, 0.26]]), bits=4)
+    array([[ 1.  , -0.5 ,  0.25]], dtype=float32)
+    """
+    if isinstance(x, Rows):
+        x, over = x.array(), False
+    check_rows("x", x, dtype=np.float32, out=over)
+    out = x if over else np.empty_like(x)
+    for start in range(0, len(x), PIECE_ROWS):
+        piece = x[start : start + PIECE_ROWS]
+        out[start : start + PIECE_ROWS] = dequantize(quantize(piece, bits), bits, x.shape[1:])
+    return out
+
+
+def _n_feat(x):
+    return x.shape[-1] if x.ndim > 1 else 1
+
+
+def _n_bytes(n_feat, bits):
+    return -(-n_feat * bits // 8)
