@@ -126,7 +126,7 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
     batches = fanouts and LinkLoader(links.graph, x, links.labels, links.train, fanouts=fanouts, batch_size=25)
     trainer = Trainer(links.graph, predictor, x, links.labels, links.train, links.val, links.test, rng=rng, task=task,
                       optimizer=lambda flat: optim.SGD(flat, 0.05), batches=batches)
-    losses = [trainer.epoch(epoch) for epoch in range(3)]
+    losses = [trainer.epoch(epoch) for epoch in range(2)]
     return losses, trainer.evaluate(), trainer.flat.replicated.grad.copy(), trainer.counts
 
 
@@ -141,7 +141,7 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
 ])  # fmt: skip
 def test_training_is_the_same_on_any_number_of_ranks(options):
     losses, scores, gradients, counts = trained(Solo(), **options)
-    assert len(set(losses)) == 3
+    assert len(set(losses)) == 2
     for n in (2, 3):
         for other in threads.run(n, trained, **options):
             np.testing.assert_allclose(other[0], losses, rtol=1e-12)
